@@ -1,0 +1,55 @@
+# Every target makes its own environment in .venv; Python >= 3.11 is all that has to be there before.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := $(shell sed -n 's/^ *"\(torch[<>=][^"]*\)".*/\1/p' pyproject.toml)
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+BUILD := build
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint docs bench
+
+help:  ## say what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed  ## learn the symmetries of a built-in data set; writes build/demo
+	$(BIN)/python examples/symmetry.py --out $(BUILD)/demo
+
+test: $(VENV)/.installed-test  ## run the tests; WORKERS=0 for one process, PYTEST_ARGS for more
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+docs: $(VENV)/.installed-docs  ## build the documentation; writes build/docs
+	$(BIN)/sphinx-build -q -b html -d $(BUILD)/doctrees docs $(BUILD)/docs
+
+bench: $(VENV)/.installed-bench  ## run every file of benchmarks/
+	@for file in benchmarks/*.py; do \
+	  [ -e "$$file" ] || { echo "there is no benchmark yet"; exit 0; }; \
+	  echo "== $$file"; $(BIN)/python "$$file" || exit; \
+	done
+
+# One stamp for every set of extras, written last. An installation cut short leaves `.unfinished` behind, and the
+# next one starts from an empty environment. Torch comes first, so that what follows keeps the version it finds.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+  "Orbitwise needs Python 3.11 or later and $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12")'
+@if [ -e $(VENV)/.unfinished ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+  $(PYTHON) -m venv --clear $(VENV); fi
+@echo "installing orbitwise$(1) in $(VENV)"
+@trap 'exit 130' INT TERM HUP; touch $(VENV)/.unfinished; \
+$(PIP) "$(TORCH)" && $(PIP) -e ".$(1)"; status=$$?; \
+[ $$status -gt 128 ] || rm -f $(VENV)/.unfinished; exit $$status
+@touch $@
+endef
+
+$(VENV)/.installed: pyproject.toml
+	$(call install)
+
+$(VENV)/.installed-%: pyproject.toml
+	$(call install,[$*])

@@ -1,0 +1,20 @@
+"""Orbitwise learns what a function should not care about.
+
+`transforms` move inputs, `orbits` say which moves and how far, `functionals` say what is observed of the base process g,
+`process` gives the moments of any functional, `inference` turns data into a posterior, `estimators` serve scikit-learn users.
+"""
+
+from orbitwise import datasets, functionals, inference, orbits, process, transforms
+from orbitwise.estimators import InvariantGPRegressor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InvariantGPRegressor",
+    "datasets",
+    "functionals",
+    "inference",
+    "orbits",
+    "process",
+    "transforms",
+]

@@ -1,0 +1,5 @@
+"""Estimators that follow scikit-learn to the letter."""
+
+from orbitwise.estimators.regressor import InvariantGPRegressor
+
+__all__ = ["InvariantGPRegressor"]

@@ -1,0 +1,67 @@
+"""Short names of invariances, and what else `invariance=` may be: an orbit or a functional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+from orbitwise.functionals.averages import OrbitAverage
+from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.points import Evaluation
+from orbitwise.orbits.closure import closure
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.transforms import (
+    SignedPermutations,
+    coordinate_permutations,
+    cyclic_shifts,
+    flips,
+    negation,
+    quarter_turns,
+    sign_changes,
+)
+
+Invariance = str | Orbit | Functional | None
+
+OF_COLUMNS: dict[str, Callable[[int], SignedPermutations]] = {
+    "cyclic": cyclic_shifts,
+    "negation": negation,
+    "permutation": coordinate_permutations,
+    "sign": sign_changes,
+}
+OF_IMAGES: dict[str, Callable[[Sequence[int]], FiniteOrbit]] = {
+    "flip": lambda shape: FiniteOrbit(flips(shape)),
+    "quarter_turn": lambda shape: FiniteOrbit(quarter_turns(shape)),
+    "flip+quarter_turn": lambda shape: closure(flips(shape), quarter_turns(shape)),
+}
+
+
+def is_of_images(invariance: Invariance) -> bool:
+    """Whether a name means images, so that the shape of an image must be known."""
+    return isinstance(invariance, str) and invariance in OF_IMAGES
+
+
+def functional_of(invariance: Invariance, num_features: int, image_shape: Sequence[int] | None = None) -> Functional:
+    """The functional L with f(x) = L_x g that an `invariance` argument stands for."""
+    if invariance is None:
+        return Evaluation()
+    if isinstance(invariance, Functional):
+        return invariance
+    if isinstance(invariance, Orbit):
+        return OrbitAverage(invariance)
+    if not isinstance(invariance, str):
+        raise TypeError(
+            f"invariance must be None, a name, an orbit or a functional, not {type(invariance).__name__}."
+        )
+    if invariance in OF_COLUMNS:
+        return OrbitAverage(FiniteOrbit(OF_COLUMNS[invariance](num_features)))
+    if invariance in OF_IMAGES:
+        if image_shape is None:
+            raise ValueError(
+                f"invariance={invariance!r} is one of images: pass image_shape=(height, width), or X with image dimensions."
+            )
+        return OrbitAverage(OF_IMAGES[invariance](image_shape))
+    known = sorted([*OF_COLUMNS, *OF_IMAGES])
+    close = get_close_matches(invariance, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"Unknown invariance {invariance!r}; known names are {', '.join(known)}.{hint}")

@@ -1,0 +1,184 @@
+"""InvariantGPRegressor: Gaussian-process regression with an invariance in the prior, for scikit-learn users."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.regression_model import Observation, RegressionModel, prepare
+from orbitwise.estimators.validation import check_inputs, check_training
+from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.training import maximize
+
+ROWS_AT_ONCE = 1024
+
+
+@final
+class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
+    """Exact Gaussian-process regression of a function f(x) = L_x g that is invariant by construction.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel, default=None
+        Kernel of the base process g; None takes a scaled RBF kernel that starts at the scale of the data. Its
+        hyperparameters are learned by the evidence, its priors and constraints respected; `kernel` is not changed.
+    invariance : None, str, Orbit or Functional, default=None
+        What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip", "quarter_turn",
+        "flip+quarter_turn"), an orbit to average over, or any functional of g.
+    noise : float, default=None
+        Noise variance in units of y squared; None learns it.
+    mean : {"zero", "constant", "linear"}, default="zero"
+        Mean function of g, learned with the kernel. With `normalize_y`, "zero" means the mean of the targets.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width), for invariances of images when X has two dimensions.
+    normalize_y : bool, default=True
+        Standardise targets. The evidence is always that of the targets as given.
+    one_sided : {"auto", True, False}, default="auto"
+        Whether one side of a group average is enough, see `orbitwise.process.Process`.
+    max_iterations, num_restarts : int, default=200, 0
+        L-BFGS iterations at most, and additional random starts.
+    random_state : int, RandomState or None, default=None
+        Seeds restarts.
+
+    Attributes
+    ----------
+    kernel_ : the learned kernel. noise_ : the learned noise variance. functional_ : L.
+    log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters; "exact".
+    evidence_terms_ : its fit and complexity terms. jitter_ : what the factorisation needed, usually 0.
+    converged_, history_ : of the best start. posterior_ : the posterior of g.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        invariance: Invariance = None,
+        *,
+        noise: float | None = None,
+        mean: Literal["zero", "constant", "linear"] = "zero",
+        image_shape: Sequence[int] | None = None,
+        normalize_y: bool = True,
+        one_sided: Literal["auto"] | bool = "auto",
+        max_iterations: int = 200,
+        num_restarts: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.invariance = invariance
+        self.noise = noise
+        self.mean = mean
+        self.image_shape = image_shape
+        self.normalize_y = normalize_y
+        self.one_sided = one_sided
+        self.max_iterations = max_iterations
+        self.num_restarts = num_restarts
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        observations: Sequence[Observation] = (),
+    ) -> InvariantGPRegressor:
+        """Learn kernel, noise and mean by the evidence of y.
+
+        A sample weight counts repetitions of its row. `observations` adds observations of other functionals of f, as
+        (functional, inputs, targets, noise variance or None to learn it): slopes, differences, averages.
+        """
+        x, targets, weight = check_training(self, X, y, sample_weight)
+        functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+        model = prepare(
+            x, targets, weight, functional, self.kernel, self.noise, self.mean, self.normalize_y, self.one_sided,
+            observations,
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        generator = torch.Generator().manual_seed(seed)
+        training = maximize(
+            model.objective, list(model.parameters()), self.max_iterations, self.num_restarts, generator=generator
+        )
+        self._store(model)
+        self.converged_ = training.converged
+        self.history_ = training.history
+        return self
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+    ) -> Any:
+        """The posterior mean of f, and its standard deviation or covariance; with `include_noise`, those of a new y."""
+        if return_std and return_cov:
+            raise ValueError("At most one of return_std and return_cov can be asked for.")
+        return self._predict(Evaluation(), X, return_std, return_cov, include_noise)
+
+    def predict_functional(
+        self, functional: Functional, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> Any:
+        """The posterior mean of another functional of f, say `Gradient()` for its slopes, and its deviation."""
+        return self._predict(functional, X, return_std, return_cov, include_noise=False)
+
+    def sample_y(
+        self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
+    ) -> NDArray[np.float64]:
+        """Joint posterior draws of f: [n, n_samples], or [n, outputs, n_samples] for several outputs."""
+        x = self._inputs(X)
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        with torch.no_grad():
+            rows = self.functional_.atoms(x)
+            draws = self.posterior_.sample(rows, n_samples, generator)
+            draws = draws * self._scale[None, :, None] + self._shift[None, :, None]
+        return (draws[:, 0] if self._is_vector else draws).numpy()
+
+    def _predict(
+        self, functional: Functional, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
+    ) -> Any:
+        x = self._inputs(X, plain=functional.is_identity)
+        noise = self.noise_ if include_noise else 0.0
+        with torch.no_grad():
+            if return_cov:
+                rows = (functional @ self.functional_).atoms(x)
+                mean = self.posterior_.row_moments(rows).mean
+                covariance = self.posterior_.covariance(rows)
+            else:
+                parts = [self.posterior_.moments(functional @ self.functional_, part) for part in x.split(ROWS_AT_ONCE)]
+                mean = torch.cat([part.mean for part in parts])
+                variance = torch.cat([part.variance for part in parts])
+            shift = self._model.shift_of(functional, x)
+            mean = self._column(mean * self._scale + shift[:, None] * self._shift)
+            if return_cov:
+                spread = covariance[..., None] * self._scale.square()
+                return mean, self._column(spread + noise * torch.eye(len(spread))[..., None])
+            if return_std:
+                return mean, self._column((variance[:, None] * self._scale.square() + noise).sqrt())
+        return mean
+
+    def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
+        check_is_fitted(self)
+        return check_inputs(self, X, plain)
+
+    def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
+        return (values[..., 0] if self._is_vector else values).numpy()
+
+    def _store(self, model: RegressionModel) -> None:
+        with torch.no_grad():
+            terms = model.evidence()
+            self.posterior_ = model.posterior()
+        self._model = model
+        self.kernel_ = model.process.kernel
+        self.functional_ = model.functional
+        self._scale, self._shift = model.scale, model.shift
+        noise = (model.noise().detach() * self._scale.square()).numpy()
+        self.noise_ = float(noise[0]) if len(noise) == 1 else noise
+        self.log_evidence_ = terms.value
+        self.evidence_terms_ = {"fit": terms.fit, "complexity": terms.complexity}
+        self.evidence_kind_ = "exact"
+        self.jitter_ = terms.jitter

@@ -1,0 +1,198 @@
+"""Atoms: the one form that every linear functional of the base process g is lowered to.
+
+Row i is L_i g = Σ_s w_is D_s g(p_is), with D_s the identity (order 0) or the derivative along v_is (order 1). Adding
+functionals concatenates atoms, scaling scales weights, and a function substituted for g replaces every atom by its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from orbitwise.orbits.orbit import Group, Symmetry
+
+if TYPE_CHECKING:
+    from orbitwise.functionals.functional import Functional
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """n rows of s atoms each. Leading batch dimensions are carried along.
+
+    `draw` is 0 for an exact atom, else the number (from 1) of the entry of `groups` that it was drawn in.
+    """
+
+    points: Float[Tensor, "*batch n s d"]
+    weights: Float[Tensor, "*batch n s"]
+    tangents: Float[Tensor, "*batch n s d"] | None
+    order: Int[Tensor, " s"]
+    draw: Int[Tensor, " s"]
+    groups: tuple[Group, ...] = ()
+    symmetry: Symmetry | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """n."""
+        return self.points.shape[-3]
+
+    @property
+    def num_atoms(self) -> int:
+        """s."""
+        return self.points.shape[-2]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether any atom was drawn at random."""
+        return bool(self.groups)
+
+    def rows(self, index: slice) -> Atoms:
+        """A slice of the rows."""
+        tangents = None if self.tangents is None else self.tangents[..., index, :, :]
+        return replace(
+            self, points=self.points[..., index, :, :], weights=self.weights[..., index, :], tangents=tangents
+        )
+
+    def pick(self, index: slice, factor: float = 1.0) -> Atoms:
+        """Some of each row's atoms, their weights multiplied by `factor`; the symmetry is dropped."""
+        return replace(
+            self,
+            points=self.points[..., index, :],
+            weights=scaled(self.weights[..., index], factor),
+            tangents=None if self.tangents is None else self.tangents[..., index, :],
+            order=self.order[index],
+            draw=self.draw[index],
+            symmetry=None,
+        )
+
+    def scale(self, factor: float | Float[Tensor, "*batch n"]) -> Atoms:
+        """The functional times a number, or times one number for each row."""
+        if isinstance(factor, Tensor):
+            return replace(self, weights=self.weights * factor[..., None])
+        return replace(self, weights=scaled(self.weights, factor))
+
+    def __add__(self, other: Atoms) -> Atoms:
+        """The sum of two functionals, row by row; drawn groups of both stay independent of each other."""
+        if self.num_rows != other.num_rows:
+            raise ValueError(f"Cannot add functionals of {self.num_rows} and {other.num_rows} rows.")
+        shift = max((group.family for group in self.groups), default=0)
+        groups = self.groups + tuple(replace(group, family=group.family + shift) for group in other.groups)
+        draw = torch.where(other.draw > 0, other.draw + len(self.groups), 0)
+        same = self.symmetry is not None and self.symmetry == other.symmetry
+        tangents = None
+        if self.tangents is not None or other.tangents is not None:
+            tangents = torch.cat([self.filled_tangents, other.filled_tangents], dim=-2)
+        return Atoms(
+            torch.cat([self.points, other.points], dim=-2),
+            torch.cat([self.weights, other.weights], dim=-1),
+            tangents,
+            torch.cat([self.order, other.order]),
+            torch.cat([self.draw, draw]),
+            groups,
+            self.symmetry if same else None,
+        )
+
+    @property
+    def filled_tangents(self) -> Float[Tensor, "*batch n s d"]:
+        """The tangents, zero where there are none."""
+        return torch.zeros_like(self.points) if self.tangents is None else self.tangents
+
+    def batched(self, batch_shape: torch.Size) -> Atoms:
+        """Rows split into leading batch dimensions."""
+
+        def split(tensor: Tensor) -> Tensor:
+            return tensor.reshape(*batch_shape, -1, *tensor.shape[1:])
+
+        return replace(
+            self,
+            points=split(self.points),
+            weights=split(self.weights),
+            tangents=None if self.tangents is None else split(self.tangents),
+        )
+
+    def substitute(self, inner: Functional, generator: torch.Generator | None = None) -> Atoms:
+        """The same functional of the function f(x) = inner_x(g) instead of g: every atom becomes inner's atoms at it."""
+        count, outer, _ = self.points.shape
+
+        def lower(points: Tensor) -> Atoms:
+            return inner.lower(points.reshape(count * outer, -1), generator)
+
+        if self.tangents is None:
+            lowered, moved = lower(self.points), None
+        else:
+            lowered, moved = push(lower, self.points, self.tangents)
+            moved = moved.reshape(count, -1, moved.shape[-1])
+        if lowered.is_drawn and self.is_drawn:
+            raise ValueError("A drawn functional of a drawn average has no unbiased form here; compose the orbits instead.")
+        width = lowered.num_atoms
+        order = self.order.repeat_interleave(width) + lowered.order.repeat(outer)
+        if bool((order > 1).any()):
+            raise ValueError(
+                "A derivative of a derivative has no atom; observe it through FiniteDifference (of order 1 or 2)."
+            )
+        if lowered.tangents is not None:
+            moved = lowered.tangents.reshape(count, outer * width, -1) + (0 if moved is None else moved)
+        draw, groups = _nested_draws(self, lowered)
+        symmetry = lowered.symmetry
+        if symmetry is None and self.symmetry is not None and width == 1:
+            symmetry = replace(self.symmetry, isometric=self.symmetry.isometric and inner.is_identity)
+        return Atoms(
+            lowered.points.reshape(count, outer * width, -1),
+            (self.weights[..., None] * lowered.weights.reshape(count, outer, width)).flatten(-2),
+            moved,
+            order,
+            draw,
+            groups,
+            symmetry,
+        )
+
+
+def scaled(weights: Float[Tensor, "*batch n s"], factor: float) -> Float[Tensor, "*batch n s"]:
+    """Weights times a number; weights that all rows share in memory stay shared, which covariances make use of."""
+    if weights.stride(-2) == 0:
+        return (weights[..., :1, :] * factor).expand_as(weights)
+    return weights * factor
+
+
+def push(
+    lower: Callable[[Tensor], Atoms], points: Tensor, tangents: Tensor
+) -> tuple[Atoms, Float[Tensor, "n s d"]]:
+    """`lower(points)` and how its points move when `points` moves along `tangents`."""
+    lowered: list[Atoms] = []
+
+    def moved(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        atoms = lower(x)
+        lowered.append(atoms)
+        return atoms.points, (atoms.weights, atoms.order, atoms.draw, atoms.filled_tangents)
+
+    # Tensors made inside jvp live there only; those it gives back are ordinary ones.
+    primal, tangent, (weights, order, draw, inner) = torch.func.jvp(moved, (points,), (tangents,), has_aux=True)
+    inner = None if lowered[0].tangents is None else inner
+    return Atoms(primal, weights, inner, order, draw, lowered[0].groups, lowered[0].symmetry), tangent
+
+
+def _nested_draws(outer: Atoms, inner: Atoms) -> tuple[Tensor, tuple[Group, ...]]:
+    """Draws of a substituted functional: each outer atom has drawn its inner atoms independently."""
+    if not inner.is_drawn:
+        return outer.draw.repeat_interleave(inner.num_atoms), outer.groups
+    families = max(group.family for group in inner.groups)
+    groups = tuple(
+        replace(group, family=group.family + families * place)
+        for place in range(outer.num_atoms)
+        for group in inner.groups
+    )
+    place = torch.arange(outer.num_atoms, device=inner.draw.device).repeat_interleave(inner.num_atoms)
+    draw = inner.draw.repeat(outer.num_atoms)
+    return torch.where(draw > 0, draw + place * len(inner.groups), 0), groups
+
+
+def exact_atoms(
+    points: Float[Tensor, "n s d"], weights: Float[Tensor, "n s"], tangents: Float[Tensor, "n s d"] | None = None
+) -> Atoms:
+    """Atoms without randomness: values, or derivatives where `tangents` are given."""
+    order = torch.zeros(points.shape[-2], dtype=torch.long, device=points.device)
+    return Atoms(points, weights, tangents, order if tangents is None else order + 1, torch.zeros_like(order))

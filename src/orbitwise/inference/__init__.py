@@ -1,0 +1,16 @@
+"""Inference engines: functions of a process, rows and targets that return small results."""
+
+from orbitwise.inference.exact import Evidence, ExactPosterior, LeaveOneOut
+from orbitwise.inference.posterior import Moments, Posterior
+from orbitwise.inference.training import Training, log_prior, maximize
+
+__all__ = [
+    "Evidence",
+    "ExactPosterior",
+    "LeaveOneOut",
+    "Moments",
+    "Posterior",
+    "Training",
+    "log_prior",
+    "maximize",
+]

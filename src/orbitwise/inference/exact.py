@@ -1,0 +1,160 @@
+"""Exact Gaussian-process inference from observations y = L g + ε of any functionals (METHOD 2; Lecture 2.3 and 2.6).
+
+log p(y) = -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) - ½ log|K+Σ| - (N/2) log 2π, with a fit and a complexity term; several outputs share K.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
+from orbitwise.inference.posterior import Moments, Posterior
+from orbitwise.process.process import Process, Rows, as_blocks
+
+
+class Evidence(NamedTuple):
+    """log p(y) and its terms: value = fit + complexity + constant, summed over outputs."""
+
+    value: Float[Tensor, ""]
+    fit: Float[Tensor, ""]
+    complexity: Float[Tensor, ""]
+    constant: float
+    jitter: float
+
+
+class LeaveOneOut(NamedTuple):
+    """Predictions of each observation from all others (noise included in the variance)."""
+
+    mean: Float[Tensor, "n c"]
+    variance: Float[Tensor, " n"]
+    log_density: Float[Tensor, " n"]
+
+
+def evidence(
+    process: Process, rows: Rows, targets: Float[Tensor, "n c"], noise: Float[Tensor, " n"]
+) -> Evidence:
+    """The log marginal likelihood of the targets; `noise` is the noise variance of each row."""
+    _check(rows, targets, noise)
+    lower, jitter = cholesky(process.covariance(rows) + torch.diag(noise))
+    # L⁻¹(y - m)
+    white = solve_lower(lower, targets - process.mean(rows)[:, None])
+    count, outputs = targets.shape
+    fit = -0.5 * white.square().sum()
+    complexity = -0.5 * outputs * log_determinant(lower)
+    constant = -0.5 * outputs * count * math.log(2 * math.pi)
+    return Evidence(fit + complexity + constant, fit, complexity, constant, jitter)
+
+
+def condition(
+    process: Process, rows: Rows, targets: Float[Tensor, "n c"], noise: Float[Tensor, " n"]
+) -> ExactPosterior:
+    """The posterior given the targets."""
+    _check(rows, targets, noise)
+    lower, jitter = cholesky(process.covariance(rows) + torch.diag(noise))
+    weights = solve_factored(lower, targets - process.mean(rows)[:, None])
+    return ExactPosterior(process, rows, targets, weights, lower, jitter)
+
+
+def decompose(
+    process: Process, rows: Rows, targets: Float[Tensor, "n c"], noise: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """log p(y_n | y_1, …, y_{n-1}) for every row: the evidence as a sum of predictions (LIM eq. 5).
+
+    The Cholesky factor holds it all: L⁻¹(y-m) are the standardised one-step-ahead residuals, diag(L) their deviations.
+    Sums over chunks of rows are the chunks' log p(y_c | y_1, …, y_{c-1}).
+    """
+    _check(rows, targets, noise)
+    lower, _ = cholesky(process.covariance(rows) + torch.diag(noise))
+    white = solve_lower(lower, targets - process.mean(rows)[:, None])
+    each = -0.5 * white.square() - lower.diagonal().log()[:, None] - 0.5 * math.log(2 * math.pi)
+    return each.sum(-1)
+
+
+def sample_prior(
+    process: Process, rows: Rows, num_samples: int, generator: torch.Generator | None = None
+) -> Float[Tensor, "n q"]:
+    """Joint draws of the rows under the prior."""
+    return _draws(process.mean(rows)[:, None], process.covariance(rows), num_samples, generator)
+
+
+@final
+class ExactPosterior(Posterior):
+    """g given y, held as (K+Σ)⁻¹(y-m) and a Cholesky factor."""
+
+    def __init__(
+        self,
+        process: Process,
+        rows: Rows,
+        targets: Float[Tensor, "n c"],
+        weights: Float[Tensor, "n c"],
+        lower: Float[Tensor, "n n"],
+        jitter: float,
+    ) -> None:
+        self.process = process
+        self.rows = rows
+        self.targets = targets
+        self.weights = weights
+        self.lower = lower
+        self.jitter = jitter
+
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        return self.row_moments(functional.atoms(x, generator))
+
+    def row_moments(self, rows: Rows) -> Moments:
+        """The posterior moments of rows that were lowered already."""
+        cross = self.process.covariance(self.rows, rows)
+        # m* + K*ᵀ(K+Σ)⁻¹(y-m),  k** - |L⁻¹K*|²
+        mean = self.process.mean(rows)[:, None] + cross.mT @ self.weights
+        variance = (self.process.variance(rows) - solve_lower(self.lower, cross).square().sum(0)).clamp_min(0)
+        return Moments(mean, variance, mean.square() + variance[:, None])
+
+    def covariance(self, rows: Rows) -> Float[Tensor, "n n"]:
+        """The posterior covariance of rows."""
+        white = solve_lower(self.lower, self.process.covariance(self.rows, rows))
+        return self.process.covariance(rows) - white.mT @ white
+
+    def sample(self, rows: Rows, num_samples: int, generator: torch.Generator | None = None) -> Float[Tensor, "n c q"]:
+        """Joint posterior draws of rows, for every output."""
+        mean = self.row_moments(rows).mean
+        covariance = self.covariance(rows)
+        return torch.stack([_draws(column[:, None], covariance, num_samples, generator) for column in mean.T], dim=1)
+
+    def leave_one_out(self) -> LeaveOneOut:
+        """Each target predicted from all others, in closed form: residual α_n / [K⁻¹]_nn, variance 1 / [K⁻¹]_nn."""
+        identity = torch.eye(len(self.lower), dtype=self.lower.dtype, device=self.lower.device)
+        variance = solve_lower(self.lower, identity).square().sum(0).reciprocal()
+        residual = self.weights * variance[:, None]
+        density = -0.5 * (residual.square() / variance[:, None] + torch.log(2 * math.pi * variance)[:, None])
+        return LeaveOneOut(self.targets - residual, variance, density.sum(-1))
+
+
+def _draws(mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
+    # The square root by eigenvalues keeps draws exact where the covariance is singular (equal points, symmetric points).
+    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+    place = covariance.device if generator is None else generator.device
+    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
+    return mean + vectors @ (values.clamp_min(0).sqrt()[:, None] * white.to(covariance.device))
+
+
+def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:
+    blocks = as_blocks(rows)
+    if any(block.is_drawn for block in blocks):
+        raise ValueError(
+            "Exact inference takes no rows drawn at random: their Gram matrix is not positive definite. "
+            "Freeze the orbit first, orbit.freeze(num_nodes), or use all elements of a finite one."
+        )
+    count = sum(block.num_rows for block in blocks)
+    if targets.dim() != 2 or len(targets) != count:
+        raise ValueError(f"{count} rows need targets [{count}, outputs], not shape {tuple(targets.shape)}.")
+    if noise.shape != (count,):
+        raise ValueError(f"{count} rows need {count} noise variances, not shape {tuple(noise.shape)}.")
+    if not bool(targets.isfinite().all()):
+        raise ValueError("The targets have NaN or infinite values; remove those rows.")
+    if bool((noise < 0).any()):
+        raise ValueError("Noise variances must not be negative.")

@@ -1,0 +1,60 @@
+"""Factorisations that do not fail: Cholesky with as little jitter as it takes, and what it took."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Factor(NamedTuple):
+    """A lower Cholesky factor L with L Lᵀ = A + jitter·I."""
+
+    lower: Float[Tensor, "*batch n n"]
+    jitter: float
+
+
+def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
+    """Factorise a covariance matrix, adding to its diagonal only as much as needed, ten times more at each try.
+
+    The first try adds nothing; the next adds n·eps of the mean diagonal. A matrix that is not finite, or that needs more than
+    a hundredth of its diagonal, raises a ValueError.
+    """
+    lower, info = torch.linalg.cholesky_ex(matrix)
+    if not bool(info.any()) and bool(lower.isfinite().all()):
+        return Factor(lower, 0.0)
+    diagonal = matrix.detach().diagonal(dim1=-1, dim2=-2)
+    scale = float(diagonal.abs().mean())
+    if not math.isfinite(scale) or not bool(matrix.isfinite().all()):
+        raise ValueError("The covariance matrix has NaN or infinite entries: check inputs, kernel and noise.")
+    relative = matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+    scale = max(scale, torch.finfo(matrix.dtype).tiny / relative)
+    while relative < 0.1:
+        jitter = relative * scale
+        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        lower, info = torch.linalg.cholesky_ex(matrix + jitter * identity)
+        if not bool(info.any()):
+            return Factor(lower, jitter)
+        relative *= 10
+    raise ValueError(
+        "The covariance matrix is far from positive definite. Rows drawn at random cannot be factorised (freeze the orbit); "
+        "otherwise the kernel is not positive definite."
+    )
+
+
+def solve_lower(lower: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    """L⁻¹ B."""
+    return torch.linalg.solve_triangular(lower, right, upper=False)
+
+
+def solve_factored(lower: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    """(L Lᵀ)⁻¹ B."""
+    return torch.cholesky_solve(right, lower)
+
+
+def log_determinant(lower: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
+    """log|L Lᵀ|."""
+    return 2 * lower.diagonal(dim1=-1, dim2=-2).log().sum(-1)

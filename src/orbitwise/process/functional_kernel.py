@@ -1,0 +1,60 @@
+"""FunctionalKernel: the kernel of f as a GPyTorch kernel, for ExactGP, variational GPs and BoTorch models."""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Functional
+from orbitwise.process.process import Process
+
+
+@final
+class FunctionalKernel(Kernel):
+    """k_f(x, y) = cov(L_x g, L_y g) for g with the given base kernel.
+
+    Batch dimensions, ARD, active dimensions, priors and constraints are the base kernel's. `normalize` gives every
+    f(x) unit prior variance (LIM-A eq. 2). Functionals whose rows are drawn at random are refused, because their Gram
+    matrix is not positive definite.
+    """
+
+    has_lengthscale = False
+
+    def __init__(
+        self,
+        base_kernel: Kernel,
+        functional: Functional,
+        normalize: bool = False,
+        one_sided: Literal["auto"] | bool = "auto",
+        active_dims: tuple[int, ...] | list[int] | None = None,
+    ) -> None:
+        super().__init__(active_dims=active_dims)
+        self.base_kernel = base_kernel
+        self.functional = functional
+        self.normalize = normalize
+        self.one_sided = one_sided
+
+    @property
+    def is_stationary(self) -> bool:
+        return False
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
+        process = Process(None, self.base_kernel, self.one_sided)
+        left, right = self._lower(x1, process), self._lower(x2, process)
+        return process.paired_covariance(left, right) if diag else process.covariance(left, right)
+
+    def _lower(self, x: Tensor, process: Process) -> Atoms:
+        atoms = self.functional.atoms(x.reshape(-1, x.shape[-1]))
+        if not isinstance(atoms, Atoms):
+            raise ValueError("FunctionalKernel takes functionals of one row an input: DirectionalDerivative, not Gradient.")
+        if atoms.is_drawn:
+            raise ValueError(
+                "This functional draws its rows at random, so its Gram matrix is not positive definite. "
+                "Freeze the orbit first: orbit.freeze(num_nodes)."
+            )
+        atoms = atoms.batched(x.shape[:-2])
+        return process.normalize(atoms) if self.normalize else atoms

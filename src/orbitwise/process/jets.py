@@ -1,0 +1,162 @@
+"""Kernels with their first and mixed second directional derivatives, in closed form.
+
+A jet holds k(p, q), ∂_v k, ∂_w k and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w). Leaves come from
+`orbitwise.process.profiles`; scale, sum and product rules combine them. Values alone work for every GPyTorch kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.process.profiles import Profile, dot_product_profile, over_rows, radial_profile
+
+
+@dataclass(frozen=True)
+class Jet:
+    """Values and derivatives for all pairs of two lists of points; a derivative not asked for is None."""
+
+    value: Float[Tensor, "*batch a b"]
+    left: Float[Tensor, "*batch a b"] | None = None
+    right: Float[Tensor, "*batch a b"] | None = None
+    mixed: Float[Tensor, "*batch a b"] | None = None
+
+    def scale(self, factor: Tensor) -> Jet:
+        return Jet(*(None if part is None else factor * part for part in self.parts))
+
+    def __add__(self, other: Jet) -> Jet:
+        return Jet(*(None if a is None else a + b for a, b in zip(self.parts, other.parts, strict=True)))
+
+    def __mul__(self, other: Jet) -> Jet:
+        value = self.value * other.value
+        left = right = mixed = None
+        if self.left is not None:
+            left = self.left * other.value + self.value * other.left
+        if self.right is not None:
+            right = self.right * other.value + self.value * other.right
+        if self.mixed is not None:
+            # ∂_v∂_w (k₁k₂) = k₁ᵛʷk₂ + k₁ᵛk₂ʷ + k₁ʷk₂ᵛ + k₁k₂ᵛʷ
+            mixed = self.mixed * other.value + self.value * other.mixed
+            mixed = mixed + self.left * other.right + self.right * other.left
+        return Jet(value, left, right, mixed)
+
+    @property
+    def parts(self) -> tuple[Tensor | None, ...]:
+        return self.value, self.left, self.right, self.mixed
+
+
+def jet(
+    kernel: Kernel,
+    p: Float[Tensor, "*batch a d"],
+    q: Float[Tensor, "*batch b d"],
+    v: Float[Tensor, "*batch a d"] | None = None,
+    w: Float[Tensor, "*batch b d"] | None = None,
+    rows: bool = False,
+) -> Jet:
+    """The jet of a GPyTorch kernel, with derivatives along v and w where they are given.
+
+    `rows` says that the last batch dimension of the points counts rows, which the kernel's own batch does not have.
+    """
+    # Exact types: a subclass may compute something else.
+    kind = type(kernel)
+    if kind is ScaleKernel and kernel.active_dims is None:
+        scale = kernel.outputscale[..., None, None]
+        return jet(kernel.base_kernel, p, q, v, w, rows).scale(over_rows(scale, kernel, rows))
+    if kind in (AdditiveKernel, ProductKernel) and kernel.active_dims is None:
+        total = jet(kernel.kernels[0], p, q, v, w, rows)
+        for part in list(kernel.kernels)[1:]:
+            other = jet(part, p, q, v, w, rows)
+            total = total + other if kind is AdditiveKernel else total * other
+        return total
+    if (radial := radial_profile(kernel, rows)) is not None:
+        points = [select(kernel, tensor) for tensor in (p, q, v, w)]
+        return _radial_jet(radial, over_rows(kernel.lengthscale, kernel, rows), *points)
+    if (product := dot_product_profile(kernel, rows)) is not None:
+        return _dot_product_jet(*product, *(select(kernel, tensor) for tensor in (p, q, v, w)))
+    if v is None and w is None:
+        return Jet(_values(kernel, p, q, rows))
+    raise ValueError(
+        f"{kind.__name__} has no derivatives in closed form here. Observe slopes through FiniteDifference, or use RBF, "
+        "Matérn-3/2, Matérn-5/2, rational quadratic, polynomial or linear kernels, their scalings, sums and products."
+    )
+
+
+def squared_distance(
+    p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"], snap: bool = False
+) -> Float[Tensor, "*batch a b"]:
+    """|p - q|² by one product; both are centred first, because the product cancels badly far from the origin.
+
+    `snap` sets distances that rounding cannot tell from zero to zero, for profiles that feel √q at coincident points.
+    """
+    centre = q.detach().mean(dim=-2, keepdim=True)
+    p, q = p - centre, q - centre
+    p_square, q_square = p.square().sum(-1, keepdim=True), q.square().sum(-1)[..., None, :]
+    squares = torch.matmul(p, -2 * q.mT).add_(p_square).add_(q_square)
+    if snap:
+        noise = 8 * torch.finfo(squares.dtype).eps * (p_square + q_square).detach()
+        return squares.masked_fill(squares.detach() < noise, 0)
+    return squares.clamp_min_(0)
+
+
+def _radial_jet(
+    radial: Profile, lengthscale: Tensor, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
+) -> Jet:
+    p, q = p / lengthscale, q / lengthscale
+    squares = squared_distance(p, q, snap=v is not None or w is not None)
+    value = radial(squares, 0)
+    if v is None and w is None:
+        return Jet(value)
+    slope = radial(squares, 1)
+    along_v = along_w = left = right = mixed = None
+    if v is not None:
+        v = v / lengthscale
+        # (p - q)·v, and ∂_v κ(|p-q|²) = 2κ′ (p - q)·v
+        along_v = (p * v).sum(-1, keepdim=True) - v @ q.mT
+        left = 2 * slope * along_v
+    if w is not None:
+        w = w / lengthscale
+        along_w = p @ w.mT - (q * w).sum(-1)[..., None, :]
+        right = -2 * slope * along_w
+    if along_v is not None and along_w is not None:
+        # ∂_v∂_w κ = -4κ″ (p-q)·v (p-q)·w - 2κ′ v·w
+        mixed = -4 * radial(squares, 2) * along_v * along_w - 2 * slope * (v @ w.mT)
+    return Jet(value, left, right, mixed)
+
+
+def _dot_product_jet(
+    variance: Tensor, profile: Profile, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
+) -> Jet:
+    # k = h(pᵀΛq); ∂_v k = h′ vᵀΛq; ∂_v∂_w k = h″ (vᵀΛq)(pᵀΛw) + h′ vᵀΛw
+    product = (p * variance) @ q.mT
+    value = profile(product, 0)
+    left = right = mixed = None
+    if v is not None:
+        along_v = (v * variance) @ q.mT
+        left = profile(product, 1) * along_v
+    if w is not None:
+        along_w = (p * variance) @ w.mT
+        right = profile(product, 1) * along_w
+    if v is not None and w is not None:
+        mixed = profile(product, 2) * along_v * along_w + profile(product, 1) * ((v * variance) @ w.mT)
+    return Jet(value, left, right, mixed)
+
+
+def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
+    if not rows:
+        return kernel(p, q).to_dense()
+    if kernel.num_outputs_per_input(p, q) != 1:
+        raise ValueError(f"{type(kernel).__name__} has several outputs per input; Orbitwise takes scalar kernels.")
+    shape = (*p.shape[:-1], q.shape[-2], p.shape[-1])
+    pairs = [x.expand(shape).flatten(-4, -2) for x in (p[..., :, None, :], q[..., None, :, :])]
+    return kernel(*pairs, diag=True).reshape(*p.shape[:-3], *shape[-4:-1])
+
+
+def select(kernel: Kernel, tensor: Tensor | None) -> Tensor | None:
+    """The coordinates that the kernel looks at."""
+    if tensor is None or kernel.active_dims is None:
+        return tensor
+    return tensor.index_select(-1, kernel.active_dims)

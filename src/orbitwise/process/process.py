@@ -1,0 +1,123 @@
+"""Process(mean, kernel): the base process g, and the moments of any functional of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, final
+
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean, ZeroMean
+from gpytorch.module import Module
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Block
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.process.covariance import atom_covariance, block_covariance, paired_covariance
+from orbitwise.process.invariance import check_asserted, is_rotation_invariant
+
+Rows = Block | Sequence[Block]
+
+
+@final
+class Process(Module):
+    """g ~ GP(mean, kernel), for any GPyTorch mean and scalar kernel.
+
+    Rows are one block of atoms, or a list of blocks of different widths, never padded. `one_sided` says when half of
+    a double sum over a group is skipped: "auto" where the kernel is proved invariant to the group, True where you
+    assert it (checked once on the first rows), False never.
+    """
+
+    def __init__(
+        self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto"
+    ) -> None:
+        super().__init__()
+        if not isinstance(kernel, Kernel):
+            raise TypeError(f"kernel must be a gpytorch.kernels.Kernel, not {type(kernel).__name__}.")
+        if one_sided not in ("auto", True, False):
+            raise ValueError(f"one_sided must be 'auto', True or False, not {one_sided!r}.")
+        self.mean_module = ZeroMean() if mean is None else mean
+        self.kernel = kernel
+        self.one_sided = one_sided
+        self._checked: list[object] = []
+
+    def covariance(
+        self, left: Rows, right: Rows | None = None, row_block: int | None = None
+    ) -> Float[Tensor, "*batch n m"]:
+        """cov(L g, L' g); with `right` left out, the covariance matrix of `left`, symmetric."""
+        lefts = [self._usable(block) for block in as_blocks(left)]
+        if right is not None:
+            rights = [self._usable(block) for block in as_blocks(right)]
+            table = [[block_covariance(self.kernel, a, b, row_block) for b in rights] for a in lefts]
+        else:
+            table = [[None] * len(lefts) for _ in lefts]
+            for i, a in enumerate(lefts):
+                for j in range(i + 1):
+                    table[i][j] = block_covariance(self.kernel, a, lefts[j], row_block)
+                    if i != j:
+                        table[j][i] = table[i][j].mT
+        if len(table) == 1 and len(table[0]) == 1:
+            return table[0][0]
+        return torch.cat([torch.cat(row, dim=-1) for row in table], dim=-2)
+
+    def variance(self, rows: Rows, row_block: int | None = None) -> Float[Tensor, "*batch n"]:
+        """var(L g) of every row, at the cost of the diagonal."""
+        return torch.cat([self.paired_covariance(block, block, row_block) for block in as_blocks(rows)], dim=-1)
+
+    def paired_covariance(
+        self, left: Block, right: Block, row_block: int | None = None
+    ) -> Float[Tensor, "*batch n"]:
+        """cov(L_i g, L'_i g) of row i of one block with row i of another."""
+        return paired_covariance(self.kernel, self._usable(left), self._usable(right), row_block)
+
+    def mean(self, rows: Rows) -> Float[Tensor, "*batch n"]:
+        """E[L g] of every row."""
+        return torch.cat([_block_mean(self.mean_module, block) for block in as_blocks(rows)], dim=-1)
+
+    def atom_covariance(self, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s m t"]:
+        """The covariance of single atoms, neither weighted nor summed."""
+        return atom_covariance(self.kernel, left, right)
+
+    def normalize(self, atoms: Atoms) -> Atoms:
+        """Rows scaled to unit prior variance: the normalised double-sum kernel (LIM-A eq. 2)."""
+        variance = self.variance(atoms)
+        # A row that is almost surely zero (an anti-symmetric f on its mirror) stays zero.
+        floor = torch.finfo(variance.dtype).eps * variance.detach().amax(-1, keepdim=True).clamp_min(1e-30)
+        return atoms.scale(variance.clamp_min(floor).rsqrt())
+
+    def _usable(self, block: Block) -> Block:
+        """The block, without a symmetry that this kernel is not known to share."""
+        symmetry = block.symmetry
+        if symmetry is None:
+            return block
+        proved = symmetry.isometric and is_rotation_invariant(self.kernel)
+        if self.one_sided == "auto" and proved:
+            return block
+        if self.one_sided is True:
+            if not proved and not any(token is symmetry.token for token in self._checked):
+                check_asserted(self.kernel, block)
+                self._checked.append(symmetry.token)
+            return block
+        return replace(block, symmetry=None)
+
+
+def as_blocks(rows: Rows) -> list[Block]:
+    """Rows as a list of blocks."""
+    return [rows] if isinstance(rows, Atoms | Gradients) else list(rows)
+
+
+def _block_mean(mean: Mean, block: Block) -> Tensor:
+    if isinstance(mean, ZeroMean):
+        return block.points.new_zeros(*block.points.shape[:-3], block.num_rows)
+    atoms = block.expand() if isinstance(block, Gradients) else block
+    if atoms.tangents is None:
+        values = mean(atoms.points.flatten(-3, -2))
+    else:
+        flat, tangents = atoms.points.flatten(-3, -2), atoms.tangents.flatten(-3, -2)
+        value, slope = torch.func.jvp(mean, (flat,), (tangents,))
+        values = torch.where(atoms.order.repeat(atoms.num_rows) == 1, slope, value)
+    values = values.unflatten(-1, (atoms.num_rows, atoms.num_atoms))
+    return (values * atoms.weights).sum(-1)

@@ -1,0 +1,33 @@
+"""Transforms t_α: how inputs can be moved."""
+
+from orbitwise.transforms.images import AffineWarp, flips, quarter_turns
+from orbitwise.transforms.permutations import (
+    SignedPermutations,
+    block_permutations,
+    coordinate_permutations,
+    cyclic_shifts,
+    exchange_permutations,
+    negation,
+    sign_changes,
+)
+from orbitwise.transforms.transform import Transform
+from orbitwise.transforms.vectors import LinearMaps, Rotation, Scaling, Translation, turns
+
+__all__ = [
+    "AffineWarp",
+    "LinearMaps",
+    "Rotation",
+    "Scaling",
+    "SignedPermutations",
+    "Transform",
+    "Translation",
+    "block_permutations",
+    "coordinate_permutations",
+    "cyclic_shifts",
+    "exchange_permutations",
+    "flips",
+    "negation",
+    "quarter_turns",
+    "sign_changes",
+    "turns",
+]

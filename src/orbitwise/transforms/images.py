@@ -1,0 +1,157 @@
+"""Transforms of images stored as flat rows: flips, quarter turns and the affine warp.
+
+`image_shape` is (height, width) or (channels, height, width); a row has that many pixels, channels first. Flips and quarter
+turns permute pixels, so they are exact; the affine warp interpolates bilinearly and fills with zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.transforms.permutations import SignedPermutations
+from orbitwise.transforms.transform import Transform
+
+AFFINE_PARAMETERS = ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", "shift_y")
+
+
+def check_image_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
+    """(channels, height, width) of `image_shape`, or a ValueError that says what is accepted."""
+    shape = tuple(int(size) for size in image_shape)
+    if len(shape) not in (2, 3) or min(shape) < 1:
+        raise ValueError(
+            f"image_shape must be (height, width) or (channels, height, width) of positive sizes, not {shape}."
+        )
+    channels, height, width = shape if len(shape) == 3 else (1, *shape)
+    return channels, height, width
+
+
+def flips(image_shape: Sequence[int], horizontal: bool = True, vertical: bool = False) -> SignedPermutations:
+    """The identity and mirror images: left to right (`horizontal`), upside down (`vertical`), or both."""
+    pixels = _pixel_numbers(image_shape)
+    axes = ([()] if horizontal or vertical else []) + ([(-1,)] if horizontal else []) + ([(-2,)] if vertical else [])
+    if not axes:
+        raise ValueError("flips needs horizontal=True, vertical=True, or both.")
+    if horizontal and vertical:
+        axes.append((-1, -2))
+    return SignedPermutations(torch.stack([pixels.flip(axis).flatten() for axis in axes]), is_group=True)
+
+
+def quarter_turns(image_shape: Sequence[int]) -> SignedPermutations:
+    """The rotations by 0, 90, 180 and 270 degrees counter-clockwise; images must be square."""
+    pixels = _pixel_numbers(image_shape)
+    if pixels.shape[-1] != pixels.shape[-2]:
+        raise ValueError(f"Quarter turns need square images, not {tuple(image_shape)}.")
+    turned = [torch.rot90(pixels, turn, (-2, -1)).flatten() for turn in range(4)]
+    return SignedPermutations(torch.stack(turned), is_group=True)
+
+
+@final
+class AffineWarp(Transform):
+    """Rotation, scaling, shear and translation about the image's centre, bilinear, zero outside.
+
+    α = (angle, log_scale_x, log_scale_y, shear, shift_x, shift_y), in radians counter-clockwise as seen on the screen,
+    natural logarithms (positive enlarges), and fractions of half the image's width and height (positive moves the
+    content right and down). The content is scaled, then sheared, then rotated, then moved.
+    """
+
+    parameter_names = AFFINE_PARAMETERS
+
+    def __init__(self, image_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.image_shape = check_image_shape(image_shape)
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        if x.shape[-1] != math.prod(self.image_shape):
+            raise ValueError(
+                f"Images of shape {self.image_shape} have {math.prod(self.image_shape)} pixels, "
+                f"but the inputs have width {x.shape[-1]}."
+            )
+
+    def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
+        self.check(x)
+        return warp(x, self.grid(alpha.to(x.dtype)), self.image_shape)
+
+    def grid(self, alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s h w 2"]:
+        """Where each pixel of the result is read from: x and y from -1 to 1 between the image's outer edges."""
+        _, height, width = self.image_shape
+        angle, scale_x, scale_y, shear, shift_x, shift_y = alpha.unbind(-1)
+        cos, sin = angle.cos(), angle.sin()
+        # y points down, so a counter-clockwise turn of the content is [[cos, sin], [-sin, cos]];
+        # forward map: p = R H S q + shift, with S = diag(exp scale), H = [[1, shear], [0, 1]]; its inverse reads the source.
+        y, x = torch.meshgrid(
+            _pixel_centres(height, alpha) * height, _pixel_centres(width, alpha) * width, indexing="ij"
+        )
+        moved_x = x - (shift_x * width)[..., None, None]
+        moved_y = y - (shift_y * height)[..., None, None]
+        turned_x = cos[..., None, None] * moved_x - sin[..., None, None] * moved_y
+        turned_y = sin[..., None, None] * moved_x + cos[..., None, None] * moved_y
+        source_x = (turned_x - shear[..., None, None] * turned_y) * (-scale_x).exp()[..., None, None]
+        source_y = turned_y * (-scale_y).exp()[..., None, None]
+        return torch.stack([source_x / width, source_y / height], dim=-1)
+
+    def tangent(self, x: Float[Tensor, "n d"], step: float = 1e-2) -> Float[Tensor, "n p d"]:
+        """Central differences: a bilinear warp has a kink at the identity, so its one-sided derivatives disagree."""
+        steps = step * torch.eye(self.num_parameters, dtype=x.dtype, device=x.device).expand(len(x), -1, -1)
+        return (self(x, steps) - self(x, -steps)) / (2 * step)
+
+
+def warp(
+    x: Float[Tensor, "n d"], grid: Float[Tensor, "n s h w 2"], image_shape: tuple[int, int, int]
+) -> Float[Tensor, "n s d"]:
+    """Read each image at the s grids of its row, bilinearly, zero outside."""
+    count, samples, height, width, _ = grid.shape
+    images = x.reshape(count, *image_shape)
+    # One image and s grids: stack the grids along the height, so that the image is not copied s times.
+    warped = _GridSample.apply(images, grid.reshape(count, samples * height, width, 2))
+    channels = image_shape[0]
+    return warped.reshape(count, channels, samples, height * width).transpose(1, 2).reshape(count, samples, -1)
+
+
+class _GridSample(torch.autograd.Function):
+    """`grid_sample` with the forward derivative along the image that torch lacks: the warp is linear in the image."""
+
+    @staticmethod
+    def forward(images: Tensor, grid: Tensor) -> Tensor:
+        return _sample(images, grid)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        images, grid = ctx.saved_tensors
+        needs_images, needs_grid = ctx.needs_input_grad
+        grad_images, grad_grid = torch.ops.aten.grid_sampler_2d_backward(
+            grad_outputs[0].contiguous(), images, grid, 0, 0, False, (needs_images, needs_grid)
+        )
+        return grad_images if needs_images else None, grad_grid if needs_grid else None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        images, grid = ctx.saved_tensors
+        along_images, along_grid = tangents
+        if along_grid is not None and bool((along_grid != 0).any()):
+            raise ValueError("Derivatives along the parameters of an image warp are central differences: use tangent().")
+        return _sample(torch.zeros_like(images) if along_images is None else along_images, grid)
+
+
+def _sample(images: Tensor, grid: Tensor) -> Tensor:
+    return torch.nn.functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def _pixel_centres(size: int, like: Tensor) -> Tensor:
+    return (2 * torch.arange(size, dtype=like.dtype, device=like.device) + 1) / size - 1
+
+
+def _pixel_numbers(image_shape: Sequence[int]) -> Tensor:
+    shape = check_image_shape(image_shape)
+    return torch.arange(math.prod(shape)).reshape(shape)

@@ -1,0 +1,146 @@
+"""Transforms of vectors and of point clouds written as vectors: translations, scalings, rotations, linear maps."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from orbitwise.transforms.transform import Transform
+
+
+@final
+class Translation(Transform):
+    """x + α. With `num_dimensions` below the width of x, every point of the cloud moves by the same α."""
+
+    def __init__(self, num_dimensions: int) -> None:
+        super().__init__()
+        self.num_dimensions = _positive(num_dimensions, "num_dimensions")
+        self.parameter_names = tuple(f"shift_{axis}" for axis in range(num_dimensions))
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        _check_divisible(self, x, self.num_dimensions)
+
+    def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
+        self.check(x)
+        return x[:, None, :] + alpha.repeat(1, 1, x.shape[-1] // self.num_dimensions)
+
+
+@final
+class Scaling(Transform):
+    """x·exp(α): one log-scale for all coordinates, or one for each of `num_dimensions` coordinates."""
+
+    def __init__(self, num_dimensions: int | None = None) -> None:
+        super().__init__()
+        self.num_dimensions = None if num_dimensions is None else _positive(num_dimensions, "num_dimensions")
+        self.parameter_names = (
+            ("log_scale",) if num_dimensions is None else tuple(f"log_scale_{i}" for i in range(num_dimensions))
+        )
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        if self.num_dimensions is not None:
+            _check_divisible(self, x, self.num_dimensions)
+
+    def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
+        self.check(x)
+        factor = alpha.exp()
+        if self.num_dimensions is not None:
+            factor = factor.repeat(1, 1, x.shape[-1] // self.num_dimensions)
+        return x[:, None, :] * factor
+
+
+@final
+class Rotation(Transform):
+    """Rotation about the origin of R² (one angle) or R³ (a rotation vector), applied to every point of a cloud.
+
+    A row of width d is read as d/2 or d/3 points. The rotation of R³ is exp([α]ₓ): angle |α| about the axis α/|α|.
+    """
+
+    isometric = True
+
+    def __init__(self, num_dimensions: int = 2) -> None:
+        super().__init__()
+        if num_dimensions not in (2, 3):
+            raise ValueError(f"Rotation acts in 2 or 3 dimensions, not {num_dimensions}.")
+        self.num_dimensions = num_dimensions
+        self.parameter_names = ("angle",) if num_dimensions == 2 else ("angle_x", "angle_y", "angle_z")
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        _check_divisible(self, x, self.num_dimensions)
+
+    def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
+        self.check(x)
+        matrix = _rotation_2d(alpha[..., 0]) if self.num_dimensions == 2 else _rotation_3d(alpha)
+        cloud = x.reshape(len(x), 1, -1, self.num_dimensions)
+        # x_i ↦ R x_i for every point i of the cloud
+        return (cloud @ matrix.transpose(-1, -2)).reshape(*alpha.shape[:2], x.shape[-1])
+
+
+@final
+class LinearMaps(Transform):
+    """A finite list of linear maps x ↦ A_e x; element 0 is the identity."""
+
+    parameter_names = ("element",)
+
+    def __init__(self, matrices: Float[Tensor, "e d d"], is_group: bool = False) -> None:
+        super().__init__()
+        identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
+        if not torch.allclose(matrices[0], identity):
+            raise ValueError("The first matrix of LinearMaps must be the identity.")
+        self.size = len(matrices)
+        self.is_group = is_group
+        products = matrices @ matrices.transpose(-1, -2)
+        self.isometric = bool((products - identity).abs().max() < 1e-6)
+        self.register_buffer("matrices", matrices)
+
+    def check(self, x: Tensor) -> None:
+        super().check(x)
+        _check_width(self, x, self.matrices.shape[-1])
+
+    def forward(self, x: Float[Tensor, "n d"], alpha: Shaped[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
+        self.check(x)
+        return torch.einsum("nsij,nj->nsi", self.matrices.to(x)[alpha[..., 0].long()], x)
+
+
+def turns(num_turns: int) -> LinearMaps:
+    """The rotations of the plane by multiples of 2π/num_turns."""
+    angles = 2 * torch.pi * torch.arange(_positive(num_turns, "num_turns"), dtype=torch.float64) / num_turns
+    return LinearMaps(_rotation_2d(angles), is_group=True)
+
+
+def _rotation_2d(angle: Tensor) -> Tensor:
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+
+
+def _rotation_3d(vector: Tensor) -> Tensor:
+    x, y, z = vector.unbind(-1)
+    zero = torch.zeros_like(x)
+    rows = [torch.stack(row, -1) for row in ((zero, -z, y), (z, zero, -x), (-y, x, zero))]
+    return torch.linalg.matrix_exp(torch.stack(rows, -2))
+
+
+def _positive(value: int, name: str) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}.")
+    return value
+
+
+def _check_width(transform: Transform, x: Tensor, width: int) -> None:
+    if x.shape[-1] != width:
+        raise ValueError(
+            f"{type(transform).__name__} was made for inputs of width {width}, but got width {x.shape[-1]}."
+        )
+
+
+def _check_divisible(transform: Transform, x: Tensor, num_dimensions: int) -> None:
+    if x.shape[-1] % num_dimensions:
+        raise ValueError(
+            f"{type(transform).__name__} reads a row as points of {num_dimensions} dimensions, but width "
+            f"{x.shape[-1]} is not a multiple of {num_dimensions}."
+        )

@@ -1,0 +1,352 @@
+"""The rules of the house, checked on the source text: import order, mirrored tests, names, sizes, classes.
+
+Every checker takes a folder and returns what it found wrong, one line each. Each is also run on a small
+made-up package that breaks its rule, so that a checker that sees nothing cannot pass.
+"""
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "orbitwise"
+
+# Imports go only to the left. `datasets` imports nothing of ours because nothing stands to its left.
+LAYERS = [
+    "datasets",
+    "transforms",
+    "orbits",
+    "functionals",
+    "kernels",
+    "process",
+    "likelihoods",
+    "losses",
+    "inference",
+    "estimators",
+    "selection",
+    "export",
+    "storage",
+    "report",
+    "experiments",
+    "cli",
+]
+MOST_LINES = 300
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
+GLOBAL_SEEDS = {
+    "numpy.random.seed",
+    "numpy.random.set_state",
+    "random.seed",
+    "torch.cuda.manual_seed",
+    "torch.cuda.manual_seed_all",
+    "torch.manual_seed",
+    "torch.random.manual_seed",
+    "torch.random.seed",
+    "torch.seed",
+    "torch.set_rng_state",
+}
+ABSOLUTE_PATH = re.compile(
+    r"(?<![\w.:/<}])/(?:etc|home|mnt|opt|root|scratch|srv|tmp|usr|var|work|Users|Volumes)(?=[/\"'`])"
+    r"|[\"'][A-Za-z]:(?:\\|/)"
+)
+
+
+def modules(package: Path) -> Iterator[tuple[str, Path, ast.Module]]:
+    """Yield (dotted name, file, syntax tree) of every module; a package goes by the name of its folder."""
+    for file in sorted(package.rglob("*.py")):
+        parts = [package.name, *file.relative_to(package).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, file, ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+def imports(name: str, file: Path, tree: ast.Module) -> Iterator[tuple[int, str, str, str]]:
+    """Yield (line, module, imported name or "", local name) of every import, relative ones made absolute."""
+    package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                # `import a.b` binds a; `import a.b as c` binds a.b.
+                yield node.lineno, alias.name, "", alias.asname or alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, module, alias.name, alias.asname or alias.name
+
+
+def wrong_imports(package: Path) -> list[str]:
+    """A module imports only layers to the left of its own; the top `__init__` imports what it likes."""
+    found = []
+    for name, file, tree in modules(package):
+        if name == package.name:
+            continue
+        own = name.split(".")[1]
+        if own not in LAYERS:
+            found.append(f"{name}: the layer {own} has no place in LAYERS")
+            continue
+        for line, module, imported, _ in imports(name, file, tree):
+            path = [*module.split("."), imported]
+            if path[0] != package.name or path[1:] == ["__version__"]:
+                continue
+            if path[1] not in LAYERS:
+                found.append(
+                    f"{name}:{line}: imports {'.'.join(path).rstrip('.')}: name the layer it comes from"
+                )
+            elif LAYERS.index(path[1]) > LAYERS.index(own):
+                found.append(f"{name}:{line}: {own} imports {path[1]}, which is to its right")
+    return found
+
+
+def missing_tests(package: Path) -> list[str]:
+    """`<package>/folder/file.py` has `tests/folder/test_file.py`."""
+    found = []
+    for name, file, _ in modules(package):
+        inside = file.relative_to(package)
+        test = package.parents[1] / "tests" / inside.parent / f"test_{inside.name}"
+        if inside.name != "__init__.py" and not test.is_file():
+            found.append(f"{name}: has no {test.relative_to(package.parents[1]).as_posix()}")
+    return found
+
+
+def wrong_exports(package: Path) -> list[str]:
+    """Every package says `__all__`; wherever it is said it is sorted and each name is there."""
+    found = []
+    for name, file, tree in modules(package):
+        assigned = [target for node in tree.body for target in _targets(node)]
+        if "__all__" not in assigned:
+            if file.name == "__init__.py":
+                found.append(f"{name}: has no __all__")
+            continue
+        module = importlib.import_module(name)
+        if list(module.__all__) != sorted(set(module.__all__)):
+            found.append(f"{name}: __all__ is not sorted, or repeats a name")
+        found += [
+            f"{name}: __all__ names {each}, which is not there"
+            for each in module.__all__
+            if not hasattr(module, each)
+        ]
+    return found
+
+
+def _targets(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def long_files(package: Path) -> list[str]:
+    """No file has more than MOST_LINES lines."""
+    lengths = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file, _ in modules(package)}
+    return [f"{name}: {lines} lines" for name, lines in lengths.items() if lines > MOST_LINES]
+
+
+def vague_names(package: Path) -> list[str]:
+    """No module or folder is called utils or the like."""
+    names = [name for name, _, _ in modules(package)]
+    return [
+        f"{name}: say what it is for"
+        for name in names
+        if VAGUE & {word.strip("_") for word in name.split(".")}
+    ]
+
+
+def absolute_paths(package: Path) -> list[str]:
+    """No place of one machine is written in the source."""
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name, file, _ in modules(package)
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if ABSOLUTE_PATH.search(line)
+    ]
+
+
+def global_seeds(package: Path) -> list[str]:
+    """No global random state is set; generators are arguments."""
+    found = []
+    for name, file, tree in modules(package):
+        names = _names(name, file, tree)
+        calls = [
+            (node.lineno, _dotted(node.func, names)) for node in ast.walk(tree) if isinstance(node, ast.Call)
+        ]
+        found += [f"{name}:{line}: calls {called}" for line, called in calls if called in GLOBAL_SEEDS]
+    return found
+
+
+def _names(name: str, file: Path, tree: ast.Module) -> dict[str, str]:
+    """What each imported local name stands for, dotted in full."""
+    names = {}
+    for _, module, imported, local in imports(name, file, tree):
+        if imported:
+            names[local] = f"{module}.{imported}"
+        else:
+            names[local] = local if module.partition(".")[0] == local else module
+    return names
+
+
+def _dotted(node: ast.expr, names: dict[str, str]) -> str:
+    """The dotted name of an expression such as `np.random.seed`, or "" where it has none."""
+    if isinstance(node, ast.Subscript):
+        return _dotted(node.value, names)
+    if isinstance(node, ast.Attribute):
+        return f"{owner}.{node.attr}" if (owner := _dotted(node.value, names)) else ""
+    return names.get(node.id, node.id) if isinstance(node, ast.Name) else ""
+
+
+def wrong_classes(package: Path) -> list[str]:
+    """A class is abstract or final; the abstract one of a folder is in the file named for its singular."""
+    found, bases, abstract, reexported = [], {}, {}, {}
+    for name, file, tree in modules(package):
+        names = _names(name, file, tree)
+        reexported |= {f"{name}.{local}": whole for local, whole in names.items()}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names[node.name] = f"{name}.{node.name}"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases[names[node.name]] = [_dotted(base, names) for base in node.bases]
+                if _is_abstract(node, names):
+                    abstract[names[node.name]] = file
+
+    def defined(name: str) -> str:
+        seen = set()
+        while name not in bases and name in reexported and name not in seen:
+            seen.add(name)
+            name = reexported[name]
+        return name
+
+    for child, parents in bases.items():
+        final = [parent for parent in map(defined, parents) if parent in bases and parent not in abstract]
+        found += [f"{child}: inherits from {parent}, which is not abstract" for parent in final]
+
+    for folder in {file.parent for file in abstract.values()} - {package}:
+        ours = sorted(name for name, file in abstract.items() if file.parent == folder)
+        homes = [
+            home
+            for word in (folder.name, folder.name.removesuffix("s"))
+            if (home := folder / f"{word}.py").is_file()
+        ]
+        if len(ours) > 1:
+            found.append(f"{folder.name}: has {len(ours)} abstract classes: {', '.join(ours)}")
+        found += [
+            f"{name}: belongs in {homes[0].name}" for name in ours if homes and abstract[name] not in homes
+        ]
+    return found
+
+
+def _is_abstract(node: ast.ClassDef, names: dict[str, str]) -> bool:
+    marks = [*node.bases, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]
+    decorators = [each for part in node.body for each in getattr(part, "decorator_list", [])]
+    return bool(
+        {_dotted(mark, names) for mark in marks} & {"abc.ABC", "abc.ABCMeta", "typing.Protocol"}
+        or {_dotted(each, names) for each in decorators} & {"abc.abstractmethod"}
+    )
+
+
+Checker = Callable[[Path], list[str]]
+CHECKERS: list[Checker] = [
+    wrong_imports,
+    missing_tests,
+    wrong_exports,
+    long_files,
+    vague_names,
+    absolute_paths,
+    global_seeds,
+    wrong_classes,
+]
+
+
+@pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
+def test_the_source_keeps_the_rules(check: Checker):
+    found = check(PACKAGE)
+    assert not found, f"{check.__doc__}\n" + "\n".join(found)
+
+
+ABSTRACT = "from abc import ABC\nclass Orbit(ABC): ...\n"
+
+# (checker, files of a made-up package called house, how often they break the rule)
+MADE_UP = [
+    (wrong_imports, {"orbits/a.py": "from house.transforms import b\nfrom . import c\nimport torch"}, 0),
+    (wrong_imports, {"__init__.py": "from house.cli import main\n"}, 0),
+    (wrong_imports, {"cli.py": "from house import __version__\nfrom house import datasets, storage"}, 0),
+    (wrong_imports, {"orbits/a.py": "from house.process import b"}, 1),
+    (wrong_imports, {"orbits/a.py": "import house.cli\nimport house.process.exact as b"}, 2),
+    (wrong_imports, {"orbits/a.py": "from ..process.b import c\nfrom .. import cli"}, 2),
+    (wrong_imports, {"orbits/__init__.py": "from ..process import c\nfrom .a import b"}, 1),
+    (wrong_imports, {"orbits/a.py": "def f():\n    from house import cli"}, 1),
+    (wrong_imports, {"orbits/a.py": "from house import Something\nimport house"}, 2),
+    (wrong_imports, {"datasets.py": "from house.transforms import b"}, 1),
+    (wrong_imports, {"somewhere/a.py": ""}, 1),
+    (missing_tests, {"orbits/__init__.py": "", "orbits/a.py": "", "../../tests/orbits/test_a.py": ""}, 0),
+    (missing_tests, {"orbits/a.py": "", "losses.py": "", "../../tests/test_a.py": ""}, 2),
+    (wrong_exports, {"__init__.py": "__all__ = ['A', 'b']\nA = b = 0\n", "a.py": ""}, 0),
+    (wrong_exports, {"__init__.py": "__all__ = ['b', 'A']\nA = b = 0\n"}, 1),
+    (wrong_exports, {"__init__.py": "__all__: list[str] = ['A', 'A']\nA = 0\n"}, 1),
+    (wrong_exports, {"__init__.py": "__all__ = []", "a.py": "__all__ = ['A', 'b']\nb = 0\n"}, 1),
+    (wrong_exports, {"__init__.py": "A = 0"}, 1),
+    (long_files, {"a.py": "\n" * MOST_LINES}, 0),
+    (long_files, {"a.py": "\n" * (MOST_LINES + 1)}, 1),
+    (vague_names, {"orbits/commonly.py": ""}, 0),
+    (vague_names, {"orbits/utils.py": "", "_helpers.py": "", "misc/a.py": ""}, 3),
+    (absolute_paths, {"a.py": "b = c /tmp\nd = f'{b}/tmp/e'\nu = 'https://example.org/tmp/a'"}, 0),
+    (absolute_paths, {"a.py": "b = '/tmp/c'\nd = '/home'\n# see /mnt/e\ng = 'C:\\\\h'\n"}, 4),
+    (global_seeds, {"a.py": "import torch\ntorch.Generator().manual_seed(0)\ntorch.manual_seed\n"}, 0),
+    (global_seeds, {"a.py": "import torch, numpy as np\ntorch.manual_seed(0)\nnp.random.seed(0)\n"}, 2),
+    (
+        global_seeds,
+        {"a.py": "from torch import manual_seed as s\nfrom numpy import random\ns(0)\nrandom.seed(0)\n"},
+        2,
+    ),
+    (global_seeds, {"a.py": "import torch.cuda\ndef f():\n    torch.cuda.manual_seed_all(0)\n"}, 1),
+    (
+        wrong_classes,
+        {"orbits/orbit.py": ABSTRACT, "orbits/a.py": "from .orbit import Orbit\nclass A(Orbit): ..."},
+        0,
+    ),
+    (wrong_classes, {"a.py": "import enum\nclass A(enum.Enum): ...\nclass B(ValueError): ..."}, 0),
+    (wrong_classes, {"a.py": "class A: ...\nclass B(A): ..."}, 1),
+    (wrong_classes, {"a.py": "class A: ...", "b.py": "from house import a\nclass B(a.A): ..."}, 1),
+    (
+        wrong_classes,
+        {
+            "a/b.py": "class A: ...",
+            "a/__init__.py": "from .b import A as B",
+            "c.py": "from .a import B\nclass C(B): ...",
+        },
+        1,
+    ),
+    (
+        wrong_classes,
+        {"a.py": "import abc\nclass A:\n  @abc.abstractmethod\n  def f(self): ...\nclass B(A): ..."},
+        0,
+    ),
+    (wrong_classes, {"orbits/orbit.py": "", "orbits/a.py": ABSTRACT}, 1),
+    (wrong_classes, {"orbits/orbit.py": ABSTRACT, "orbits/a.py": ABSTRACT}, 2),
+    (wrong_classes, {"inference/posterior.py": ABSTRACT}, 0),
+]
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    yield tmp_path / "src" / "house"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "house"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("check", "files", "times"), MADE_UP, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_checker_sees_a_broken_rule(check: Checker, files: dict[str, str], times: int, house: Path):
+    for name, text in files.items():
+        file = (house / name).resolve()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    found = check(house)
+    assert len(found) == times, found
+
+
+def test_every_checker_is_seen_to_fail():
+    assert {check for check, _, times in MADE_UP if times} == set(CHECKERS)
