@@ -141,7 +141,7 @@ def test_arrays_are_attributes_and_the_object_travels():
     ("given", "nearest"), [("MNIST", "mnist"), ("boston", "uci_reg_boston"), ("qm_7", "qm7")]
 )
 def test_unknown_names_bring_the_nearest(given, nearest):
-    with pytest.raises(ValueError, match=rf"unknown dataset {given!r}.*\b{nearest}\b"):
+    with pytest.raises(ValueError, match=rf"unknown dataset {given!r}; nearest: {nearest}\b"):
         load(given)
 
 
@@ -296,6 +296,30 @@ def test_images_from_openml_equal_the_files(name, number, label_shift, monkeypat
     dataset = load(name)
     assert dataset.where == "OpenML"
     assert set(dataset.arrays) == set(expected.arrays)
+    for key, array in expected.arrays.items():
+        assert dataset.arrays[key].dtype == array.dtype
+        assert np.array_equal(dataset.arrays[key], array)
+
+
+@pytest.mark.requires_data
+@pytest.mark.parametrize(
+    ("name", "number", "classes"),
+    [
+        ("uci_heart", 53, ["absent", "present"]),
+        ("uci_australian", 40981, ["0", "1"]),
+        ("uci_ionosphere", 59, ["b", "g"]),
+        ("uci_sonar", 40, ["Rock", "Mine"]),
+    ],
+)
+def test_two_classes_from_openml_equal_the_file(name, number, classes, monkeypatch):
+    expected = load(name)
+    columns = [f"column{number}" for number in range(expected.x.shape[1])]
+    target = np.array(classes, dtype=object)[expected.y]
+    table = expected.x.astype(float)
+    fake_openml(monkeypatch, number, data=table, target=target, feature_names=columns, categories={})
+    monkeypatch.delenv("ORBITWISE_DATA")
+    dataset = load(name)
+    assert dataset.where == "OpenML"
     for key, array in expected.arrays.items():
         assert dataset.arrays[key].dtype == array.dtype
         assert np.array_equal(dataset.arrays[key], array)

@@ -36,12 +36,14 @@ OF_IMAGES: dict[str, Callable[[Sequence[int]], FiniteOrbit]] = {
 }
 
 
-def is_of_images(invariance: Invariance) -> bool:
+def is_of_images(invariance: object) -> bool:
     """Whether a name means images, so that the shape of an image must be known."""
     return isinstance(invariance, str) and invariance in OF_IMAGES
 
 
-def functional_of(invariance: Invariance, num_features: int, image_shape: Sequence[int] | None = None) -> Functional:
+def functional_of(
+    invariance: object, num_features: int, image_shape: Sequence[int] | None = None
+) -> Functional:
     """The functional L with f(x) = L_x g that an `invariance` argument stands for."""
     if invariance is None:
         return Evaluation()
@@ -58,7 +60,8 @@ def functional_of(invariance: Invariance, num_features: int, image_shape: Sequen
     if invariance in OF_IMAGES:
         if image_shape is None:
             raise ValueError(
-                f"invariance={invariance!r} is one of images: pass image_shape=(height, width), or X with image dimensions."
+                f"invariance={invariance!r} is one of images: pass image_shape=(height, width), "
+                "or X with image dimensions."
             )
         return OrbitAverage(OF_IMAGES[invariance](image_shape))
     known = sorted([*OF_COLUMNS, *OF_IMAGES])

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.means import ConstantMean, LinearMean, ZeroMean
+from gpytorch.means import ConstantMean, Mean, ZeroMean
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from orbitwise.estimators.replicates import Replicates, merge
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
+from orbitwise.estimators.validation import check_rows, check_variance
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference import exact
-from orbitwise.inference.defaults import default_kernel
+from orbitwise.inference.defaults import LinearTrend, default_kernel
 from orbitwise.inference.training import log_prior
 from orbitwise.process.process import Process, Rows
 
@@ -28,21 +30,23 @@ NOISE_START = 0.05
 
 
 class EvidenceTerms(NamedTuple):
-    """The evidence of the targets as they were given."""
+    """The evidence of the targets as they were given: value = fit + complexity + constant."""
 
     value: float
     fit: float
     complexity: float
+    constant: float
     jitter: float
 
 
 class Extra(NamedTuple):
-    """A validated observation of another functional, in standardised units."""
+    """A validated observation of another functional, in standardised units, with the mean square of its targets."""
 
     functional: Functional
     x: Tensor
     targets: Tensor
     noise: Tensor | None
+    size: float
 
 
 @final
@@ -91,11 +95,15 @@ class RegressionModel(nn.Module):
 
     def row_noise(self) -> Tensor:
         """The noise variance of every row."""
-        parts = [self.noise()[0] / self.weight]
-        for raw, extra in zip(list(self.raw_noise)[1:], self.extras, strict=True):
-            noise = raw.exp() + NOISE_FLOOR if extra.noise is None else extra.noise
-            parts.append(noise.expand(len(extra.targets)))
-        return torch.cat(parts)
+        extras = zip(self.extra_noise(), self.extras, strict=True)
+        return torch.cat([self.noise()[0] / self.weight, *(noise.expand(len(e.targets)) for noise, e in extras)])
+
+    def extra_noise(self) -> list[Tensor]:
+        """The noise variance of each observation of another functional, standardised."""
+        return [
+            extra.size * (raw.exp() + NOISE_FLOOR) if extra.noise is None else extra.noise
+            for raw, extra in zip(list(self.raw_noise)[1:], self.extras, strict=True)
+        ]
 
     def objective(self) -> Tensor:
         """Log evidence of the standardised targets plus log hyperpriors."""
@@ -103,24 +111,25 @@ class RegressionModel(nn.Module):
         return terms.value + self._merged() + log_prior(self.process)
 
     def evidence(self) -> EvidenceTerms:
-        """The evidence of the targets as given: standardising is undone by its Jacobian."""
+        """The evidence of the targets as given: merging is undone, and standardising by its Jacobian."""
         terms = exact.evidence(self.process, self.rows(), self.targets, self.row_noise())
         count = float(self.weight.sum()) + sum(len(extra.targets) for extra in self.extras)
-        jacobian = -count * float(self.scale.log().sum())
-        value = float(terms.value + self._merged()) + jacobian
-        return EvidenceTerms(value, float(terms.fit), float(terms.complexity), terms.jitter)
+        value = float(terms.value + self._merged()) - count * float(self.scale.log().sum())
+        scatter = float(self._scatter().sum())
+        # -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) of all rows: that of the means, and the scatter around them
+        fit = float(terms.fit) - (0.5 * scatter / float(self.noise()[0]) if scatter else 0.0)
+        constant = -0.5 * count * len(self.scale) * math.log(2 * math.pi)
+        return EvidenceTerms(value, fit, value - fit - constant, constant, terms.jitter)
 
     def posterior(self) -> exact.ExactPosterior:
         """The posterior of g at the present hyperparameters."""
         return exact.condition(self.process, self.rows(), self.targets, self.row_noise())
 
-    def shift_of(self, functional: Functional, x: Tensor) -> Tensor:
-        """What the functional makes of the constant function 1, for every row."""
-        return constant_part(functional, x)
-
     def _merged(self) -> Tensor:
-        scatter = self.replicates.scatter / self.scale.square().numpy()
-        return self.replicates._replace(scatter=scatter).log_factor(self.noise()[0])
+        return self.replicates._replace(scatter=self._scatter()).log_factor(self.noise()[0])
+
+    def _scatter(self) -> NDArray[np.float64]:
+        return self.replicates.scatter / self.scale.square().numpy()
 
 
 def prepare(
@@ -130,40 +139,47 @@ def prepare(
     functional: Functional,
     kernel: Kernel | None,
     noise: float | None,
-    mean: Literal["zero", "constant", "linear"],
+    mean: str,
     normalize_y: bool,
     one_sided: Literal["auto"] | bool,
-    observations: Sequence[Observation],
+    observations: Sequence[Any],
 ) -> RegressionModel:
     """A model ready to be trained, from validated data and the arguments of an estimator."""
-    if noise is not None and not (np.isfinite(noise) and noise >= 0):
-        raise ValueError(f"noise must be a finite variance of at least 0, or None to learn it, not {noise!r}.")
-    replicates = merge(x, y, weight)
+    replicates = merge(x, y, weight) if noise != 0 else merge(x, y, weight).without_noise()
     functional = functional.double()
     points = torch.from_numpy(replicates.x)
     with torch.no_grad():
         atoms = functional.atoms(points)
-    total = constant_part(functional, points)
+    exact.refuse_drawn(atoms)
+    if atoms.num_rows != len(points):
+        raise ValueError(f"invariance must make one row of each input; {type(functional).__name__} makes several.")
+    total = _constant_part(atoms)
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     scale, shift = _standardisation(replicates, normalize_y, keeps_constants)
-    if noise is not None and len(scale.unique()) > 1:
-        raise ValueError("A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one.")
     if kernel is None:
         separate = functional.is_identity
         base = default_kernel(atoms.points[:, 0], separate)
     else:
         base = copy.deepcopy(kernel).double()
-    process = Process(_mean(mean, atoms.points.shape[-1]), base, one_sided).double()
-    extras = [_extra(observation, scale, shift) for observation in observations]
+    process = Process(_mean(mean, atoms.points.flatten(0, 1)), base, one_sided).double()
+    try:
+        process.variance(atoms.rows(slice(0, 1)))
+    except (IndexError, RuntimeError) as error:
+        raise ValueError(f"kernel does not take points of width {atoms.points.shape[-1]}: {error}") from error
+    extras = [_extra(observation, x.shape[1], scale, shift) for observation in observations]
+    if len(scale.unique()) > 1 and (noise is not None or any(extra.noise is not None for extra in extras)):
+        raise ValueError("A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one.")
     return RegressionModel(replicates, functional, process, noise, scale, shift, extras)
 
 
 def constant_part(functional: Functional, x: Tensor) -> Tensor:
-    """Σ of the weights of value atoms: the functional of the constant function 1."""
-    block = functional.atoms(x)
+    """What the functional makes of the constant function 1, for every row."""
+    return _constant_part(functional.atoms(x))
+
+
+def _constant_part(block: Block) -> Tensor:
     if isinstance(block, Gradients):
-        return x.new_zeros(block.num_rows)
-    assert isinstance(block, Atoms)
+        return block.points.new_zeros(block.num_rows)
     return (block.weights * (block.order == 0)).sum(-1).detach()
 
 
@@ -180,36 +196,31 @@ def _standardisation(replicates: Replicates, normalize_y: bool, centre: bool) ->
     return torch.from_numpy(scale), torch.from_numpy(np.asarray(shift))
 
 
-def _mean(mean: str, width: int) -> ZeroMean | ConstantMean | LinearMean:
+def _mean(mean: str, points: Tensor) -> Mean:
     if mean == "zero":
         return ZeroMean()
     if mean == "constant":
         return ConstantMean()
     if mean == "linear":
-        linear = LinearMean(width)
-        nn.init.zeros_(linear.weights)
-        nn.init.zeros_(linear.bias)
-        return linear
+        return LinearTrend(points)
     raise ValueError(f"mean must be 'zero', 'constant' or 'linear', not {mean!r}.")
 
 
-def _extra(observation: Observation, scale: Tensor, shift: Tensor) -> Extra:
-    if len(observation) != 4 or not isinstance(observation[0], Functional):
+def _extra(observation: Any, width: int, scale: Tensor, shift: Tensor) -> Extra:
+    if not isinstance(observation, tuple | list) or len(observation) != 4 or not isinstance(observation[0], Functional):
         raise ValueError("An observation is (functional, inputs, targets, noise variance or None).")
     functional, inputs, targets, noise = observation
-    x = torch.as_tensor(np.array(inputs, dtype=np.float64))
-    y = torch.as_tensor(np.array(targets, dtype=np.float64))
+    x = check_rows(inputs, width, "The inputs of an observation")
+    y = torch.from_numpy(np.array(check_array(targets, dtype=np.float64, ensure_2d=False, allow_nd=True)))
+    if noise is not None:
+        check_variance(noise, "The noise of an observation")
+        noise = torch.tensor(float(noise), dtype=torch.float64) / scale[0] ** 2
     functional = copy.deepcopy(functional).double()
     total = constant_part(functional, x)
-    y = y.reshape(len(total), -1) if y.numel() == len(total) * len(scale) else y
-    if y.shape != (len(total), len(scale)):
+    if y.numel() != len(total) * len(scale) or len(y) not in (len(x), len(total)):
         raise ValueError(
             f"Inputs of shape {tuple(x.shape)} make {len(total)} rows of {type(functional).__name__}, each with "
             f"{len(scale)} targets, but targets of shape {tuple(y.shape)} were given."
         )
-    if not bool(x.isfinite().all() and y.isfinite().all()):
-        raise ValueError("Inputs and targets of observations must be finite.")
-    if noise is not None and not (np.isfinite(noise) and noise >= 0):
-        raise ValueError(f"The noise variance of an observation must be finite and at least 0, or None, not {noise!r}.")
-    y = (y - total[:, None] * shift) / scale
-    return Extra(functional, x, y, None if noise is None else torch.tensor(noise, dtype=torch.float64) / scale[0] ** 2)
+    y = (y.reshape(len(total), len(scale)) - total[:, None] * shift) / scale
+    return Extra(functional, x, y, noise, float(y.square().mean()) or 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -15,9 +15,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.names import Invariance, functional_of
-from orbitwise.estimators.regression_model import Observation, RegressionModel, prepare
+from orbitwise.estimators.regression_model import Observation, RegressionModel, constant_part, prepare
 from orbitwise.estimators.validation import check_inputs, check_training
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.training import maximize
 
@@ -31,8 +31,9 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g; None takes a scaled RBF kernel that starts at the scale of the data. Its
-        hyperparameters are learned by the evidence, its priors and constraints respected; `kernel` is not changed.
+        Kernel of the base process g, for standardised targets if `normalize_y`; None takes a scaled RBF kernel that
+        starts at the scale of the data. Its hyperparameters are learned by the evidence, its priors and constraints
+        respected; `kernel` is not changed.
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip", "quarter_turn",
         "flip+quarter_turn"), an orbit to average over, or any functional of g.
@@ -54,8 +55,10 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     Attributes
     ----------
     kernel_ : the learned kernel. noise_ : the learned noise variance. functional_ : L.
-    log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters; "exact".
-    evidence_terms_ : its fit and complexity terms. jitter_ : what the factorisation needed, usually 0.
+    observation_noise_ : the noise variance of each of the `observations`.
+    log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted; "exact".
+    evidence_terms_ : its "fit", "complexity" and "constant", which sum to it.
+    jitter_ : what the factorisation needed, usually 0.
     converged_, history_ : of the best start. posterior_ : the posterior of g.
     """
 
@@ -94,7 +97,8 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         """Learn kernel, noise and mean by the evidence of y.
 
         A sample weight counts repetitions of its row. `observations` adds observations of other functionals of f, as
-        (functional, inputs, targets, noise variance or None to learn it): slopes, differences, averages.
+        (functional, inputs, targets, noise variance or None to learn it): slopes, differences, averages. A functional of
+        several rows an input, such as `Gradient()`, takes targets [n, rows], or [n, rows, outputs].
         """
         x, targets, weight = check_training(self, X, y, sample_weight)
         functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
@@ -142,24 +146,29 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         self, functional: Functional, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
     ) -> Any:
         x = self._inputs(X, plain=functional.is_identity)
-        noise = self.noise_ if include_noise else 0.0
         with torch.no_grad():
+            noise = self._scale.square() * (self._model.noise() if include_noise else 0.0)
+            parts = [self.posterior_.row_moments(block) for block in self._blocks(functional, x)]
+            shift = constant_part(functional, x)[:, None] * self._shift
+            mean = self._column(torch.cat([part.mean for part in parts]) * self._scale + shift)
             if return_cov:
-                rows = (functional @ self.functional_).atoms(x)
-                mean = self.posterior_.row_moments(rows).mean
-                covariance = self.posterior_.covariance(rows)
-            else:
-                parts = [self.posterior_.moments(functional @ self.functional_, part) for part in x.split(ROWS_AT_ONCE)]
-                mean = torch.cat([part.mean for part in parts])
-                variance = torch.cat([part.variance for part in parts])
-            shift = self._model.shift_of(functional, x)
-            mean = self._column(mean * self._scale + shift[:, None] * self._shift)
-            if return_cov:
-                spread = covariance[..., None] * self._scale.square()
-                return mean, self._column(spread + noise * torch.eye(len(spread))[..., None])
+                spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
+                spread = spread[..., None] * self._scale.square()
+                identity = torch.eye(len(spread), dtype=spread.dtype)[..., None]
+                return mean, self._column(spread + noise * identity)
             if return_std:
+                variance = torch.cat([part.variance for part in parts])
                 return mean, self._column((variance[:, None] * self._scale.square() + noise).sqrt())
         return mean
+
+    def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
+        """The rows to predict, some at a time. Other functionals may belong to all of x, so they are lowered at once."""
+        if functional.is_identity:
+            yield from (self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
+            return
+        rows = (functional @ self.functional_).atoms(x)
+        for start in range(0, len(rows.points), ROWS_AT_ONCE):
+            yield rows.rows(slice(start, start + ROWS_AT_ONCE))
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
@@ -167,6 +176,11 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
     def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
         return (values[..., 0] if self._is_vector else values).numpy()
+
+    def _variance(self, standardised: torch.Tensor) -> float | NDArray[np.float64]:
+        """A variance in units of the targets: a number, or one for each output when there are several."""
+        variance = (standardised * self._scale.square()).numpy()
+        return float(variance[0]) if len(variance) == 1 else variance
 
     def _store(self, model: RegressionModel) -> None:
         with torch.no_grad():
@@ -176,9 +190,11 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         self.kernel_ = model.process.kernel
         self.functional_ = model.functional
         self._scale, self._shift = model.scale, model.shift
-        noise = (model.noise().detach() * self._scale.square()).numpy()
-        self.noise_ = float(noise[0]) if len(noise) == 1 else noise
+        with torch.no_grad():
+            self.noise_, *self.observation_noise_ = (
+                self._variance(noise) for noise in (model.noise(), *model.extra_noise())
+            )
         self.log_evidence_ = terms.value
-        self.evidence_terms_ = {"fit": terms.fit, "complexity": terms.complexity}
+        self.evidence_terms_ = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}
         self.evidence_kind_ = "exact"
         self.jitter_ = terms.jitter

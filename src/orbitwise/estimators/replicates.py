@@ -25,10 +25,23 @@ class Replicates(NamedTuple):
 
     def log_factor(self, noise: Tensor) -> Tensor:
         """What merging takes out of the log likelihood, for the noise variance σ²."""
+        if bool((self.weight == 1).all()):
+            return torch.zeros_like(noise)
         outputs = self.y.shape[1]
         extra = float((self.weight - 1).sum())
         constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(np.log(self.weight).sum()))
         return constant - 0.5 * outputs * extra * torch.log(noise) - 0.5 * float(self.scatter.sum()) / noise
+
+
+    def without_noise(self) -> Replicates:
+        """The same rows for noiseless targets: repeating one says nothing new, so it counts once."""
+        rounding = self.weight[:, None] * (1e-12 * np.abs(self.y)) ** 2
+        if bool((self.scatter > rounding).any()):
+            raise ValueError(
+                "noise=0 says that targets are exact, but equal inputs have different targets; "
+                "give a positive noise, or None to learn it."
+            )
+        return self._replace(weight=np.ones_like(self.weight), scatter=np.zeros_like(self.scatter))
 
 
 def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> Replicates:
@@ -40,7 +53,7 @@ def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.flo
     distinct, place = np.unique(x, axis=0, return_inverse=True)
     place = place.ravel()
     # A fixed order of summation within equal inputs, so that the order of rows leaves no trace in rounding.
-    order = np.lexsort((*y.T, place))
+    order = np.lexsort((weight, *y.T, place))
     x, y, weight, place = x[order], y[order], weight[order], place[order]
     total = np.bincount(place, weight, len(distinct))
     columns = [np.bincount(place, weight * column, len(distinct)) / total for column in y.T]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from gpytorch.kernels import Kernel
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
 from orbitwise.estimators.names import is_of_images
 
 
 def flatten_images(estimator: Any, X: ArrayLike) -> tuple[ArrayLike, tuple[int, ...] | None]:
     """X as a matrix, and the shape of one image when X came with image dimensions [n, h, w] or [n, c, h, w]."""
-    shape = np.shape(X) if isinstance(X, np.ndarray | torch.Tensor) else ()
+    is_array = isinstance(X, np.ndarray | torch.Tensor)
+    is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) in (2, 3)
+    shape = np.shape(X) if is_array or is_list else ()
     if len(shape) not in (3, 4):
         return X, None
     expects_images = is_of_images(estimator.invariance) or estimator.image_shape is not None
@@ -23,14 +28,18 @@ def flatten_images(estimator: Any, X: ArrayLike) -> tuple[ArrayLike, tuple[int, 
             f"Found array with dim {len(shape)} and shape {tuple(shape)}: X must be [n_samples, n_features]. Images need an "
             "invariance of images or image_shape=(height, width)."
         )
-    array = np.asarray(X)
-    return array.reshape(shape[0], -1), tuple(shape[1:])
+    known = getattr(estimator, "_image_shape", None) or estimator.image_shape
+    if known is not None and tuple(known) != tuple(shape[1:]):
+        raise ValueError(f"X has images of shape {tuple(shape[1:])}, but images of shape {tuple(known)} were announced.")
+    return np.asarray(X).reshape(shape[0], math.prod(shape[1:])), tuple(shape[1:])
 
 
 def check_training(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Validated inputs, targets [n, c] and weights; sets `n_features_in_`, names, the image shape and `_is_vector`."""
+    _check_arguments(estimator)
+    estimator._image_shape = None
     flat, shape = flatten_images(estimator, X)
     x, targets = validate_data(
         estimator, flat, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=1
@@ -43,11 +52,36 @@ def check_training(
 
 
 def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tensor:
-    """Validated inputs of a fitted estimator; inputs of other functionals (`plain=False`) may have other shapes."""
-    if plain:
+    """Validated inputs of a fitted estimator; inputs of other functionals (`plain=False`) may be pairs [n, 2, d]."""
+    if plain or np.shape(X)[1:] == estimator._image_shape:
         flat, _ = flatten_images(estimator, X)
         return torch.from_numpy(np.array(validate_data(estimator, flat, dtype=np.float64, reset=False)))
-    x = torch.from_numpy(np.array(X, dtype=np.float64))
-    if not bool(x.isfinite().all()):
-        raise ValueError("Input contains NaN or infinity.")
-    return x
+    return check_rows(X, estimator.n_features_in_, "X")
+
+
+def check_rows(inputs: Any, width: int, name: str) -> torch.Tensor:
+    """Finite inputs of a functional, [n, …, d] with d the width of the training inputs."""
+    x = check_array(inputs, dtype=np.float64, allow_nd=True, input_name=name)
+    if x.shape[-1] != width:
+        raise ValueError(f"{name} has shape {x.shape}, but inputs of width {width} are expected.")
+    return torch.from_numpy(np.array(x))
+
+
+def _check_arguments(estimator: Any) -> None:
+    if not (estimator.kernel is None or isinstance(estimator.kernel, Kernel)):
+        raise TypeError(f"kernel must be a gpytorch.kernels.Kernel or None, not {type(estimator.kernel).__name__}.")
+    if estimator.kernel is not None and len(estimator.kernel.batch_shape):
+        raise ValueError(f"kernel must be one kernel, but has batch shape {tuple(estimator.kernel.batch_shape)}.")
+    if estimator.noise is not None:
+        check_variance(estimator.noise, "noise")
+    for name in ("max_iterations", "num_restarts"):
+        count = getattr(estimator, name)
+        if not isinstance(count, Integral) or count < 0:
+            raise ValueError(f"{name} must be a whole number of at least 0, not {count!r}.")
+
+
+def check_variance(value: Any, name: str) -> None:
+    """Raise a ValueError unless `value` is a finite number of at least 0."""
+    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}.")
+

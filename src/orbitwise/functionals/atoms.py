@@ -1,7 +1,8 @@
 """Atoms: the one form that every linear functional of the base process g is lowered to.
 
-Row i is L_i g = Σ_s w_is D_s g(p_is), with D_s the identity (order 0) or the derivative along v_is (order 1). Adding
-functionals concatenates atoms, scaling scales weights, and a function substituted for g replaces every atom by its own.
+Row i is L_i g = Σ_s w_is D_s g(p_is), with D_s the identity (order 0) or the derivative along v_is (order 1).
+Adding functionals concatenates atoms, scaling scales weights, and a function substituted for g replaces every
+atom by its own.
 """
 
 from __future__ import annotations
@@ -57,6 +58,23 @@ class Atoms:
             self, points=self.points[..., index, :, :], weights=self.weights[..., index, :], tangents=tangents
         )
 
+    def take(self, index: Int[Tensor, " k"]) -> Atoms:
+        """The atoms with these numbers, of every row; the symmetry is dropped."""
+        index = index.to(self.points.device)
+        return replace(
+            self,
+            points=self.points[..., index, :],
+            weights=self.weights[..., index],
+            tangents=None if self.tangents is None else self.tangents[..., index, :],
+            order=self.order[index],
+            draw=self.draw[index],
+            symmetry=None,
+        )
+
+    def frozen(self) -> Atoms:
+        """The same atoms taken as they are, as if they had not been drawn."""
+        return replace(self, draw=torch.zeros_like(self.draw), groups=())
+
     def pick(self, index: slice, factor: float = 1.0) -> Atoms:
         """Some of each row's atoms, their weights multiplied by `factor`; the symmetry is dropped."""
         return replace(
@@ -79,6 +97,11 @@ class Atoms:
         """The sum of two functionals, row by row; drawn groups of both stay independent of each other."""
         if self.num_rows != other.num_rows:
             raise ValueError(f"Cannot add functionals of {self.num_rows} and {other.num_rows} rows.")
+        if self.points.shape[-1] != other.points.shape[-1]:
+            raise ValueError(
+                "Cannot add functionals of functions of different inputs: "
+                f"points of width {self.points.shape[-1]} and {other.points.shape[-1]}."
+            )
         shift = max((group.family for group in self.groups), default=0)
         groups = self.groups + tuple(replace(group, family=group.family + shift) for group in other.groups)
         draw = torch.where(other.draw > 0, other.draw + len(self.groups), 0)
@@ -115,31 +138,40 @@ class Atoms:
         )
 
     def substitute(self, inner: Functional, generator: torch.Generator | None = None) -> Atoms:
-        """The same functional of the function f(x) = inner_x(g) instead of g: every atom becomes inner's atoms at it."""
+        """The same functional of f(x) = inner_x(g) instead of g: every atom becomes inner's atoms at it."""
         count, outer, _ = self.points.shape
 
         def lower(points: Tensor) -> Atoms:
-            return inner.lower(points.reshape(count * outer, -1), generator)
+            lowered = inner.lower(points.reshape(count * outer, -1), generator)
+            if not isinstance(lowered, Atoms):
+                raise ValueError(
+                    f"{type(inner).__name__} is a block of many rows, and no function of one input: "
+                    "compose with DirectionalDerivative functionals."
+                )
+            return lowered
 
         if self.tangents is None:
             lowered, moved = lower(self.points), None
         else:
             lowered, moved = push(lower, self.points, self.tangents)
             moved = moved.reshape(count, -1, moved.shape[-1])
-        if lowered.is_drawn and self.is_drawn:
-            raise ValueError("A drawn functional of a drawn average has no unbiased form here; compose the orbits instead.")
         width = lowered.num_atoms
+        if self.is_drawn and (lowered.is_drawn or width > 1):
+            # Atoms that stem from one draw are not independent; unbiased reductions would take them for it.
+            raise ValueError(
+                "A drawn functional of an average or another sum has no unbiased form here; "
+                "freeze the outer orbit."
+            )
         order = self.order.repeat_interleave(width) + lowered.order.repeat(outer)
         if bool((order > 1).any()):
-            raise ValueError(
-                "A derivative of a derivative has no atom; observe it through FiniteDifference (of order 1 or 2)."
-            )
-        if lowered.tangents is not None:
-            moved = lowered.tangents.reshape(count, outer * width, -1) + (0 if moved is None else moved)
-        draw, groups = _nested_draws(self, lowered)
+            raise ValueError("A derivative of a derivative has no atom; observe it through FiniteDifference.")
         symmetry = lowered.symmetry
-        if symmetry is None and self.symmetry is not None and width == 1:
+        if lowered.tangents is not None:
+            moved = lowered.tangents.reshape(count, outer * width, -1)
+        elif symmetry is None and self.symmetry is not None and width == 1:
+            # The group moves the points and the tangents of this functional, but not tangents of `inner`.
             symmetry = replace(self.symmetry, isometric=self.symmetry.isometric and inner.is_identity)
+        draw, groups = _nested_draws(self, lowered)
         return Atoms(
             lowered.points.reshape(count, outer * width, -1),
             (self.weights[..., None] * lowered.weights.reshape(count, outer, width)).flatten(-2),
@@ -152,7 +184,7 @@ class Atoms:
 
 
 def scaled(weights: Float[Tensor, "*batch n s"], factor: float) -> Float[Tensor, "*batch n s"]:
-    """Weights times a number; weights that all rows share in memory stay shared, which covariances make use of."""
+    """Weights times a number; weights that all rows share in memory stay shared, which covariances use."""
     if weights.stride(-2) == 0:
         return (weights[..., :1, :] * factor).expand_as(weights)
     return weights * factor
@@ -164,13 +196,19 @@ def push(
     """`lower(points)` and how its points move when `points` moves along `tangents`."""
     lowered: list[Atoms] = []
 
-    def moved(x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def moved(x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
         atoms = lower(x)
         lowered.append(atoms)
-        return atoms.points, (atoms.weights, atoms.order, atoms.draw, atoms.filled_tangents)
+        return (atoms.points, atoms.weights), (atoms.order, atoms.draw, atoms.filled_tangents)
 
     # Tensors made inside jvp live there only; those it gives back are ordinary ones.
-    primal, tangent, (weights, order, draw, inner) = torch.func.jvp(moved, (points,), (tangents,), has_aux=True)
+    derivative = torch.func.jvp(moved, (points,), (tangents,), has_aux=True)
+    (primal, weights), (tangent, change), (order, draw, inner) = derivative  # pyright: ignore
+    if bool((change != 0).any()):
+        raise ValueError(
+            "Derivatives of a functional whose weights depend on the input are not known here; "
+            "observe them through FiniteDifference."
+        )
     inner = None if lowered[0].tangents is None else inner
     return Atoms(primal, weights, inner, order, draw, lowered[0].groups, lowered[0].symmetry), tangent
 
@@ -191,7 +229,9 @@ def _nested_draws(outer: Atoms, inner: Atoms) -> tuple[Tensor, tuple[Group, ...]
 
 
 def exact_atoms(
-    points: Float[Tensor, "n s d"], weights: Float[Tensor, "n s"], tangents: Float[Tensor, "n s d"] | None = None
+    points: Float[Tensor, "n s d"],
+    weights: Float[Tensor, "n s"],
+    tangents: Float[Tensor, "n s d"] | None = None,
 ) -> Atoms:
     """Atoms without randomness: values, or derivatives where `tangents` are given."""
     order = torch.zeros(points.shape[-2], dtype=torch.long, device=points.device)

@@ -15,7 +15,7 @@ from orbitwise.orbits.orbit import Orbit
 
 @final
 class OrbitAverage(Functional):
-    """f(x) = mean of g over the orbit of x, or over its density (weighted by the elements' factors, if it has any)."""
+    """f(x) = mean of g over the orbit of x (times the elements' weights, if any), or over its density."""
 
     def __init__(self, orbit: Orbit) -> None:
         super().__init__()
@@ -43,5 +43,5 @@ class OrbitSum(Functional):
 
 
 def average_minus_value(orbit: Orbit) -> Functional:
-    """The local average minus the value, ∫ g(τ) p(τ given x) dτ - g(x): how far g is from its own average around x."""
+    """The local average minus the value, ∫ g(τ) p(τ given x) dτ - g(x)."""
     return OrbitAverage(orbit) - Evaluation()

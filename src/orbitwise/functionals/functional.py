@@ -1,7 +1,7 @@
 """What every functional promises: lower inputs to atoms. And the algebra of functionals.
 
-    a + b, a - b, 2 * a     linear combinations, row by row
-    a @ b                   a of the function x ↦ b_x(g): derivatives of averages, averages of features, …
+a + b, a - b, 2 * a     linear combinations, row by row
+a @ b                   a of the function x ↦ b_x(g): derivatives of averages, averages of features, …
 """
 
 from __future__ import annotations
@@ -29,23 +29,27 @@ class Functional(nn.Module, ABC):
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Block:
         """The atoms of L_x for every row of a checked x."""
 
-    def atoms(self, x: Float[Tensor, "n *d"], generator: torch.Generator | None = None) -> Block:
+    def atoms(self, x: Float[Tensor, "n ..."], generator: torch.Generator | None = None) -> Block:
         """The atoms of L_x for every row of x, after a look at x."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"Functionals take a floating-point tensor [n, d], not {kind}; use torch.as_tensor(x).double().")
-        if x.dim() < 2 or x.shape[0] == 0 or x.shape[-1] == 0:
-            raise ValueError(f"Functionals take a non-empty tensor of inputs [n, d], not shape {tuple(x.shape)}.")
+            raise ValueError(
+                f"Functionals take a floating-point tensor [n, d], not {kind}: torch.as_tensor(x).double()."
+            )
+        if x.dim() < 2 or x.numel() == 0:
+            raise ValueError(
+                f"Functionals take a non-empty tensor of inputs [n, d], not shape {tuple(x.shape)}."
+            )
         return self.lower(x, generator)
 
     def __add__(self, other: Functional) -> Functional:
-        return Combination([self, other], [1.0, 1.0])
+        return Combination([self, other], [1.0, 1.0]) if isinstance(other, Functional) else NotImplemented
 
     def __sub__(self, other: Functional) -> Functional:
-        return Combination([self, other], [1.0, -1.0])
+        return Combination([self, other], [1.0, -1.0]) if isinstance(other, Functional) else NotImplemented
 
     def __mul__(self, factor: float) -> Functional:
-        return Combination([self], [float(factor)])
+        return NotImplemented if isinstance(factor, Functional) else Combination([self], [float(factor)])
 
     __rmul__ = __mul__
 
@@ -53,6 +57,8 @@ class Functional(nn.Module, ABC):
         return self * -1.0
 
     def __matmul__(self, inner: Functional) -> Functional:
+        if not isinstance(inner, Functional):
+            return NotImplemented
         return inner if self.is_identity else self if inner.is_identity else Composition(self, inner)
 
 
@@ -66,7 +72,10 @@ class Combination(Functional):
         self.factors = factors
 
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Block:
-        scaled = [part.lower(x, generator).scale(factor) for part, factor in zip(self.parts, self.factors, strict=True)]
+        scaled = [
+            part.lower(x, generator).scale(factor)  # pyright: ignore
+            for part, factor in zip(self.parts, self.factors, strict=True)
+        ]
         if len(scaled) == 1:
             return scaled[0]
         total = _as_atoms(scaled[0])
@@ -90,5 +99,13 @@ class Composition(Functional):
 
 def _as_atoms(block: Block) -> Atoms:
     if isinstance(block, Gradients):
-        raise ValueError("Gradient is a block of many rows and cannot be added; add DirectionalDerivative functionals.")
+        raise ValueError(
+            "Gradient is a block of many rows and cannot be added; add DirectionalDerivative functionals."
+        )
     return block
+
+
+def check_matrix(x: Tensor, functional: Functional) -> None:
+    """Raise a ValueError unless x is a matrix of inputs."""
+    if x.dim() != 2:
+        raise ValueError(f"{type(functional).__name__} takes inputs [n, d], not shape {tuple(x.shape)}.")

@@ -75,10 +75,10 @@ class Gradients:
 
         def lower(points: Tensor) -> Atoms:
             lowered = inner.lower(points.reshape(count * outer, -1), generator)
-            if lowered.is_drawn or lowered.tangents is not None:
+            if not isinstance(lowered, Atoms) or lowered.is_drawn or lowered.tangents is not None:
                 raise ValueError(
-                    "Gradient takes exact values only: freeze a drawn orbit first, and observe second derivatives "
-                    "through FiniteDifference."
+                    "Gradient takes exact values only: freeze a drawn orbit first, and observe second "
+                    "derivatives through FiniteDifference."
                 )
             return lowered
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Functional, check_matrix
 
 
 @final
@@ -19,7 +19,7 @@ class Evaluation(Functional):
     is_identity = True
 
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Atoms:
-        _check_matrix(x, self)
+        check_matrix(x, self)
         return exact_atoms(x[:, None, :], torch.ones_like(x[:, :1]))
 
 
@@ -35,7 +35,7 @@ class Difference(Functional):
 
 @final
 class FeatureMap(Functional):
-    """g(φ(x)) for a differentiable map φ from rows [n, d] to rows of features [n, e]: g then lives on features.
+    """g(φ(x)) for a differentiable map φ of rows [n, d] to rows of features [n, e]: g lives on features.
 
     Composed on the right of other functionals it pushes their points to φ(p) and their tangents to Jφ·v.
     """
@@ -45,15 +45,13 @@ class FeatureMap(Functional):
         self.features = features
 
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Atoms:
-        _check_matrix(x, self)
+        check_matrix(x, self)
         mapped = self.features(x)
-        if mapped.dim() != 2 or len(mapped) != len(x):
+        if mapped.dim() != 2 or len(mapped) != len(x) or mapped.numel() == 0:
             raise ValueError(
-                f"A feature map must turn [n, d] into [n, e]; it turned {tuple(x.shape)} into {tuple(mapped.shape)}."
+                "A feature map must turn [n, d] into [n, e]; "
+                f"it turned {tuple(x.shape)} into {tuple(mapped.shape)}."
             )
+        if not mapped.is_floating_point():
+            raise ValueError(f"A feature map must give floating-point features, not {mapped.dtype}.")
         return exact_atoms(mapped[:, None, :], torch.ones_like(mapped[:, :1]))
-
-
-def _check_matrix(x: Tensor, functional: Functional) -> None:
-    if x.dim() != 2:
-        raise ValueError(f"{type(functional).__name__} takes inputs [n, d], not shape {tuple(x.shape)}.")

@@ -1,12 +1,30 @@
-"""Sensible starts: kernels whose lengthscales fit the data, and a noise to begin with."""
+"""Sensible starts: a kernel and a linear mean that know the scale of the inputs, so that training does not depend on it."""
 
 from __future__ import annotations
+
+from typing import final
 
 import torch
 from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+from gpytorch.means import Mean
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+
+
+@final
+class LinearTrend(Mean):
+    """b + wᵀ(x - centre)/spread, with the centre and spread of given points, so that w is of the size of the targets."""
+
+    def __init__(self, points: Float[Tensor, "n d"]) -> None:
+        super().__init__()
+        self.register_buffer("centre", points.mean(0))
+        self.register_buffer("spread", _spread(points))
+        self.weights = nn.Parameter(torch.zeros_like(points[0]))
+        self.bias = nn.Parameter(torch.zeros_like(points[0, 0]))
+
+    def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n"]:
+        return (x - self.centre) / self.spread @ self.weights + self.bias
 
 
 def log_positive(initial_value: float | None = None) -> Positive:
@@ -25,9 +43,13 @@ def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) ->
 
 
 def typical_distance(points: Float[Tensor, "n d"], separate: bool) -> Tensor:
-    """A lengthscale to start from: √d times the spread of each coordinate, or of all together; 1 where nothing varies."""
+    """A lengthscale to start from: √d times the spread of each coordinate, or of all together."""
+    width = points.shape[-1]
+    return _spread(points if separate else (points - points.mean(0)).reshape(-1, 1))[None, :] * width**0.5
+
+
+def _spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """The standard deviation of each coordinate, 1 where it varies by no more than rounding."""
     spread = points.std(0, correction=0)
-    if not separate:
-        spread = spread.square().mean().sqrt()[None]
-    scale = spread * points.shape[-1] ** 0.5
-    return torch.where(scale > 0, scale, torch.ones_like(scale))[None, :]
+    rounding = 64 * torch.finfo(points.dtype).eps * points.abs().amax(0)
+    return torch.where(spread > rounding, spread, torch.ones_like(spread))

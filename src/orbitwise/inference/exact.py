@@ -14,7 +14,8 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
-from orbitwise.inference.posterior import Moments, Posterior
+from orbitwise.inference.posterior import Posterior
+from orbitwise.process.moments import Moments
 from orbitwise.process.process import Process, Rows, as_blocks
 
 
@@ -134,22 +135,29 @@ class ExactPosterior(Posterior):
         return LeaveOneOut(self.targets - residual, variance, density.sum(-1))
 
 
-def _draws(mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
-    # The square root by eigenvalues keeps draws exact where the covariance is singular (equal points, symmetric points).
-    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-    place = covariance.device if generator is None else generator.device
-    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
-    return mean + vectors @ (values.clamp_min(0).sqrt()[:, None] * white.to(covariance.device))
-
-
-def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:
-    blocks = as_blocks(rows)
-    if any(block.is_drawn for block in blocks):
+def refuse_drawn(rows: Rows) -> None:
+    """Raise a ValueError that names the remedy when rows were drawn at random."""
+    if any(block.is_drawn for block in as_blocks(rows)):
         raise ValueError(
             "Exact inference takes no rows drawn at random: their Gram matrix is not positive definite. "
             "Freeze the orbit first, orbit.freeze(num_nodes), or use all elements of a finite one."
         )
-    count = sum(block.num_rows for block in blocks)
+
+
+def _draws(mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
+    # The square root by eigenvalues serves singular covariances too (equal points, symmetric points). Eigenvalues that
+    # rounding cannot tell from zero are zero: their roots would part the values at symmetric points by √eps.
+    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+    floor = len(values) * torch.finfo(values.dtype).eps * values[-1]
+    values = torch.where(values > floor, values, 0)
+    place = covariance.device if generator is None else generator.device
+    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
+    return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))
+
+
+def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:
+    refuse_drawn(rows)
+    count = sum(block.num_rows for block in as_blocks(rows))
     if targets.dim() != 2 or len(targets) != count:
         raise ValueError(f"{count} rows need targets [{count}, outputs], not shape {tuple(targets.shape)}.")
     if noise.shape != (count,):

@@ -21,7 +21,7 @@ def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
     """Factorise a covariance matrix, adding to its diagonal only as much as needed, ten times more at each try.
 
     The first try adds nothing; the next adds n·eps of the mean diagonal. A matrix that is not finite, or that needs more than
-    a hundredth of its diagonal, raises a ValueError.
+    a tenth of its diagonal, raises a ValueError.
     """
     lower, info = torch.linalg.cholesky_ex(matrix)
     if not bool(info.any()) and bool(lower.isfinite().all()):

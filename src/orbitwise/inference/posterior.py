@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
-
-
-class Moments(NamedTuple):
-    """Posterior moments of rows, one column for each output. The variance is shared by all outputs."""
-
-    mean: Float[Tensor, "n c"]
-    variance: Float[Tensor, " n"]
-    mean_square: Float[Tensor, "n c"]
+from orbitwise.process.moments import Moments
 
 
 class Posterior(ABC):

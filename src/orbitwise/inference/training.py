@@ -1,13 +1,14 @@
 """Training by L-BFGS: a deterministic objective of a module's parameters, with restarts and a history.
 
-scipy's L-BFGS-B works on one flat vector of doubles; a step into a region where the objective fails is refused by an
-infinite value, so the line search backs off instead of stopping with an error.
+scipy's L-BFGS-B works on one flat vector of doubles. Where the objective fails, the line search is shown the slope of the
+last accepted point turned upwards, so it backs off; an infinite value would end it there (its interpolation gives NaN).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,27 +42,33 @@ def maximize(
     The first start is where the parameters are; each restart adds normal noise of standard deviation `spread`. An
     interruption (Ctrl-C) keeps the best point so far.
     """
+    if max_iterations < 0 or num_restarts < 0:
+        raise ValueError(
+            f"max_iterations={max_iterations} and num_restarts={num_restarts} are counts: they must be at least 0."
+        )
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if not parameters or max_iterations == 0:
         with torch.no_grad():
             value = float(objective())
-        return Training(value, True, "nothing to learn", [value], [value])
+        message = "no iterations asked for" if parameters else "nothing to learn"
+        return Training(value, not parameters, message, [value], [value])
     origin = _flat(parameters)
-    best: Training | None = None
-    best_point = origin
-    starts = []
+    best, best_point = Training(-np.inf, False, ""), origin
+    starts, interrupted = [], False
     for start in range(1 + num_restarts):
         noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
         outcome, point, interrupted = _run(objective, parameters, origin + spread * noise, max_iterations, callback)
         starts.append(outcome.value)
-        if best is None or outcome.value > best.value:
+        if outcome.value > best.value or start == 0:
             best, best_point = outcome, point
         if interrupted:
             break
     _assign(parameters, best_point)
     best.starts = starts
     if not np.isfinite(best.value):
-        raise ValueError("The evidence could not be computed at any start; check the scale of inputs and targets.")
+        if interrupted:
+            raise KeyboardInterrupt
+        raise ValueError(f"The objective could not be computed at any start: {best.message}")
     return best
 
 
@@ -74,6 +81,14 @@ def log_prior(*modules: Module) -> Tensor | float:
     return total
 
 
+class _Visit(NamedTuple):
+    """A point that L-BFGS-B tried, with the value and the gradient of what it minimises."""
+
+    point: np.ndarray
+    value: float
+    gradient: np.ndarray
+
+
 def _run(
     objective: Callable[[], Tensor],
     parameters: list[nn.Parameter],
@@ -81,17 +96,27 @@ def _run(
     max_iterations: int,
     callback: Callable[[int, float], None] | None,
 ) -> tuple[Training, np.ndarray, bool]:
-    best_value, best_point = -np.inf, start
+    best_value, best_point, failure = -np.inf, start, ""
+    latest: _Visit | None = None
+    accepted: _Visit | None = None
     history: list[float] = []
 
+    def refused(point: np.ndarray) -> tuple[float, np.ndarray]:
+        if accepted is None:
+            return np.inf, np.zeros_like(point)
+        # f₀ + |∇f₀·(x - x₀)|, with the slope -∇f₀: a finite hill on the way down
+        rise = abs(float(accepted.gradient @ (point - accepted.point)))
+        return accepted.value + rise, -accepted.gradient
+
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best_value, best_point
+        nonlocal best_value, best_point, failure, latest, accepted
         _assign(parameters, point)
         try:
             value = objective()
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-        except (ValueError, torch.linalg.LinAlgError):
-            return np.inf, np.zeros_like(point)
+        except (ValueError, torch.linalg.LinAlgError) as error:
+            failure = str(error)
+            return refused(point)
         flat = np.concatenate(
             [
                 (np.zeros(p.numel()) if g is None else g.detach().double().cpu().numpy().ravel())
@@ -100,12 +125,17 @@ def _run(
         )
         value = value.detach()
         if not np.isfinite(float(value)) or not np.isfinite(flat).all():
-            return np.inf, np.zeros_like(point)
+            failure = f"it is {float(value)} there, or its gradient is not finite. Check the scale of inputs and targets."
+            return refused(point)
+        latest = _Visit(point.copy(), -float(value), -flat)
+        accepted = latest if accepted is None else accepted
         if float(value) > best_value:
             best_value, best_point = float(value), point.copy()
         return -float(value), -flat
 
     def record(_: np.ndarray) -> None:
+        nonlocal accepted
+        accepted = latest
         history.append(best_value)
         if callback is not None:
             callback(len(history), best_value)
@@ -116,6 +146,8 @@ def _run(
         )
     except KeyboardInterrupt:
         return Training(best_value, False, "interrupted", history), best_point, True
+    if not np.isfinite(best_value):
+        return Training(best_value, False, failure, history), best_point, False
     return Training(best_value, bool(result.success), str(result.message), history), best_point, False
 
 

@@ -2,72 +2,139 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
+from orbitwise.transforms.permutations import SignedPermutations
 from orbitwise.transforms.vectors import LinearMaps
 
 ROUNDING = 1e-6
+"""Matrices are one element when their entries differ by less."""
+COARSE_ROUNDING = 1e-4
+"""The same where a generator was given in less than double precision."""
 
 
 def closure(*generators: SignedPermutations | LinearMaps, max_size: int = 10_000) -> FiniteOrbit:
     """The orbit of the group that the elements of the generators generate.
 
-    Raises a ValueError as soon as more than `max_size` elements are found: some generators (a rotation by an irrational
-    part of a turn) generate an infinite group.
+    Raises a ValueError as soon as more than `max_size` elements are found: some generators (a rotation by an
+    irrational part of a turn) generate an infinite group.
     """
     if not generators:
         raise ValueError("closure needs at least one generator.")
-    if all(isinstance(generator, SignedPermutations) for generator in generators):
-        return FiniteOrbit(_close_permutations(generators, max_size))
-    if all(isinstance(generator, LinearMaps) for generator in generators):
-        return FiniteOrbit(_close_matrices(generators, max_size))
+    permutations = [generator for generator in generators if isinstance(generator, SignedPermutations)]
+    if len(permutations) == len(generators):
+        return FiniteOrbit(_close_permutations(permutations, max_size))
+    matrices = [generator for generator in generators if isinstance(generator, LinearMaps)]
+    if len(matrices) == len(generators):
+        return FiniteOrbit(_close_matrices(matrices, max_size))
     raise TypeError("closure takes generators of one kind: all SignedPermutations, or all LinearMaps.")
 
 
-def _close_permutations(generators: tuple, max_size: int) -> SignedPermutations:
-    widths = {generator.index.shape[-1] for generator in generators}
-    if len(widths) > 1:
-        raise ValueError(f"Generators act on different numbers of coordinates: {sorted(widths)}.")
-    index = torch.cat([generator.index for generator in generators])
-    sign = torch.cat([generator.sign for generator in generators])
-    found: dict[bytes, tuple[Tensor, Tensor]] = {element_keys(index[:1], sign[:1])[0]: (index[0], sign[0])}
-    frontier = list(found.values())
-    while frontier:
-        fresh = []
-        for element in frontier:
-            indices, signs = compose(*element, index, sign)
-            for key, i, s in zip(element_keys(indices, signs), indices, signs, strict=True):
-                if key not in found:
-                    found[key] = (i, s)
-                    fresh.append((i, s))
-                    _check_size(len(found), max_size)
-        frontier = fresh
-    members = list(found.values())
-    return SignedPermutations(torch.stack([m[0] for m in members]), torch.stack([m[1] for m in members]), is_group=True)
+def _close_permutations(generators: list[SignedPermutations], max_size: int) -> SignedPermutations:
+    _check_widths([generator.index.shape[-1] for generator in generators])
+    # One integer for each coordinate: ±(1 + where it comes from).
+    signed = torch.cat(
+        [(generator.index.cpu() + 1) * generator.sign.cpu() for generator in generators]
+    ).numpy()
+    known: set[bytes] = set()
+
+    def add(element: NDArray) -> bool:
+        before = len(known)
+        known.add(element.tobytes())
+        return len(known) > before
+
+    def then(first: NDArray, second: NDArray) -> NDArray:
+        return first[:, np.abs(second) - 1] * np.sign(second)
+
+    members = torch.from_numpy(_generate(signed, then, add, max_size))
+    return SignedPermutations(members.abs() - 1, members.sign(), is_group=True)
 
 
-def _close_matrices(generators: tuple, max_size: int) -> LinearMaps:
-    matrices = torch.cat([generator.matrices for generator in generators]).double()
-    found = matrices[:1]
-    frontier = matrices[:1]
-    while len(frontier):
-        fresh = found[:0]
-        for matrix in (matrices[:, None] @ frontier[None]).flatten(0, 1):
-            known = torch.cat([found, fresh])
-            if (known - matrix).abs().amax((-1, -2)).min() > ROUNDING:
-                fresh = torch.cat([fresh, matrix[None]])
-                _check_size(len(known) + 1, max_size)
-        found = torch.cat([found, fresh])
-        frontier = fresh
-    return LinearMaps(found, is_group=True)
+def _close_matrices(generators: list[LinearMaps], max_size: int) -> LinearMaps:
+    width = _check_widths([generator.matrices.shape[-1] for generator in generators])
+    is_double = all(generator.matrices.dtype == torch.float64 for generator in generators)
+    tolerance = ROUNDING if is_double else COARSE_ROUNDING
+    matrices = torch.cat([generator.matrices.detach().cpu().double() for generator in generators]).numpy()
+    # Powers of a matrix that shrinks would run into each other and look like a finite set.
+    if np.abs(np.abs(np.linalg.det(matrices)) - 1).max() > tolerance * width:
+        raise ValueError("A matrix whose determinant is not 1 or -1 generates infinitely many elements.")
+    known = _Matrices(width, tolerance)
+    members = _generate(matrices, lambda first, second: second @ first, known.add, max_size)
+    return LinearMaps(torch.from_numpy(members), is_group=True)
+
+
+def _generate(
+    elements: NDArray,
+    then: Callable[[NDArray, NDArray], NDArray],
+    add: Callable[[NDArray], bool],
+    max_size: int,
+) -> NDArray:
+    """All products of the elements, the first of which is the identity; `add` says whether one is new."""
+    add(elements[0])
+    found, used = [elements[0]], []
+    for element in elements[1:]:
+        if not add(element):
+            continue
+        found.append(element)
+        used.append(element)
+        # What was found before is closed under the generators used before, but not under the new one.
+        frontier, factors = found, [element]
+        while frontier:
+            fresh = []
+            for factor in factors:
+                for product in then(np.stack(frontier), factor):
+                    if add(product):
+                        fresh.append(product)
+                        _check_size(len(found) + len(fresh), max_size)
+            found = found + fresh
+            frontier, factors = fresh, used
+        _check_size(len(found), max_size)
+    return np.stack(found)
+
+
+@final
+class _Matrices:
+    """A set of matrices that are equal up to rounding, found again by their projection on one direction."""
+
+    def __init__(self, width: int, tolerance: float) -> None:
+        self.direction = np.cos(np.arange(width * width)).reshape(width, width)
+        self.tolerance = tolerance
+        self.reach = tolerance * np.abs(self.direction).sum()
+        self.keys: list[float] = []
+        self.members: list[NDArray] = []
+
+    def add(self, matrix: NDArray) -> bool:
+        """Whether the matrix was not in the set; it is now."""
+        if not np.isfinite(matrix).all():
+            raise ValueError(
+                "These generators generate infinitely many elements: their products grow forever."
+            )
+        key = float((self.direction * matrix).sum())
+        near = slice(bisect_left(self.keys, key - self.reach), bisect_right(self.keys, key + self.reach))
+        if any(np.abs(member - matrix).max() <= self.tolerance for member in self.members[near]):
+            return False
+        place = bisect_right(self.keys, key)
+        self.keys.insert(place, key)
+        self.members.insert(place, matrix)
+        return True
+
+
+def _check_widths(widths: list[int]) -> int:
+    if len(set(widths)) > 1:
+        raise ValueError(f"Generators act on different numbers of coordinates: {sorted(set(widths))}.")
+    return widths[0]
 
 
 def _check_size(size: int, max_size: int) -> None:
     if size > max_size:
         raise ValueError(
-            f"These generators generate more than max_size={max_size:,} elements. Use fewer generators, raise max_size, "
-            "or list the elements you need in a FiniteOrbit."
+            f"These generators generate more than max_size={max_size:,} elements. Use fewer generators, "
+            "raise max_size, or list the elements you need in a FiniteOrbit."
         )

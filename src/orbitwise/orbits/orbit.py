@@ -64,6 +64,33 @@ class Orbit(nn.Module, ABC):
         """Move every row of x; random draws come from `generator`."""
 
 
+class DrawnOrbit(Orbit):
+    """An orbit whose points are drawn afresh: noise ε moves x to t(x, ε), so gradients reach the bounds of the moves.
+
+    Draws come in `num_groups` independent groups (two halves by default), so that quadratic terms can be estimated without
+    bias.
+    """
+
+    is_drawn = True
+
+    def __init__(self, num_samples: int = 32, num_groups: int = 2) -> None:
+        super().__init__()
+        check_samples(num_samples, num_groups)
+        self.num_samples = num_samples
+        self.num_groups = num_groups
+
+    @abstractmethod
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
+        """Standard noise ε [*shape, q], drawn where the generator lives, of the precision and device of `like`."""
+
+    @abstractmethod
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        """Row i of x moved by each of its s draws of noise."""
+
+    def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
+        return drawn_points(self.move(x, self.noise((len(x), self.num_samples), generator, x)), self.num_groups)
+
+
 def exact_points(
     points: Float[Tensor, "n s d"], weights: Float[Tensor, " s"], symmetry: Symmetry | None = None
 ) -> OrbitPoints:

@@ -12,21 +12,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.orbit import Orbit, OrbitPoints, check_samples, drawn_points, exact_points
+from orbitwise.orbits.frozen import FrozenOrbit, freeze
+from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.transforms.transform import Transform
 
 Density = Literal["uniform", "normal"]
 
 
 @final
-class SampledOrbit(Orbit):
+class SampledOrbit(DrawnOrbit):
     """Moves t_α(x) with α drawn afresh for every row, uniformly between `lower` and `upper` or from a normal density.
 
     For the normal density α has mean (lower+upper)/2 and standard deviation (upper-lower)/2. The draws come in
     `num_groups` independent groups (two halves by default), so that quadratic terms can be estimated without bias.
     """
-
-    is_drawn = True
 
     def __init__(
         self,
@@ -38,65 +37,37 @@ class SampledOrbit(Orbit):
         num_groups: int = 2,
         learnable: bool = True,
     ) -> None:
-        super().__init__()
-        check_samples(num_samples, num_groups)
+        super().__init__(num_samples, num_groups)
         if density not in ("uniform", "normal"):
             raise ValueError(f"density must be 'uniform' or 'normal', not {density!r}.")
         if transform.size is not None:
             raise ValueError(f"{type(transform).__name__} is a discrete family: use FiniteOrbit(num_samples=…).")
         self.transform = transform
         self.density = density
-        self.num_samples = num_samples
-        self.num_groups = num_groups
         low, high = (_bound(value, transform.num_parameters) for value in (lower, upper))
         if bool((high < low).any()):
             raise ValueError(f"lower={low.tolist()} must not exceed upper={high.tolist()}.")
         self.lower = nn.Parameter(low, requires_grad=learnable)
         self.upper = nn.Parameter(high, requires_grad=learnable)
 
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Standard noise ε of the given shape, drawn where the generator lives."""
-        place = device if generator is None else generator.device
-        dtype = self.lower.dtype
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
+        place = like.device if generator is None else generator.device
+        full = (*shape, self.transform.num_parameters)
         if self.density == "normal":
-            return torch.randn(shape, generator=generator, device=place, dtype=dtype).to(device)
-        return (2 * torch.rand(shape, generator=generator, device=place, dtype=dtype) - 1).to(device)
+            return torch.randn(full, generator=generator, device=place, dtype=like.dtype).to(like.device)
+        return (2 * torch.rand(full, generator=generator, device=place, dtype=like.dtype) - 1).to(like.device)
 
     def place(self, noise: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
         """α = centre + spread·ε."""
-        return (self.lower + self.upper) / 2 + (self.upper - self.lower) / 2 * noise
+        lower, upper = self.lower.to(noise), self.upper.to(noise)
+        return (lower + upper) / 2 + (upper - lower) / 2 * noise
 
-    def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
-        noise = self.noise((len(x), self.num_samples, self.transform.num_parameters), generator, x.device)
-        return drawn_points(self.transform(x, self.place(noise).to(x.dtype)), self.num_groups)
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        return self.transform(x, self.place(noise))
 
     def freeze(self, num_nodes: int, generator: torch.Generator | None = None) -> FrozenOrbit:
         """The same orbit with `num_nodes` fixed nodes, shared by all rows, that still move with the bounds."""
-        shape = (num_nodes, self.transform.num_parameters)
-        return FrozenOrbit(self, self.noise(shape, generator, self.lower.device))
-
-
-@final
-class FrozenOrbit(Orbit):
-    """A sampled orbit whose draws are fixed: nodes ε (and their weights) shared by all rows, scaled by the bounds.
-
-    It is an ordinary finite sum, so exact engines take it; `nodes` may also be quadrature nodes with their weights.
-    """
-
-    def __init__(
-        self, source: SampledOrbit, nodes: Float[Tensor, "s p"], weights: Float[Tensor, " s"] | None = None
-    ) -> None:
-        super().__init__()
-        if len(nodes) < 1:
-            raise ValueError("A frozen orbit needs at least one node.")
-        self.source = source
-        self.size = len(nodes)
-        self.register_buffer("nodes", nodes)
-        self.register_buffer("weights", torch.full_like(nodes[:, 0], 1 / len(nodes)) if weights is None else weights)
-
-    def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
-        alpha = self.source.place(self.nodes).to(x.dtype)
-        return exact_points(self.source.transform(x, alpha.expand(len(x), -1, -1)), self.weights)
+        return freeze(self, num_nodes, generator, self.lower)
 
 
 def _bound(value: float | Sequence[float] | Tensor, num_parameters: int) -> Tensor:

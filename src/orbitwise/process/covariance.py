@@ -1,11 +1,12 @@
 """The one covariance function: cov(L_i g, L'_j g) = Σ_s Σ_t w_is w'_jt k_g(p_is, p'_jt), derivatives where atoms ask for them.
 
-Everything streams over blocks of rows, forward and backward, so that memory is bounded by `row_block`, not by the number of
-atoms. When kernel and orbit share a symmetry, one side of the double sum is enough (`one_sided`).
+Everything streams over tiles of the matrix, forward and backward, so that memory is bounded whatever the number of atoms.
+When kernel and orbit share a symmetry, one side of the double sum is enough (`one_of_equal_symmetry`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -17,31 +18,44 @@ from torch.utils.checkpoint import checkpoint
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.process.gradient_blocks import gradient_covariance, has_fast_gradients
+from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
 from orbitwise.process.jets import jet
 
-PAIRS_AT_ONCE = {"cpu": 2**20, "cuda": 2**27}
-"""Kernel evaluations held at a time when `row_block` is not given: 8 MiB in double precision on a CPU, which its caches and
-its allocator keep warm, and enough to fill a GPU."""
+PAIRS_AT_ONCE = {"cpu": 2**19, "cuda": 2**27}
+"""Kernel evaluations held at a time when `row_block` is not given: 4 MiB in double precision on a CPU, which stays in its
+caches between the few passes over it, and enough to fill a GPU."""
 
 
 def block_covariance(
-    kernel: Kernel, left: Block, right: Block, row_block: int | None = None
+    kernel: Kernel, left: Block, right: Block | None = None, row_block: int | None = None
 ) -> Float[Tensor, "*batch n m"]:
-    """The covariance of two blocks of rows, streamed over the rows of `left`."""
-    left, right = one_of_equal_symmetry(left, right)
+    """The covariance of two blocks of rows; without `right`, of `left` with itself, of which one half is computed.
+
+    It is computed in tiles of about `PAIRS_AT_ONCE` kernel evaluations, or in bands of `row_block` rows of `left`.
+    """
+    symmetric = right is None
+    left, right = one_of_equal_symmetry(left, left if right is None else right)
     reduce = _reduced
     if isinstance(left, Gradients) or isinstance(right, Gradients):
-        if has_fast_gradients(kernel):
+        if takes_gradients(kernel, left, right):
             reduce = gradient_covariance
         else:
             left, right = _expanded(left), _expanded(right)
-    count = left.points.shape[-3]
-    step = _rows_at_once(left, right) if row_block is None else row_block
-    if step >= count:
+    height, width = left.points.shape[-3], right.points.shape[-3]
+    rows, columns = _tile(kernel, left, right, row_block)
+    if rows >= height and columns >= width:
         return reduce(kernel, left, right)
-    parts = [_bounded(reduce, kernel, left.rows(slice(i, i + step)), right) for i in range(0, count, step)]
-    return torch.cat(parts, dim=-2)
+    strips = []
+    for start in range(0, width, columns):
+        strip = right.rows(slice(start, start + columns))
+        first = start if symmetric else 0
+        tiles = [_bounded(reduce, kernel, left.rows(slice(i, i + rows)), strip) for i in range(first, height, rows)]
+        strips.append(torch.cat(tiles, dim=-2))
+    if not symmetric:
+        return torch.cat(strips, dim=-1)
+    padded = [torch.nn.functional.pad(strip, (0, 0, left.num_rows - strip.shape[-2], 0)) for strip in strips]
+    lower = torch.cat(padded, dim=-1).tril()
+    return lower + lower.tril(-1).mT
 
 
 def paired_covariance(
@@ -49,16 +63,13 @@ def paired_covariance(
 ) -> Float[Tensor, "*batch n"]:
     """The covariance of row i of `left` with row i of `right`, at the cost of the diagonal alone."""
     left, right = one_of_equal_symmetry(_expanded(left), _expanded(right))
-    step = max(1, _pairs_at_once(left) // (left.num_atoms * right.num_atoms)) if row_block is None else row_block
-
-    def reduce(a: Atoms, b: Atoms) -> Tensor:
-        unreduced = pair_covariance(kernel, a, b)
-        return torch.einsum("...ns,...nst,...nt->...n", a.weights, unreduced, b.weights)
-
+    if left.num_rows != right.num_rows:
+        raise ValueError(f"Cannot pair {left.num_rows} rows with {right.num_rows} rows.")
+    step = _entries(kernel, left, right) if row_block is None else _checked(row_block)
     if step >= left.num_rows:
-        return reduce(left, right)
+        return _paired(kernel, left, right)
     slices = [slice(i, i + step) for i in range(0, left.num_rows, step)]
-    return torch.cat([_bounded(reduce, left.rows(part), right.rows(part)) for part in slices], dim=-1)
+    return torch.cat([_bounded(_paired, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1)
 
 
 def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s m t"]:
@@ -87,18 +98,22 @@ def one_of_equal_symmetry(left: Block, right: Block) -> tuple[Block, Block]:
 
 def _reduced(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
     unreduced = _select_orders(kernel, _flat(left), _flat(right), left, right)
-    unreduced = unreduced.unflatten(-1, (right.num_rows, right.num_atoms))
-    half = _weighted_sum(unreduced, right.weights[..., None, :, :])
-    half = half.unflatten(-2, (left.num_rows, left.num_atoms))
-    return _weighted_sum(half.transpose(-1, -2), left.weights[..., :, None, :])
+    # Σ_t k w'_t, then Σ_s w_s k
+    half = _weighted_sum(unreduced.unflatten(-1, (right.num_rows, right.num_atoms)), right.weights)
+    return _weighted_sum(half.mT.unflatten(-1, (left.num_rows, left.num_atoms)), left.weights).mT
 
 
-def _weighted_sum(values: Tensor, weights: Tensor) -> Tensor:
+def _weighted_sum(values: Float[Tensor, "*batch a m t"], weights: Float[Tensor, "*batch m t"]) -> Tensor:
+    if weights.dim() == 2 and weights.stride(0) == 0:
+        return values @ weights[0]  # the same weights in every row
     if values.shape[-1] == 1:
-        return (values * weights).squeeze(-1)
-    if weights.stride(-2) == 0 and weights.dim() == 3:
-        return values @ weights[0, 0]  # the same weights in every row
-    return torch.linalg.vecdot(values, weights)
+        return values.squeeze(-1) * weights.mT
+    return (values * weights[..., None, :, :]).sum(-1)
+
+
+def _paired(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
+    unreduced = pair_covariance(kernel, left, right)
+    return torch.einsum("...ns,...nst,...nt->...n", left.weights, unreduced, right.weights)
 
 
 def _flat(atoms: Atoms) -> tuple[Tensor, Tensor | None]:
@@ -131,22 +146,42 @@ def _select_orders(
     return chosen
 
 
-def _rows_at_once(left: Block, right: Block) -> int:
-    columns = right.num_rows * right.points.shape[-2]
-    batch = left.points.shape[:-3].numel()
-    width = left.num_rows // left.points.shape[-3] * left.points.shape[-2]
-    return max(1, _pairs_at_once(left) // max(1, columns * width * batch))
+def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> tuple[int, int]:
+    """How many rows of `left` and of `right` (points, for gradients) to take at once: about as many atoms of each."""
+    height, width = left.points.shape[-3], right.points.shape[-3]
+    if row_block is not None:
+        return _checked(row_block), width
+    entries = _entries(kernel, left, right)
+    rows = min(height, max(1, math.isqrt(_pairs_at_once(left)) // _atoms_per_point(left), entries // width))
+    return rows, max(1, entries // rows)
+
+
+def _entries(kernel: Kernel, left: Block, right: Block) -> int:
+    """How many entries, each a double sum over atoms, make up the pairs held at once."""
+    batch = torch.broadcast_shapes(left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape).numel()
+    return max(1, _pairs_at_once(left) // (_atoms_per_point(left) * _atoms_per_point(right) * batch))
+
+
+def _atoms_per_point(block: Block) -> int:
+    return block.num_rows // block.points.shape[-3] * block.points.shape[-2]
 
 
 def _pairs_at_once(block: Block) -> int:
     return PAIRS_AT_ONCE["cpu" if block.points.device.type == "cpu" else "cuda"]
 
 
-def _bounded(reduce: Callable[..., Tensor], *arguments: Kernel | Block) -> Tensor:
-    """`reduce(*arguments)`, recomputed in the backward pass instead of remembered."""
-    if torch.is_grad_enabled():
-        return checkpoint(reduce, *arguments, use_reentrant=False)
-    return reduce(*arguments)
+def _checked(row_block: int) -> int:
+    if row_block < 1:
+        raise ValueError(f"row_block must be at least 1, not {row_block}.")
+    return row_block
+
+
+def _bounded(reduce: Callable[..., Tensor], kernel: Kernel, left: Block, right: Block) -> Tensor:
+    """`reduce(kernel, left, right)`, recomputed in the backward pass instead of remembered."""
+    tensors = [*kernel.parameters(), *vars(left).values(), *vars(right).values()]
+    if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in tensors):
+        return checkpoint(reduce, kernel, left, right, use_reentrant=False, preserve_rng_state=False)
+    return reduce(kernel, left, right)
 
 
 def _expanded(block: Block) -> Atoms:

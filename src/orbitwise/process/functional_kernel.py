@@ -44,7 +44,10 @@ class FunctionalKernel(Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
         process = Process(None, self.base_kernel, self.one_sided)
-        left, right = self._lower(x1, process), self._lower(x2, process)
+        left = self._lower(x1, process)
+        if x1 is x2:
+            return process.variance(left) if diag else process.covariance(left)
+        right = self._lower(x2, process)
         return process.paired_covariance(left, right) if diag else process.covariance(left, right)
 
     def _lower(self, x: Tensor, process: Process) -> Atoms:

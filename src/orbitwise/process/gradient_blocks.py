@@ -8,58 +8,53 @@ second is an outer product over k and l: kernel evaluations and elementwise work
 from __future__ import annotations
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
 from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.process.jets import select, squared_distance
+from orbitwise.process.jets import centred, select, snapped_squared_distance
 from orbitwise.process.profiles import radial_profile
 
 
-def has_fast_gradients(kernel: Kernel) -> bool:
-    """Whether the kernel is a scaled sum of radial kernels."""
-    if len(kernel.batch_shape):
-        return False
-    if type(kernel) is ScaleKernel and kernel.active_dims is None:
-        return has_fast_gradients(kernel.base_kernel)
-    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
-        return all(has_fast_gradients(part) for part in kernel.kernels)
-    return radial_profile(kernel) is not None
+def takes_gradients(kernel: Kernel, left: Block, right: Block) -> bool:
+    """Whether `gradient_covariance` serves: a scaled sum of radial kernels, and no rows that mix values and slopes."""
+    mixed = any(isinstance(block, Atoms) and block.order.unique().numel() > 1 for block in (left, right))
+    batched = max(left.points.dim(), right.points.dim()) > 3 or len(kernel.batch_shape) > 0
+    return not mixed and not batched and _is_radial(kernel)
 
 
 def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tensor, "n m"]:
-    """The covariance of two blocks, at least one of them `Gradients`, the other `Gradients` or atoms of values."""
-    if isinstance(right, Atoms) and right.tangents is not None:
-        right = _as_gradients(right)
-    if isinstance(left, Atoms) and left.tangents is not None:
-        left = _as_gradients(left)
+    """The covariance of two blocks, at least one of them `Gradients`, the other too or atoms of values or of slopes."""
+    left, right = _as_gradients(left), _as_gradients(right)
     if isinstance(left, Atoms):
         return gradient_covariance(kernel, right, left).T
     if type(kernel) is ScaleKernel:
         return kernel.outputscale * gradient_covariance(kernel.base_kernel, left, right)
     if type(kernel) is AdditiveKernel:
         return sum(gradient_covariance(part, left, right) for part in kernel.kernels)  # pyright: ignore
+    if type(kernel) is ConstantKernel:
+        return left.points.new_zeros(left.num_rows, right.num_rows)
     profile = radial_profile(kernel)
+    (n, s, _), (m, t, _) = left.points.shape, right.points.shape
     lengthscale = kernel.lengthscale
-    p, q = (select(kernel, block.points) / lengthscale for block in (left, right))
+    flat = centred(*(select(kernel, block.points).flatten(0, 1) for block in (left, right)))
+    p, q = (points / lengthscale for points in flat)
     v = select(kernel, left.directions) / lengthscale
-    (n, s, _), (m, t, _) = p.shape, q.shape
-    squares = squared_distance(p.flatten(0, 1), q.flatten(0, 1), snap=True)
+    squares = snapped_squared_distance(p, q)
     weights = left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
     slope = (-2 * weights * profile(squares, 1)).reshape(n, s, m, t)
     # (p - q)·v for every direction k: [n s k, m t]
-    along_v = (p[:, :, None] * v).sum(-1)[..., None] - (v.flatten(0, 2) @ q.flatten(0, 1).T).reshape(n, s, -1, m * t)
+    along_v = (p.reshape(n, s, 1, -1) * v).sum(-1)[..., None] - (v.flatten(0, 2) @ q.T).reshape(n, s, -1, m * t)
     along_v = along_v.reshape(n, s, -1, m, t)
     if isinstance(right, Atoms):
         # ∂_v κ = 2κ′ (p - q)·v
         return -torch.einsum("nsmt,nskmt->nkm", slope, along_v).flatten(0, 1)
     w = select(kernel, right.directions) / lengthscale
     bend = (-4 * weights * profile(squares, 2)).reshape(n, s, m, t)
-    along_w = p.flatten(0, 1) @ w.flatten(0, 2).T
-    along_w = along_w.reshape(n, s, m, t, -1) - (q[:, :, None] * w).sum(-1)
+    along_w = (p @ w.flatten(0, 2).T).reshape(n, s, m, t, -1) - (q.reshape(m, t, 1, -1) * w).sum(-1)
     # first over t, then over s and d: Σ_s v_isk · (Σ_t slope_isjt w_jtl)
     carried = torch.einsum("nsmt,mtld->nsmld", slope, w)
     first = torch.einsum("nskd,nsmld->nkml", v, carried)
@@ -67,7 +62,16 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     return (first + second).reshape(left.num_rows, right.num_rows)
 
 
-def _as_gradients(atoms: Atoms) -> Gradients:
-    if not bool((atoms.order == 1).all()):
-        raise ValueError("Rows that mix values and derivatives cannot meet a block of gradients; expand the block first.")
-    return Gradients(atoms.points, atoms.weights, atoms.tangents[:, :, None, :])
+def _is_radial(kernel: Kernel) -> bool:
+    if type(kernel) is ScaleKernel and kernel.active_dims is None:
+        return _is_radial(kernel.base_kernel)
+    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
+        return all(_is_radial(part) for part in kernel.kernels)
+    return type(kernel) is ConstantKernel or radial_profile(kernel) is not None
+
+
+def _as_gradients(block: Block) -> Block:
+    """Atoms of slopes as gradients along one direction each; gradients and atoms of values as they are."""
+    if isinstance(block, Gradients) or bool((block.order == 0).all()):
+        return block
+    return Gradients(block.points, block.weights, block.filled_tangents[:, :, None, :])

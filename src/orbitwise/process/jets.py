@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ProductKernel, ScaleKernel
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,6 +26,7 @@ class Jet:
     mixed: Float[Tensor, "*batch a b"] | None = None
 
     def scale(self, factor: Tensor) -> Jet:
+        factor = factor.to(self.value.dtype)
         return Jet(*(None if part is None else factor * part for part in self.parts))
 
     def __add__(self, other: Jet) -> Jet:
@@ -61,15 +62,18 @@ def jet(
 
     `rows` says that the last batch dimension of the points counts rows, which the kernel's own batch does not have.
     """
+    # Parameters follow the points' precision, so that float32 points cost float32 products.
     # Exact types: a subclass may compute something else.
     kind = type(kernel)
-    if kind is ScaleKernel and kernel.active_dims is None:
-        scale = kernel.outputscale[..., None, None]
-        return jet(kernel.base_kernel, p, q, v, w, rows).scale(over_rows(scale, kernel, rows))
-    if kind in (AdditiveKernel, ProductKernel) and kernel.active_dims is None:
-        total = jet(kernel.kernels[0], p, q, v, w, rows)
-        for part in list(kernel.kernels)[1:]:
-            other = jet(part, p, q, v, w, rows)
+    if kind in (ScaleKernel, AdditiveKernel, ProductKernel):
+        if kind is not ScaleKernel or kernel.base_kernel.active_dims is None:
+            # A ScaleKernel copies the active dimensions of its base, which selects them itself.
+            p, q, v, w = (select(kernel, tensor) for tensor in (p, q, v, w))
+        parts = [kernel.base_kernel] if kind is ScaleKernel else list(kernel.kernels)
+        total, *others = [jet(part, p, q, v, w, rows) for part in parts]
+        if kind is ScaleKernel:
+            return total.scale(over_rows(kernel.outputscale[..., None, None], kernel, rows))
+        for other in others:
             total = total + other if kind is AdditiveKernel else total * other
         return total
     if (radial := radial_profile(kernel, rows)) is not None:
@@ -79,38 +83,50 @@ def jet(
         return _dot_product_jet(*product, *(select(kernel, tensor) for tensor in (p, q, v, w)))
     if v is None and w is None:
         return Jet(_values(kernel, p, q, rows))
+    if kind is ConstantKernel:
+        zero = torch.zeros_like(value := _values(kernel, p, q, rows))
+        return Jet(value, *(None if part is None else zero for part in (v, w, None if v is None else w)))
     raise ValueError(
         f"{kind.__name__} has no derivatives in closed form here. Observe slopes through FiniteDifference, or use RBF, "
-        "Matérn-3/2, Matérn-5/2, rational quadratic, polynomial or linear kernels, their scalings, sums and products."
+        "Matérn-3/2, Matérn-5/2, rational quadratic, polynomial, linear or constant kernels, their scalings, sums and products."
     )
 
 
-def squared_distance(
-    p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"], snap: bool = False
-) -> Float[Tensor, "*batch a b"]:
-    """|p - q|² by one product; both are centred first, because the product cancels badly far from the origin.
-
-    `snap` sets distances that rounding cannot tell from zero to zero, for profiles that feel √q at coincident points.
-    """
+def centred(
+    p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"]
+) -> tuple[Float[Tensor, "*batch a d"], Float[Tensor, "*batch b d"]]:
+    """Both lists of points, moved so that the second has its mean at the origin: products cancel badly far from it."""
     centre = q.detach().mean(dim=-2, keepdim=True)
-    p, q = p - centre, q - centre
-    p_square, q_square = p.square().sum(-1, keepdim=True), q.square().sum(-1)[..., None, :]
-    squares = torch.matmul(p, -2 * q.mT).add_(p_square).add_(q_square)
-    if snap:
-        noise = 8 * torch.finfo(squares.dtype).eps * (p_square + q_square).detach()
-        return squares.masked_fill(squares.detach() < noise, 0)
-    return squares.clamp_min_(0)
+    return p - centre, q - centre
+
+
+def squared_distance(p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"]) -> Float[Tensor, "*batch a b"]:
+    """|p - q|² as one product, [-2p, |p|², 1]·[q, 1, |q|²]."""
+    p_square, q_square = (x.square().sum(-1, keepdim=True) for x in (p, q))
+    left = torch.cat([-2 * p, p_square, torch.ones_like(p_square)], dim=-1)
+    right = torch.cat([q, torch.ones_like(q_square), q_square], dim=-1)
+    return (left @ right.mT).relu_()
+
+
+def snapped_squared_distance(
+    p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"]
+) -> Float[Tensor, "*batch a b"]:
+    """|p - q|², exactly zero where rounding cannot tell it from zero: slopes feel √|p-q|² at coincident points."""
+    squares = squared_distance(p, q)
+    p_square, q_square = (x.detach().square().sum(-1) for x in (p, q))
+    noise = 8 * torch.finfo(squares.dtype).eps * (p_square[..., :, None] + q_square[..., None, :])
+    return squares.masked_fill(squares.detach() < noise, 0)
 
 
 def _radial_jet(
     radial: Profile, lengthscale: Tensor, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
 ) -> Jet:
-    p, q = p / lengthscale, q / lengthscale
-    squares = squared_distance(p, q, snap=v is not None or w is not None)
-    value = radial(squares, 0)
+    lengthscale = lengthscale.to(p.dtype)
+    p, q = (points / lengthscale for points in centred(p, q))
     if v is None and w is None:
-        return Jet(value)
-    slope = radial(squares, 1)
+        return Jet(radial(squared_distance(p, q), 0))
+    squares = snapped_squared_distance(p, q)
+    value, slope = radial(squares, 0), radial(squares, 1)
     along_v = along_w = left = right = mixed = None
     if v is not None:
         v = v / lengthscale
@@ -130,6 +146,7 @@ def _radial_jet(
 def _dot_product_jet(
     variance: Tensor, profile: Profile, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
 ) -> Jet:
+    variance = variance.to(p.dtype)
     # k = h(pᵀΛq); ∂_v k = h′ vᵀΛq; ∂_v∂_w k = h″ (vᵀΛq)(pᵀΛw) + h′ vᵀΛw
     product = (p * variance) @ q.mT
     value = profile(product, 0)
@@ -146,13 +163,14 @@ def _dot_product_jet(
 
 
 def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
-    if not rows:
-        return kernel(p, q).to_dense()
     if kernel.num_outputs_per_input(p, q) != 1:
         raise ValueError(f"{type(kernel).__name__} has several outputs per input; Orbitwise takes scalar kernels.")
-    shape = (*p.shape[:-1], q.shape[-2], p.shape[-1])
-    pairs = [x.expand(shape).flatten(-4, -2) for x in (p[..., :, None, :], q[..., None, :, :])]
-    return kernel(*pairs, diag=True).reshape(*p.shape[:-3], *shape[-4:-1])
+    if not rows:
+        return kernel(p, q).to_dense()
+    pairs = torch.broadcast_tensors(p[..., :, None, :], q[..., None, :, :])
+    # All pairs of all rows as one long list, because the kernel's batch has no place for rows: [*batch n s t]
+    values = kernel(*(x.flatten(-4, -2) for x in pairs), diag=True)
+    return values.unflatten(-1, pairs[0].shape[-4:-1])
 
 
 def select(kernel: Kernel, tensor: Tensor | None) -> Tensor | None:

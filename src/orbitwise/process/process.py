@@ -55,10 +55,10 @@ class Process(Module):
         else:
             table = [[None] * len(lefts) for _ in lefts]
             for i, a in enumerate(lefts):
-                for j in range(i + 1):
+                table[i][i] = block_covariance(self.kernel, a, row_block=row_block)
+                for j in range(i):
                     table[i][j] = block_covariance(self.kernel, a, lefts[j], row_block)
-                    if i != j:
-                        table[j][i] = table[i][j].mT
+                    table[j][i] = table[i][j].mT
         if len(table) == 1 and len(table[0]) == 1:
             return table[0][0]
         return torch.cat([torch.cat(row, dim=-1) for row in table], dim=-2)

@@ -28,7 +28,7 @@ def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
         return _matern_52
     if kind is RQKernel:
         alpha = over_rows(kernel.alpha[..., None], kernel, rows)
-        return lambda q, order: _rational_quadratic(q, order, alpha)
+        return lambda q, order: _rational_quadratic(q, order, alpha.to(q.dtype))
     return None
 
 
@@ -39,7 +39,7 @@ def dot_product_profile(kernel: Kernel, rows: bool = False) -> tuple[Tensor, Pro
         return over_rows(kernel.variance, kernel, rows), lambda t, order: _power(t, order, 0.0, 1)
     if kind is PolynomialKernel:
         offset = over_rows(kernel.offset[..., None], kernel, rows)
-        return torch.ones_like(offset), lambda t, order: _power(t, order, offset, kernel.power)
+        return torch.ones_like(offset), lambda t, order: _power(t, order, offset.to(t.dtype), kernel.power)
     return None
 
 
@@ -49,7 +49,8 @@ def over_rows(parameter: Tensor, kernel: Kernel, rows: bool) -> Tensor:
 
 
 def _rbf(q: Tensor, order: int) -> Tensor:
-    return (-0.5) ** order * torch.exp(-0.5 * q)
+    value = (-0.5 * q).exp_()
+    return value if order == 0 else (-0.5) ** order * value
 
 
 def _matern_32(q: Tensor, order: int) -> Tensor:
@@ -57,8 +58,10 @@ def _matern_32(q: Tensor, order: int) -> Tensor:
     decay = torch.exp(-r)
     if order == 0:
         return (1 + r) * decay
-    # κ″ = 9/4 e^{-r}/r grows like 1/r, but only ever meets two factors of the order of r.
-    return -1.5 * decay if order == 1 else 2.25 * decay / r
+    if order == 1:
+        return -1.5 * decay
+    # κ″ = 9/4 e^{-r}/r grows like 1/r, but only ever meets two factors of the order of r: the product is 0 at r = 0.
+    return torch.where(q > 0, 2.25 * decay / r, 0)
 
 
 def _matern_52(q: Tensor, order: int) -> Tensor:

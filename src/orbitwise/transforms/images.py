@@ -1,7 +1,8 @@
 """Transforms of images stored as flat rows: flips, quarter turns and the affine warp.
 
-`image_shape` is (height, width) or (channels, height, width); a row has that many pixels, channels first. Flips and quarter
-turns permute pixels, so they are exact; the affine warp interpolates bilinearly and fills with zeros.
+`image_shape` is (height, width) or (channels, height, width); a row has that many pixels, channels first.
+Flips and quarter turns permute pixels, so they are exact; the affine warp interpolates bilinearly and fills
+with zeros.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,21 +24,21 @@ AFFINE_PARAMETERS = ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", 
 
 def check_image_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
     """(channels, height, width) of `image_shape`, or a ValueError that says what is accepted."""
-    shape = tuple(int(size) for size in image_shape)
-    if len(shape) not in (2, 3) or min(shape) < 1:
+    shape = tuple(image_shape)
+    if len(shape) not in (2, 3) or any(size != int(size) or size < 1 for size in shape):
         raise ValueError(
-            f"image_shape must be (height, width) or (channels, height, width) of positive sizes, not {shape}."
+            f"image_shape must be (height, width) or (channels, height, width) in whole pixels, not {shape}."
         )
-    channels, height, width = shape if len(shape) == 3 else (1, *shape)
+    channels, height, width = (int(size) for size in ((1, *shape) if len(shape) == 2 else shape))
     return channels, height, width
 
 
 def flips(image_shape: Sequence[int], horizontal: bool = True, vertical: bool = False) -> SignedPermutations:
     """The identity and mirror images: left to right (`horizontal`), upside down (`vertical`), or both."""
     pixels = _pixel_numbers(image_shape)
-    axes = ([()] if horizontal or vertical else []) + ([(-1,)] if horizontal else []) + ([(-2,)] if vertical else [])
-    if not axes:
+    if not (horizontal or vertical):
         raise ValueError("flips needs horizontal=True, vertical=True, or both.")
+    axes = [(), *([(-1,)] if horizontal else []), *([(-2,)] if vertical else [])]
     if horizontal and vertical:
         axes.append((-1, -2))
     return SignedPermutations(torch.stack([pixels.flip(axis).flatten() for axis in axes]), is_group=True)
@@ -55,9 +57,11 @@ def quarter_turns(image_shape: Sequence[int]) -> SignedPermutations:
 class AffineWarp(Transform):
     """Rotation, scaling, shear and translation about the image's centre, bilinear, zero outside.
 
-    α = (angle, log_scale_x, log_scale_y, shear, shift_x, shift_y), in radians counter-clockwise as seen on the screen,
-    natural logarithms (positive enlarges), and fractions of half the image's width and height (positive moves the
-    content right and down). The content is scaled, then sheared, then rotated, then moved.
+    α = (angle, log_scale_x, log_scale_y, shear, shift_x, shift_y): the angle in radians, counter-clockwise
+    as seen on the screen; natural logarithms of the scales (positive enlarges); the shear moves what is one
+    pixel lower by `shear` pixels to the right; shifts are fractions of half the image's width and height
+    (positive moves the content right and down; 2/width is one pixel). The content is scaled, then sheared,
+    then rotated, then moved.
     """
 
     parameter_names = AFFINE_PARAMETERS
@@ -75,16 +79,15 @@ class AffineWarp(Transform):
             )
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        self.check(x)
-        return warp(x, self.grid(alpha.to(x.dtype)), self.image_shape)
+        return warp(x, self.grid(alpha), self.image_shape)
 
     def grid(self, alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s h w 2"]:
-        """Where each pixel of the result is read from: x and y from -1 to 1 between the image's outer edges."""
+        """Where each pixel of the result is read from: x and y, from -1 to 1 between the outer edges."""
         _, height, width = self.image_shape
         angle, scale_x, scale_y, shear, shift_x, shift_y = alpha.unbind(-1)
         cos, sin = angle.cos(), angle.sin()
-        # y points down, so a counter-clockwise turn of the content is [[cos, sin], [-sin, cos]];
-        # forward map: p = R H S q + shift, with S = diag(exp scale), H = [[1, shear], [0, 1]]; its inverse reads the source.
+        # y points down, so a counter-clockwise turn of the content is R = [[cos, sin], [-sin, cos]]; where to
+        # read is the inverse of p = R H S q + shift, with S = diag(exp scale) and H = [[1, shear], [0, 1]].
         y, x = torch.meshgrid(
             _pixel_centres(height, alpha) * height, _pixel_centres(width, alpha) * width, indexing="ij"
         )
@@ -97,7 +100,8 @@ class AffineWarp(Transform):
         return torch.stack([source_x / width, source_y / height], dim=-1)
 
     def tangent(self, x: Float[Tensor, "n d"], step: float = 1e-2) -> Float[Tensor, "n p d"]:
-        """Central differences: a bilinear warp has a kink at the identity, so its one-sided derivatives disagree."""
+        """Central differences, because a bilinear warp has a kink at the identity."""
+        self.check(x)
         steps = step * torch.eye(self.num_parameters, dtype=x.dtype, device=x.device).expand(len(x), -1, -1)
         return (self(x, steps) - self(x, -steps)) / (2 * step)
 
@@ -111,11 +115,13 @@ def warp(
     # One image and s grids: stack the grids along the height, so that the image is not copied s times.
     warped = _GridSample.apply(images, grid.reshape(count, samples * height, width, 2))
     channels = image_shape[0]
-    return warped.reshape(count, channels, samples, height * width).transpose(1, 2).reshape(count, samples, -1)
+    return (
+        warped.reshape(count, channels, samples, height * width).transpose(1, 2).reshape(count, samples, -1)
+    )
 
 
 class _GridSample(torch.autograd.Function):
-    """`grid_sample` with the forward derivative along the image that torch lacks: the warp is linear in the image."""
+    """`grid_sample` with the forward derivative that torch lacks: the warp is linear in the image."""
 
     @staticmethod
     def forward(images: Tensor, grid: Tensor) -> Tensor:
@@ -140,12 +146,14 @@ class _GridSample(torch.autograd.Function):
         images, grid = ctx.saved_tensors
         along_images, along_grid = tangents
         if along_grid is not None and bool((along_grid != 0).any()):
-            raise ValueError("Derivatives along the parameters of an image warp are central differences: use tangent().")
+            raise ValueError(
+                "Derivatives along the parameters of an image warp are central differences: use tangent()."
+            )
         return _sample(torch.zeros_like(images) if along_images is None else along_images, grid)
 
 
 def _sample(images: Tensor, grid: Tensor) -> Tensor:
-    return torch.nn.functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 def _pixel_centres(size: int, like: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Finite families that permute coordinates and change signs.
 
-Permutations of coordinates and blocks, exchange of like parts, sign changes, cyclic shifts, and (in `images`) flips and
-quarter turns are all *signed permutations* x ↦ σ_e ∘ x[π_e], so that they compose exactly, in integers.
+Permutations of coordinates and blocks, exchange of like parts, sign changes, cyclic shifts, and (in `images`)
+flips and quarter turns are all *signed permutations* x ↦ σ_e ∘ x[π_e]: they compose exactly, in integers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
+from numpy.typing import NDArray
 from torch import Tensor
 
-from orbitwise.transforms.transform import Transform
+from orbitwise.transforms.transform import Transform, element_numbers
 
 MAX_ELEMENTS = 50_000
 
@@ -24,29 +26,41 @@ MAX_ELEMENTS = 50_000
 class SignedPermutations(Transform):
     """A finite list of moves x ↦ sign_e ∘ x[index_e]; element 0 is the identity.
 
-    `is_group` states that the elements are closed under composition, as those of the functions below are; for a list
-    of your own, `orbitwise.orbits.closure` builds the group that it generates.
+    `is_group` states that the elements are closed under composition, as those of the functions below are; for
+    a list of your own, `orbitwise.orbits.closure` builds the group that it generates.
     """
 
     parameter_names = ("element",)
     isometric = True
+    index: Tensor
+    sign: Tensor
 
     def __init__(
         self, index: Int[Tensor, "e d"], sign: Shaped[Tensor, "e d"] | None = None, is_group: bool = False
     ) -> None:
         super().__init__()
-        sign = torch.ones_like(index, dtype=torch.int8) if sign is None else sign.to(torch.int8)
+        if index.dim() != 2 or index.numel() == 0 or index.is_floating_point():
+            raise ValueError(
+                f"index must be a non-empty integer tensor [e, d], not {index.dtype} {tuple(index.shape)}."
+            )
+        sign = torch.ones_like(index, dtype=torch.int8) if sign is None else sign
+        if sign.shape != index.shape:
+            raise ValueError(
+                f"sign must have the shape {tuple(index.shape)} of index, not {tuple(sign.shape)}."
+            )
         width = index.shape[-1]
         if not torch.equal(index.sort(-1).values, torch.arange(width, device=index.device).expand_as(index)):
             raise ValueError(f"Every row of index must be a permutation of 0, …, {width - 1}.")
         if not bool((sign.abs() == 1).all()):
             raise ValueError("Every sign must be 1 or -1.")
         if not torch.equal(index[0], torch.arange(width, device=index.device)) or bool((sign[0] < 0).any()):
-            raise ValueError("The first element must be the identity: put index 0, 1, …, d-1 with signs 1 first.")
+            raise ValueError(
+                "The first element must be the identity: put index 0, 1, …, d-1 with signs 1 first."
+            )
         self.size = len(index)
         self.is_group = is_group
         self.register_buffer("index", index.long())
-        self.register_buffer("sign", sign)
+        self.register_buffer("sign", sign.to(torch.int8))
         self.changes_signs = bool((sign < 0).any())
 
     def check(self, x: Tensor) -> None:
@@ -57,13 +71,11 @@ class SignedPermutations(Transform):
             )
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Shaped[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        self.check(x)
-        element = alpha[..., 0].long()
+        element = element_numbers(self, alpha)
         moved = x[:, None, :].expand(-1, element.shape[1], -1).gather(-1, self.index[element])
         return moved * self.sign[element].to(x) if self.changes_signs else moved
 
     def all_elements(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e d"]:
-        """Row i moved by every element."""
         self.check(x)
         moved = x[:, self.index]
         return moved * self.sign.to(x) if self.changes_signs else moved
@@ -74,23 +86,28 @@ def coordinate_permutations(num_coordinates: int, max_elements: int = MAX_ELEMEN
     return exchange_permutations([0] * num_coordinates, max_elements=max_elements)
 
 
-def block_permutations(num_blocks: int, block_size: int, max_elements: int = MAX_ELEMENTS) -> SignedPermutations:
+def block_permutations(
+    num_blocks: int, block_size: int, max_elements: int = MAX_ELEMENTS
+) -> SignedPermutations:
     """All orders of `num_blocks` consecutive blocks of `block_size` coordinates, each block kept together."""
     return exchange_permutations([0] * num_blocks, block_size, max_elements)
 
 
 def exchange_permutations(
-    labels: Sequence[Hashable], block_size: int = 1, max_elements: int = MAX_ELEMENTS
+    labels: Sequence[Hashable] | Shaped[Tensor, " b"] | NDArray,
+    block_size: int = 1,
+    max_elements: int = MAX_ELEMENTS,
 ) -> SignedPermutations:
     """All exchanges of blocks that carry the same label, such as like atoms of a molecule (block_size=3)."""
-    labels = list(labels)
+    # Entries of tensors and arrays are not plain values, whose equality means the same label.
+    labels = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
     if not labels or block_size < 1:
         raise ValueError("Permutations need at least one label and blocks of at least one coordinate.")
     places = [[i for i, other in enumerate(labels) if other == label] for label in dict.fromkeys(labels)]
     size = math.prod(math.factorial(len(group)) for group in places)
     if size > max_elements:
         raise ValueError(
-            f"These exchanges form a group of {size:,} elements, above max_elements={max_elements:,}. "
+            f"These exchanges form a group of {_count(size)} elements, above max_elements={max_elements:,}. "
             "Exchange fewer parts, raise max_elements, or subsample the orbit of a smaller set of generators."
         )
     rows = []
@@ -108,7 +125,8 @@ def cyclic_shifts(num_blocks: int, block_size: int = 1) -> SignedPermutations:
     if num_blocks < 1 or block_size < 1:
         raise ValueError("Cyclic shifts need at least one block of at least one coordinate.")
     place = torch.arange(num_blocks)
-    return SignedPermutations(_blocks((place[None, :] - place[:, None]) % num_blocks, block_size), is_group=True)
+    shifted = (place[None, :] - place[:, None]) % num_blocks
+    return SignedPermutations(_blocks(shifted, block_size), is_group=True)
 
 
 def sign_changes(num_coordinates: int, max_elements: int = MAX_ELEMENTS) -> SignedPermutations:
@@ -121,17 +139,21 @@ def sign_changes(num_coordinates: int, max_elements: int = MAX_ELEMENTS) -> Sign
             f"max_elements={max_elements:,}. Use negation, or the closure of the sign changes you need."
         )
     sign = torch.tensor(list(itertools.product([1, -1], repeat=num_coordinates)))
-    return SignedPermutations(torch.arange(num_coordinates).expand(len(sign), -1).clone(), sign, is_group=True)
+    return SignedPermutations(torch.arange(num_coordinates).repeat(len(sign), 1), sign, is_group=True)
 
 
 def negation(num_coordinates: int) -> SignedPermutations:
     """The two elements x and -x."""
+    if num_coordinates < 1:
+        raise ValueError("Negation needs at least one coordinate.")
     index = torch.arange(num_coordinates).repeat(2, 1)
     sign = torch.tensor([[1], [-1]]).expand(2, num_coordinates)
     return SignedPermutations(index, sign, is_group=True)
 
 
-def compose(first_index: Tensor, first_sign: Tensor, then_index: Tensor, then_sign: Tensor) -> tuple[Tensor, Tensor]:
+def compose(
+    first_index: Tensor, first_sign: Tensor, then_index: Tensor, then_sign: Tensor
+) -> tuple[Tensor, Tensor]:
     """The signed permutations "first, then": x ↦ sign_b ∘ (sign_a ∘ x[index_a])[index_b]."""
     return first_index[then_index], then_sign * first_sign[then_index]
 
@@ -140,6 +162,10 @@ def element_keys(index: Tensor, sign: Tensor) -> list[bytes]:
     """A hashable key for every signed permutation."""
     signed = (index + 1) * sign
     return [row.tobytes() for row in signed.cpu().numpy()]
+
+
+def _count(size: int) -> str:
+    return f"{size:,}" if size < 10**12 else f"about 10^{math.floor(math.log10(size))}"
 
 
 def _blocks(order: Int[Tensor, "e b"], block_size: int) -> Int[Tensor, "e d"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 
@@ -34,25 +34,58 @@ class Transform(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "n d"], alpha: Shaped[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        """Move row i of x by each of its s parameter vectors."""
+        """Move row i of x by each of its s parameter vectors; called with inputs that were checked."""
+
+    def __call__(self, x: Tensor, alpha: Tensor) -> Tensor:
+        """t_α(x), after a look at x and α; the parameters of a continuous family take the precision of x."""
+        self.check(x)
+        if alpha.dim() != 3 or len(alpha) != len(x) or alpha.shape[-1] != self.num_parameters:
+            raise ValueError(
+                f"{type(self).__name__} takes parameters [{len(x)}, s, {self.num_parameters}] "
+                f"({', '.join(self.parameter_names)}) for {len(x)} inputs, not shape {tuple(alpha.shape)}."
+            )
+        return super().__call__(x, alpha.to(x.dtype) if self.size is None else alpha)
 
     def check(self, x: Tensor) -> None:
         """Raise a ValueError that says what is accepted when the rows of `x` do not fit this transform."""
-        if x.dim() != 2:
-            raise ValueError(f"{type(self).__name__} moves rows of a matrix [n, d], but got shape {tuple(x.shape)}.")
+        name = type(self).__name__
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"{name} moves a floating-point tensor [n, d], not {kind}: use x.double().")
+        if x.dim() != 2 or x.numel() == 0:
+            raise ValueError(
+                f"{name} moves rows of a non-empty matrix [n, d], but got shape {tuple(x.shape)}."
+            )
+
+    def all_elements(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e d"]:
+        """Row i moved by every element of a discrete family."""
+        if self.size is None:
+            raise ValueError(f"{type(self).__name__} is a continuous family: its elements cannot be listed.")
+        self.check(x)
+        return self(x, torch.arange(self.size, device=x.device)[:, None].expand(len(x), -1, -1))
 
     def tangent(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n p d"]:
         """The directions d/dα t_α(x) at the identity, one for each parameter."""
         if self.size is not None:
             raise ValueError(
-                f"{type(self).__name__} is a discrete family and has no tangent; use a difference of two inputs instead."
+                f"{type(self).__name__} is a discrete family and has no tangent; "
+                "use a difference of two inputs instead."
             )
+        self.check(x)
         zero = x.new_zeros(len(x), 1, self.num_parameters)
         columns = [
             torch.func.jvp(lambda alpha: self(x, alpha), (zero,), (_unit(zero, j),))[1]
             for j in range(self.num_parameters)
         ]
         return torch.cat(columns, dim=1)
+
+
+def element_numbers(transform: Transform, alpha: Shaped[Tensor, "n s 1"]) -> Int[Tensor, "n s"]:
+    """The elements of a discrete family that α names, or a ValueError where there is no such element."""
+    element, size = alpha[..., 0].long(), transform.size or 0
+    if bool(((element < 0) | (element >= size)).any()):
+        raise ValueError(f"{type(transform).__name__} has the elements 0, …, {size - 1}.")
+    return element
 
 
 def _unit(like: Tensor, position: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Transforms of vectors and of point clouds written as vectors: translations, scalings, rotations, linear maps."""
+"""Transforms of vectors and of point clouds written as vectors: translation, scaling, rotation, linear."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from orbitwise.transforms.transform import Transform
+from orbitwise.transforms.transform import Transform, element_numbers
 
 
 @final
@@ -25,20 +25,20 @@ class Translation(Transform):
         _check_divisible(self, x, self.num_dimensions)
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        self.check(x)
         return x[:, None, :] + alpha.repeat(1, 1, x.shape[-1] // self.num_dimensions)
 
 
 @final
 class Scaling(Transform):
-    """x·exp(α): one log-scale for all coordinates, or one for each of `num_dimensions` coordinates."""
+    """x·exp(α): one log-scale for all coordinates, or one for each of `num_dimensions` axes of a cloud."""
 
     def __init__(self, num_dimensions: int | None = None) -> None:
         super().__init__()
-        self.num_dimensions = None if num_dimensions is None else _positive(num_dimensions, "num_dimensions")
-        self.parameter_names = (
-            ("log_scale",) if num_dimensions is None else tuple(f"log_scale_{i}" for i in range(num_dimensions))
-        )
+        self.num_dimensions = num_dimensions
+        self.parameter_names = ("log_scale",)
+        if num_dimensions is not None:
+            _positive(num_dimensions, "num_dimensions")
+            self.parameter_names = tuple(f"log_scale_{axis}" for axis in range(num_dimensions))
 
     def check(self, x: Tensor) -> None:
         super().check(x)
@@ -46,7 +46,6 @@ class Scaling(Transform):
             _check_divisible(self, x, self.num_dimensions)
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        self.check(x)
         factor = alpha.exp()
         if self.num_dimensions is not None:
             factor = factor.repeat(1, 1, x.shape[-1] // self.num_dimensions)
@@ -55,9 +54,10 @@ class Scaling(Transform):
 
 @final
 class Rotation(Transform):
-    """Rotation about the origin of R² (one angle) or R³ (a rotation vector), applied to every point of a cloud.
+    """Rotation about the origin of R² (one angle, counter-clockwise) or R³ (a rotation vector).
 
-    A row of width d is read as d/2 or d/3 points. The rotation of R³ is exp([α]ₓ): angle |α| about the axis α/|α|.
+    A row of width d is read as a cloud of d/2 or d/3 points, which all turn together. The rotation of R³ is
+    exp([α]ₓ): by the angle |α| about the axis α/|α|.
     """
 
     isometric = True
@@ -74,7 +74,6 @@ class Rotation(Transform):
         _check_divisible(self, x, self.num_dimensions)
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        self.check(x)
         matrix = _rotation_2d(alpha[..., 0]) if self.num_dimensions == 2 else _rotation_3d(alpha)
         cloud = x.reshape(len(x), 1, -1, self.num_dimensions)
         # x_i ↦ R x_i for every point i of the cloud
@@ -86,9 +85,16 @@ class LinearMaps(Transform):
     """A finite list of linear maps x ↦ A_e x; element 0 is the identity."""
 
     parameter_names = ("element",)
+    matrices: Tensor
 
     def __init__(self, matrices: Float[Tensor, "e d d"], is_group: bool = False) -> None:
         super().__init__()
+        if matrices.dim() != 3 or matrices.shape[1] != matrices.shape[2] or matrices.numel() == 0:
+            raise ValueError(
+                f"LinearMaps takes square matrices [e, d, d], not shape {tuple(matrices.shape)}."
+            )
+        if not matrices.is_floating_point() or not bool(matrices.isfinite().all()):
+            raise ValueError("LinearMaps takes finite floating-point matrices.")
         identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
         if not torch.allclose(matrices[0], identity):
             raise ValueError("The first matrix of LinearMaps must be the identity.")
@@ -103,8 +109,11 @@ class LinearMaps(Transform):
         _check_width(self, x, self.matrices.shape[-1])
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Shaped[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
+        return torch.einsum("nsij,nj->nsi", self.matrices.to(x)[element_numbers(self, alpha)], x)
+
+    def all_elements(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e d"]:
         self.check(x)
-        return torch.einsum("nsij,nj->nsi", self.matrices.to(x)[alpha[..., 0].long()], x)
+        return torch.einsum("eij,nj->nei", self.matrices.to(x), x)
 
 
 def turns(num_turns: int) -> LinearMaps:

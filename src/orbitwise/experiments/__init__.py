@@ -1,0 +1,1 @@
+"""One module for every figure and table that the documentation shows: `python -m orbitwise.experiments.NAME`."""

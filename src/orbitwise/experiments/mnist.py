@@ -1,0 +1,215 @@
+"""MNIST and rotated MNIST with learned invariances, on one GPU (LIM 5.2 and 5.3).
+
+    python -m orbitwise.experiments.mnist --data rotated --orbit rotation --out results/rotated_mnist.json
+
+The number of inducing points grows during training, hyperparameters are relearned as it grows, and the last numbers are polished
+only. Nothing is chosen with test images: they are used to report the curve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orbitwise import datasets
+from orbitwise.functionals.averages import OrbitAverage
+from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.calibration import best_scale, cross_entropy, expected_calibration_error
+from orbitwise.inference.defaults import default_kernel
+from orbitwise.inference.inducing import random_orbit_points
+from orbitwise.inference.polish import Statistics, gather
+from orbitwise.inference.stochastic import Rates, StochasticTrainer
+from orbitwise.inference.variational import SparsePosterior
+from orbitwise.likelihoods.dirichlet import one_hot
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.process.process import Process
+from orbitwise.transforms.images import AffineWarp
+
+SHAPE = (28, 28)
+ORBITS: dict[str, dict[str, Any] | None] = {
+    "none": None,
+    "rotation": {"affine": {"angle": 0.3}},
+    "rotation_fixed": {"affine": {"angle": math.pi}, "learnable": ()},
+    "affine": {},
+    "affine+deformation": {"amplitude": 0.5, "smoothness": 4.0},
+}
+
+
+def load(kind: str, device: str, num_train: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images as rows between 0 and 1, and labels; "rotated" turns image i by draw i of default_rng(101) over 0 to 2π."""
+    data = datasets.load("mnist")
+    images = torch.from_numpy(np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)).to(device).float() / 255
+    labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(device)
+    if kind == "rotated":
+        angles = torch.from_numpy(np.random.default_rng(101).uniform(0, 2 * np.pi, len(images))).to(images)
+        alpha = torch.zeros(len(images), 1, 6, device=device)
+        alpha[:, 0, 0] = angles
+        warp = AffineWarp(SHAPE)
+        images = torch.cat([warp(i, a)[:, 0] for i, a in zip(images.split(5000), alpha.split(5000), strict=True)])
+    return images[:num_train], labels[:num_train], images[60_000:], labels[60_000:]
+
+
+def predict_means(posterior: SparsePosterior, functional: Functional, x: Tensor, generator: torch.Generator) -> Tensor:
+    """Posterior means in batches."""
+    with torch.no_grad():
+        return torch.cat([posterior.moments(functional, part, generator).mean for part in x.split(500)])
+
+
+def choose_noise(loss_of: Callable[[float], float], start: float) -> float:
+    """The noise variance with the least loss, by a walk down from `start` and a refinement."""
+
+    def loss(log_noise: float) -> float:
+        return loss_of(math.exp(log_noise))
+
+    place, step = math.log(start), -math.log(4)
+    seen = {place: loss(place)}
+    while step < -0.4:
+        while place + step > math.log(1e-6) and place + step not in seen:
+            seen[place + step] = loss(place + step)
+            if seen[place + step] >= seen[place]:
+                break
+            place += step
+        for sign in (-1, 1):
+            half = place + sign * step / 2
+            seen.setdefault(half, loss(half))
+        place = min(seen, key=seen.__getitem__)
+        step /= 2
+    return math.exp(place)
+
+
+def evaluate(
+    process: Process,
+    functional: Functional,
+    inducing: Tensor,
+    noise: float,
+    data: tuple[Tensor, Tensor, Tensor, Tensor],
+    generator: torch.Generator,
+    with_leave_one_out: bool,
+) -> list[dict[str, Any]]:
+    """Polish with these inducing points and report; one row for the noise of the evidence, one for that of leave-one-out."""
+    x, y, x_test, y_test = data
+    statistics, lower = gather(process, functional, inducing, x, one_hot(y, 10) - 0.1, generator)
+    rows = []
+    noises = {"evidence": choose_noise(lambda value: -float(statistics.bound(value)), 2 * noise)}
+    if with_leave_one_out:
+
+        def held_out_loss(value: float) -> float:
+            means = statistics.leave_one_out(value).mean
+            return cross_entropy(means, y, best_scale(means, y))
+
+        noises["leave-one-out"] = choose_noise(held_out_loss, noises["evidence"])
+    for choice, value in noises.items():
+        held_out = statistics.leave_one_out(value).mean
+        scale = best_scale(held_out, y)
+        posterior = SparsePosterior(process, inducing, statistics.optimum(value), lower)
+        means = predict_means(posterior, functional, x_test, generator)
+        rows.append(
+            {
+                "noise_by": choice,
+                "num_inducing": len(inducing),
+                "noise": value,
+                "bound": float(statistics.bound(value)),
+                "leave_one_out_error": float((held_out.argmax(1) != y).double().mean()),
+                "leave_one_out_log_loss": cross_entropy(held_out, y, scale),
+                "test_error": float((means.argmax(1) != y_test).double().mean()),
+                "test_log_loss": cross_entropy(means, y_test, scale),
+                "test_calibration_error": expected_calibration_error(torch.softmax(scale * means, -1), y_test),
+            }
+        )
+    return rows
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train one model and report its curve."""
+    device = arguments.device
+    data = load(arguments.data, device, arguments.num_train)
+    x, y, *_ = data
+    generator = torch.Generator(device).manual_seed(arguments.seed)
+    settings = ORBITS[arguments.orbit]
+    orbit = None if settings is None else ImageOrbit(SHAPE, num_samples=arguments.draws, **settings).to(device)
+    functional = Evaluation() if orbit is None else OrbitAverage(orbit)
+    kernel = default_kernel(x[:2000].double(), separate_lengthscales=False)
+    process, likelihood = Process(None, kernel), Gaussian(0.05).to(device)
+    start = time.perf_counter()
+    record: dict[str, Any] = {"orbit": arguments.orbit, "data": arguments.data, "stages": [], "curve": []}
+    trainer = None
+    for size, steps in zip(arguments.inducing, arguments.steps, strict=True):
+        inducing = random_orbit_points(functional, x, size, generator)
+        if trainer is None:
+            rates = Rates(kernel=arguments.rate, orbit=arguments.orbit_rate)
+            trainer = StochasticTrainer(
+                process, functional, likelihood, x, one_hot(y, 10) - 0.1, inducing, generator, arguments.batch, rates
+            )
+        else:
+            trainer.replace_inducing(inducing)
+        if steps:
+            trainer.run(steps, warm_up=min(50, steps // 4))
+        seconds = time.perf_counter() - start
+        stage = {
+            "num_inducing": size,
+            "seconds": seconds,
+            "bound": trainer.history.smoothed[-1],
+            "lengthscale": kernel.base_kernel.lengthscale.item(),
+            "outputscale": kernel.outputscale.item(),
+            "noise": likelihood.noise.item(),
+            "back_offs": trainer.history.back_offs,
+            "orbit": {} if orbit is None else orbit.learned(),
+        }
+        record["stages"].append(stage)
+        print(json.dumps(stage), flush=True)
+        if size in arguments.report:
+            if orbit is not None:
+                orbit.num_samples = arguments.polish_draws
+            rows = evaluate(
+                process, functional, inducing, likelihood.noise.item(), data, generator, size >= arguments.loo_from
+            )
+            torch.cuda.empty_cache()
+            for row in rows:
+                row["seconds"] = time.perf_counter() - start
+                print(json.dumps(row), flush=True)
+            record["curve"] += rows
+            if orbit is not None:
+                orbit.num_samples = arguments.draws
+    record["total_seconds"] = time.perf_counter() - start
+    record["history"] = trainer.history.smoothed[:: max(1, len(trainer.history.smoothed) // 200)]
+    return record
+
+
+def main() -> None:
+    """Read the command line, run, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", choices=["plain", "rotated"], default="plain")
+    parser.add_argument("--orbit", choices=sorted(ORBITS), default="affine+deformation")
+    parser.add_argument("--inducing", type=int, nargs="+", default=[1000, 2000, 4000])
+    parser.add_argument("--steps", type=int, nargs="+", default=[600, 400, 300])
+    parser.add_argument("--report", type=int, nargs="*", default=[4000])
+    parser.add_argument("--loo-from", type=int, default=0)
+    parser.add_argument("--draws", type=int, default=32)
+    parser.add_argument("--polish-draws", type=int, default=96)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--rate", type=float, default=0.03)
+    parser.add_argument("--orbit-rate", type=float, default=0.05)
+    parser.add_argument("--num-train", type=int, default=60_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    record = {**run(arguments), "command": vars(arguments) | {"out": str(arguments.out)}, "torch": torch.__version__}
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Gaussian noise: exact, with one variance for all outputs, one for each, or one for each row and output.
+
+E log p = -½ log 2πσ² - (1/2σ²)(y² - 2yμ + μ² + σ_n²): LIM eq. 15 with its missing ½.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+
+NOISE_FLOOR = 1e-8
+
+
+@final
+class Gaussian(Likelihood):
+    """y = f + ε with ε ~ N(0, σ²). `num_outputs` above 0 gives each output a variance of its own."""
+
+    def __init__(self, noise: float = 0.1, num_outputs: int = 0, learnable: bool = True) -> None:
+        super().__init__()
+        if not (math.isfinite(noise) and noise > 0):
+            raise ValueError(f"noise must be a positive, finite variance, not {noise!r}.")
+        start = torch.full((max(1, num_outputs),), math.log(noise), dtype=torch.float64)
+        self.raw_noise = nn.Parameter(start, requires_grad=learnable)
+        self.shares_curvature = num_outputs == 0
+
+    @property
+    def noise(self) -> Float[Tensor, " c"]:
+        """σ²: one entry, or one for each output."""
+        return self.raw_noise.exp() + NOISE_FLOOR
+
+    def quadratic(self, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None) -> Quadratic:
+        return gaussian_quadratic(targets, self.noise.to(targets).expand_as(targets))
+
+
+def gaussian_quadratic(targets: Float[Tensor, "n c"], noise: Float[Tensor, "n c"]) -> Quadratic:
+    """log N(y | f, σ²) as a quadratic in f."""
+    constant = -0.5 * torch.log(2 * math.pi * noise) - 0.5 * targets.square() / noise
+    return Quadratic(noise.reciprocal(), targets / noise, constant)

@@ -1,0 +1,95 @@
+"""Learnable bounds of a transform's parameters: α = centre + half-width·ε, with ε between -1 and 1.
+
+Half-widths stay positive, and below a limit where there is one (an angle beyond π adds nothing). A zero half-width has a flat
+gradient, so learnable ones start slightly off the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Interval = tuple[float, float]
+
+
+@final
+class Bounds(nn.Module):
+    """Lower and upper bounds of named parameters.
+
+    `start` gives (lower, upper) or a symmetric bound for each name; a name left out stays at the identity. `learnable` names
+    the bounds that move (all given ones by default), `two_sided` those whose centre moves too.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        start: Mapping[str, float | Interval],
+        learnable: Sequence[str] | None = None,
+        two_sided: Sequence[str] = (),
+        limits: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        moving = tuple(start) if learnable is None else tuple(learnable)
+        for name in (*start, *moving, *two_sided, *(limits or {})):
+            if name not in self.names:
+                raise ValueError(f"There is no parameter {name!r}; there are {', '.join(self.names)}.")
+        limit = torch.tensor([(limits or {}).get(name, torch.inf) for name in self.names], dtype=torch.float64)
+        pairs = [_interval(start.get(name, 0.0)) for name in self.names]
+        half = torch.tensor([(high - low) / 2 for low, high in pairs], dtype=torch.float64)
+        centre = torch.tensor([(high + low) / 2 for low, high in pairs], dtype=torch.float64)
+        moves = torch.tensor([name in moving for name in self.names])
+        for name, width, is_learned, most in zip(self.names, half.tolist(), moves.tolist(), limit.tolist(), strict=True):
+            if is_learned and not 0 < width:
+                raise ValueError(f"{name} starts at zero width, where its gradient is flat; start slightly off, say 0.05.")
+            if width > most:
+                raise ValueError(f"{name} starts at {width:.3g}, above its limit {most:.3g}.")
+        self.register_buffer("limit", limit)
+        self.register_buffer("moves", moves)
+        self.register_buffer("fixed_half", torch.where(moves, 0.0, half))
+        self.register_buffer("shifts", torch.tensor([name in two_sided for name in self.names]))
+        self.raw_half = nn.Parameter(self._inverse(half.clamp_min(1e-6)), requires_grad=bool(moves.any()))
+        self.centre = nn.Parameter(centre, requires_grad=bool(self.shifts.any()))
+
+    def _inverse(self, half: Tensor) -> Tensor:
+        bounded = (half / self.limit).clamp(1e-6, 1 - 1e-3)
+        return torch.where(self.limit.isinf(), half.log(), torch.logit(bounded))
+
+    @property
+    def half_width(self) -> Float[Tensor, " p"]:
+        """(upper - lower)/2."""
+        limited = torch.where(self.limit.isinf(), 0.0, self.limit) * torch.sigmoid(self.raw_half)
+        return torch.where(self.moves, torch.where(self.limit.isinf(), self.raw_half.exp(), limited), self.fixed_half)
+
+    @property
+    def middle(self) -> Float[Tensor, " p"]:
+        """(upper + lower)/2."""
+        return torch.where(self.shifts, self.centre, self.centre.detach())
+
+    def place(self, noise: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
+        """α = centre + half-width·ε, in the precision of ε."""
+        return self.middle.to(noise) + self.half_width.to(noise) * noise
+
+    def intervals(self) -> dict[str, Interval]:
+        """The present bounds of every parameter that is not fixed at the identity."""
+        low, high = (self.middle - self.half_width).tolist(), (self.middle + self.half_width).tolist()
+        pairs = dict(zip(self.names, zip(low, high, strict=True), strict=True))
+        return {name: pair for name, pair in pairs.items() if pair != (0.0, 0.0)}
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name} {low:+.3f}…{high:+.3f}" for name, (low, high) in self.intervals().items())
+
+
+def _interval(value: float | Interval) -> Interval:
+    if isinstance(value, tuple | list):
+        low, high = float(value[0]), float(value[1])
+        if low > high:
+            raise ValueError(f"A lower bound must not exceed its upper bound: {value}.")
+        return low, high
+    if value < 0:
+        raise ValueError(f"A symmetric bound must not be negative: {value}.")
+    return -float(value), float(value)

@@ -1,0 +1,71 @@
+"""Starts that know the scale of the data."""
+
+import pytest
+import torch
+
+from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive, typical_distance
+
+
+@pytest.fixture
+def points() -> torch.Tensor:
+    return torch.randn(30, 3, dtype=torch.float64) * torch.tensor([1.0, 10.0, 0.1]) + 5
+
+
+def test_a_lengthscale_for_each_coordinate_is_its_spread_times_the_root_of_their_number(points):
+    kernel = default_kernel(points, separate_lengthscales=True)
+    expected = points.numpy().std(0) * 3**0.5
+    torch.testing.assert_close(kernel.base_kernel.lengthscale[0].detach(), torch.from_numpy(expected))
+    assert kernel.outputscale.item() == pytest.approx(1.0)
+    assert kernel.base_kernel.lengthscale.dtype == torch.float64
+
+
+def test_one_lengthscale_is_the_typical_distance_of_two_points_from_the_middle(points):
+    kernel = default_kernel(points, separate_lengthscales=False)
+    from_the_middle = (points - points.mean(0)).square().sum(-1).mean().sqrt()
+    assert kernel.base_kernel.ard_num_dims is None
+    assert kernel.base_kernel.lengthscale.item() == pytest.approx(from_the_middle.item())
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("factor", [1e-8, 1e8])
+def test_lengthscales_scale_with_the_points(points, separate, factor):
+    small = typical_distance(points, separate)
+    torch.testing.assert_close(typical_distance(factor * points, separate), factor * small)
+
+
+def test_a_coordinate_that_varies_by_rounding_only_counts_as_constant():
+    points = torch.full((7, 2), 0.1, dtype=torch.float64)
+    points[:, 1] = torch.arange(7)
+    assert points[:, 0].std(correction=0) > 0, "rounding is what this test is about"
+    torch.testing.assert_close(typical_distance(points, True)[0, 0].item(), 2**0.5)
+    assert typical_distance(points[:1], False).item() == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("value", [1e-12, 1.0, 1e12])
+def test_positive_parameters_move_by_factors(value):
+    constraint = log_positive()
+    raw = constraint.inverse_transform(torch.tensor(value, dtype=torch.float64))
+    assert constraint.transform(raw).item() == pytest.approx(value)
+    # The same step multiplies by the same factor, whatever the size.
+    assert constraint.transform(raw + 1).item() == pytest.approx(value * torch.e)
+
+
+def test_a_linear_trend_starts_at_zero_and_is_linear(points):
+    trend = LinearTrend(points)
+    assert not trend(points).any()
+    with torch.no_grad():
+        trend.weights.copy_(torch.tensor([1.0, -2.0, 3.0]))
+        trend.bias.fill_(0.5)
+    assert trend(points).mean().item() == pytest.approx(0.5)
+    spread = points.numpy().std(0)
+    value, slope = torch.func.jvp(trend, (points,), (torch.ones_like(points),))
+    torch.testing.assert_close(value, trend(points))
+    torch.testing.assert_close(slope, torch.full_like(slope, 1 / spread[0] - 2 / spread[1] + 3 / spread[2]))
+
+
+def test_a_linear_trend_does_not_depend_on_the_unit_of_the_points(points):
+    small, large = LinearTrend(points), LinearTrend(1e9 * points)
+    with torch.no_grad():
+        small.weights.fill_(2.0)
+        large.weights.fill_(2.0)
+    torch.testing.assert_close(small(points), large(1e9 * points))
