@@ -81,6 +81,15 @@ def test_the_evidence_is_fit_and_complexity_and_a_constant(process, rows, target
     assert terms.jitter == 0.0
 
 
+def test_a_posterior_knows_its_evidence_and_its_mean_alone(process, rows, targets, noise):
+    posterior = condition(process, rows, targets, noise)
+    terms, again = evidence(process, rows, targets, noise), posterior.evidence()
+    assert again.value.item() == pytest.approx(terms.value.item(), rel=1e-10)
+    assert again.fit.item() == pytest.approx(terms.fit.item(), rel=1e-10)
+    new = [Evaluation().atoms(torch.randn(3, 2).double()), Gradient().atoms(torch.randn(2, 2).double())]
+    torch.testing.assert_close(posterior.row_mean(new), posterior.row_moments(new).mean)
+
+
 def test_single_precision_agrees_with_double(process, x, targets, noise):
     double = evidence(process, Evaluation().atoms(x), targets, noise)
     single = evidence(process.float(), Evaluation().atoms(x.float()), targets.float(), noise.float())
@@ -90,7 +99,9 @@ def test_single_precision_agrees_with_double(process, x, targets, noise):
 @pytest.fixture
 def other(x, targets, noise) -> GaussianProcessRegressor:
     kernel = ConstantKernel(1.7) * RBF(0.9)
-    return GaussianProcessRegressor(kernel, alpha=noise.numpy(), optimizer=None).fit(x.numpy(), targets.numpy())
+    return GaussianProcessRegressor(kernel, alpha=noise.numpy(), optimizer=None).fit(
+        x.numpy(), targets.numpy()
+    )
 
 
 @pytest.fixture
@@ -107,7 +118,7 @@ def test_scikit_learn_has_the_same_evidence_and_gradient(same, other, x, targets
     theirs, slopes = other.log_marginal_likelihood(other.kernel_.theta, eval_gradient=True)
     assert ours.item() == pytest.approx(theirs, rel=1e-10)
     scale, lengthscale = same.kernel.raw_outputscale, same.kernel.base_kernel.raw_lengthscale
-    # scikit-learn's parameters are logarithms, GPyTorch's are softplus: d/dlog θ = θ d/dθ, dθ/draw = sigmoid(raw)
+    # scikit-learn's parameters are logarithms, GPyTorch's softplus: d/dlog θ = θ d/dθ, dθ/draw = sigmoid(raw)
     for raw, value, slope in zip((scale, lengthscale), (1.7, 0.9), slopes, strict=True):
         (by_raw,) = torch.autograd.grad(ours, raw, retain_graph=True)
         assert (by_raw / raw.sigmoid()).item() * value == pytest.approx(slope, rel=1e-8)
@@ -131,7 +142,9 @@ def test_gpytorch_has_the_same_evidence(process, x, targets, noise):
             self.mean_module, self.covar_module = process.mean_module, process.kernel
 
         def forward(self, inputs: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(inputs), self.covar_module(inputs)
+            )
 
     model = Model().double()
     likelihood = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
@@ -159,13 +172,17 @@ def test_the_lectures_printed_posterior_mean_is_wrong_and_ours_is_right(same, x,
 def conditional(mean: np.ndarray, covariance: np.ndarray, seen: slice, asked: slice, y: np.ndarray):
     """Mean and covariance of y[asked] given y[seen], by the textbook."""
     gain = np.linalg.solve(covariance[seen, seen], covariance[seen, asked]).T
-    return mean[asked] + gain @ (y[seen] - mean[seen]), covariance[asked, asked] - gain @ covariance[seen, asked]
+    return mean[asked] + gain @ (y[seen] - mean[seen]), covariance[asked, asked] - gain @ covariance[
+        seen, asked
+    ]
 
 
 def test_the_decomposition_sums_to_the_evidence(process, rows, targets, noise):
     parts = decompose(process, rows, targets, noise)
     assert parts.shape == (COUNT,)
-    assert parts.sum().item() == pytest.approx(evidence(process, rows, targets, noise).value.item(), rel=1e-10)
+    assert parts.sum().item() == pytest.approx(
+        evidence(process, rows, targets, noise).value.item(), rel=1e-10
+    )
 
 
 def test_every_part_is_the_density_of_a_row_given_those_before(process, rows, targets, noise):
@@ -245,7 +262,10 @@ def test_prior_samples_have_the_priors_moments(process, rows):
 
 def test_posterior_samples_have_the_posteriors_moments(process, rows, targets, noise):
     posterior = condition(process, rows, targets, noise)
-    new = [Evaluation().atoms(torch.randn(3, 2, dtype=torch.float64)), Gradient().atoms(torch.zeros(1, 2).double())]
+    new = [
+        Evaluation().atoms(torch.randn(3, 2, dtype=torch.float64)),
+        Gradient().atoms(torch.zeros(1, 2).double()),
+    ]
     draws = posterior.sample(new, 40_000, torch.Generator().manual_seed(2))
     assert draws.shape == (5, 2, 40_000)
     mean, covariance = posterior.row_moments(new).mean, posterior.covariance(new)
@@ -280,7 +300,9 @@ def test_samples_are_equal_where_the_function_must_be(process, x, targets, noise
 
 def test_samples_are_reproducible_by_their_generator(process, x):
     rows = Evaluation().atoms(x)
-    first, again, other = (sample_prior(process, rows, 2, torch.Generator().manual_seed(s)) for s in (3, 3, 4))
+    first, again, other = (
+        sample_prior(process, rows, 2, torch.Generator().manual_seed(s)) for s in (3, 3, 4)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -296,7 +318,10 @@ def test_equal_noiseless_rows_are_fitted_with_a_little_jitter_that_is_reported(s
     assert 0 < terms.jitter == posterior.jitter < most
     mean = posterior.moments(Evaluation(), x.to(dtype)).mean
     torch.testing.assert_close(mean, targets.to(dtype), atol=1e-2 if dtype == torch.float32 else 1e-6, rtol=0)
-    assert condition(process, Evaluation().atoms(x.to(dtype)), targets.to(dtype), silent[:COUNT] + 0.1).jitter == 0
+    assert (
+        condition(process, Evaluation().atoms(x.to(dtype)), targets.to(dtype), silent[:COUNT] + 0.1).jitter
+        == 0
+    )
 
 
 def test_variances_are_never_negative(same):

@@ -228,7 +228,9 @@ def test_negative_counts_are_refused(counts):
 
 
 def test_hyperpriors_of_all_modules_are_counted():
-    kernel = ScaleKernel(RBFKernel(lengthscale_prior=GammaPrior(3.0, 6.0)), outputscale_prior=GammaPrior(2.0, 1.0))
+    kernel = ScaleKernel(
+        RBFKernel(lengthscale_prior=GammaPrior(3.0, 6.0)), outputscale_prior=GammaPrior(2.0, 1.0)
+    )
     other = RBFKernel(ard_num_dims=2, lengthscale_prior=NormalPrior(1.0, 0.5))
     kernel.base_kernel.lengthscale, kernel.outputscale = 0.7, 1.5
     other.lengthscale = torch.tensor([[0.5, 2.0]])

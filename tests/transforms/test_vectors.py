@@ -71,7 +71,9 @@ class TestRotation(ContinuousContract):
 
     def test_the_tangent_in_three_dimensions_is_the_cross_product(self):
         x = inputs(3)
-        crosses = torch.linalg.cross(torch.eye(3, dtype=torch.float64).expand(3, 3, 3), x[:, None].expand(3, 3, 3))
+        crosses = torch.linalg.cross(
+            torch.eye(3, dtype=torch.float64).expand(3, 3, 3), x[:, None].expand(3, 3, 3)
+        )
         torch.testing.assert_close(Rotation(3).tangent(x), crosses)
 
 
@@ -83,7 +85,9 @@ class TestLinearMaps(DiscreteContract):
 
     def test_maps_columns_not_rows(self):
         shear = torch.tensor([[1.0, 3.0], [0.0, 1.0]])
-        moved = LinearMaps(torch.stack([torch.eye(2), shear]))(torch.tensor([[1.0, 2.0]]), torch.ones(1, 1, 1))
+        moved = LinearMaps(torch.stack([torch.eye(2), shear]))(
+            torch.tensor([[1.0, 2.0]]), torch.ones(1, 1, 1)
+        )
         assert moved.tolist() == [[[7.0, 2.0]]]
 
     def test_isometric_is_found_out(self):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.orbits.closure import closure
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.images import AFFINE_START, ImageOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.transforms import (
     SignedPermutations,
@@ -29,7 +31,28 @@ OF_COLUMNS: dict[str, Callable[[int], SignedPermutations]] = {
     "permutation": coordinate_permutations,
     "sign": sign_changes,
 }
-OF_IMAGES: dict[str, Callable[[Sequence[int]], FiniteOrbit]] = {
+AFFINE_NAMES = {
+    "affine": ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", "shift_y"),
+    "rotation": ("angle",),
+    "scaling": ("log_scale_x", "log_scale_y"),
+    "shear": ("shear",),
+    "translation": ("shift_x", "shift_y"),
+}
+
+
+def image_orbit(parts: Sequence[str], image_shape: Sequence[int]) -> ImageOrbit:
+    """The learnable orbit of the named parts, which starts slightly off the identity, at the image's scale."""
+    names = [name for part in parts if part != "deformation" for name in AFFINE_NAMES[part]]
+    size = min(image_shape[-2:])
+    amplitude = size / 60 if "deformation" in parts else 0.0
+    start = {name: AFFINE_START[name] for name in names}
+    return ImageOrbit(image_shape, start, amplitude, smoothness=size / 6)
+
+
+OF_IMAGES: dict[str, Callable[[Sequence[int]], Orbit]] = {
+    **{name: partial(image_orbit, (name,)) for name in (*AFFINE_NAMES, "deformation")},
+    "affine+deformation": partial(image_orbit, ("affine", "deformation")),
+    "rotation+deformation": partial(image_orbit, ("rotation", "deformation")),
     "flip": lambda shape: FiniteOrbit(flips(shape)),
     "quarter_turn": lambda shape: FiniteOrbit(quarter_turns(shape)),
     "flip+quarter_turn": lambda shape: closure(flips(shape), quarter_turns(shape)),

@@ -1,22 +1,21 @@
-"""The model behind the regressors: standardised targets, rows of all observations, and the objective that is learned."""
+"""The model behind the regressors: standardised targets, rows of all observations, and their evidence."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_array
 from torch import Tensor, nn
 
 from orbitwise.estimators.replicates import Replicates, merge
-from orbitwise.estimators.validation import check_rows, check_variance
+from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference import exact
@@ -40,7 +39,7 @@ class EvidenceTerms(NamedTuple):
 
 
 class Extra(NamedTuple):
-    """A validated observation of another functional, in standardised units, with the mean square of its targets."""
+    """An observation of another functional in standardised units, with the mean square of its targets."""
 
     functional: Functional
     x: Tensor
@@ -51,7 +50,7 @@ class Extra(NamedTuple):
 
 @final
 class RegressionModel(nn.Module):
-    """y = scale·(L g) + shift + noise for merged rows, and observations of other functionals of the same f."""
+    """y = scale·(L g) + shift + noise for merged rows, and observations of other functionals of f."""
 
     def __init__(
         self,
@@ -73,15 +72,20 @@ class RegressionModel(nn.Module):
         self.weight = torch.from_numpy(replicates.weight)
         targets = (torch.from_numpy(replicates.y) - shift) / scale
         self.targets = torch.cat([targets, *(extra.targets for extra in extras)])
-        learned = [NOISE_START if noise is None else None, *(None if e.noise is not None else NOISE_START for e in extras)]
+        learned = [
+            NOISE_START if noise is None else None,
+            *(None if e.noise is not None else NOISE_START for e in extras),
+        ]
         self.fixed_noise = None if noise is None else noise / scale.square()
         self.raw_noise = nn.ParameterList(
-            nn.Parameter(torch.tensor(np.log(start or 1.0), dtype=torch.float64), requires_grad=start is not None)
+            nn.Parameter(
+                torch.tensor(np.log(start or 1.0), dtype=torch.float64), requires_grad=start is not None
+            )
             for start in learned
         )
 
     def noise(self) -> Tensor:
-        """The noise variance of one standardised target, as a vector of one entry (or one for each output, if fixed)."""
+        """The noise variance of one standardised target, in one entry (or one for each output, if fixed)."""
         if self.fixed_noise is not None:
             return self.fixed_noise
         return (self.raw_noise[0].exp() + NOISE_FLOOR).reshape(1)
@@ -96,7 +100,9 @@ class RegressionModel(nn.Module):
     def row_noise(self) -> Tensor:
         """The noise variance of every row."""
         extras = zip(self.extra_noise(), self.extras, strict=True)
-        return torch.cat([self.noise()[0] / self.weight, *(noise.expand(len(e.targets)) for noise, e in extras)])
+        return torch.cat(
+            [self.noise()[0] / self.weight, *(noise.expand(len(e.targets)) for noise, e in extras)]
+        )
 
     def extra_noise(self) -> list[Tensor]:
         """The noise variance of each observation of another functional, standardised."""
@@ -110,9 +116,10 @@ class RegressionModel(nn.Module):
         terms = exact.evidence(self.process, self.rows(), self.targets, self.row_noise())
         return terms.value + self._merged() + log_prior(self.process)
 
-    def evidence(self) -> EvidenceTerms:
+    @torch.no_grad()
+    def evidence(self, posterior: exact.ExactPosterior | None = None) -> EvidenceTerms:
         """The evidence of the targets as given: merging is undone, and standardising by its Jacobian."""
-        terms = exact.evidence(self.process, self.rows(), self.targets, self.row_noise())
+        terms = (self.posterior() if posterior is None else posterior).evidence()
         count = float(self.weight.sum()) + sum(len(extra.targets) for extra in self.extras)
         value = float(terms.value + self._merged()) - count * float(self.scale.log().sum())
         scatter = float(self._scatter().sum())
@@ -141,7 +148,7 @@ def prepare(
     noise: float | None,
     mean: str,
     normalize_y: bool,
-    one_sided: Literal["auto"] | bool,
+    one_sided: Any,
     observations: Sequence[Any],
 ) -> RegressionModel:
     """A model ready to be trained, from validated data and the arguments of an estimator."""
@@ -152,7 +159,9 @@ def prepare(
         atoms = functional.atoms(points)
     exact.refuse_drawn(atoms)
     if atoms.num_rows != len(points):
-        raise ValueError(f"invariance must make one row of each input; {type(functional).__name__} makes several.")
+        raise ValueError(
+            f"invariance must make one row of each input; {type(functional).__name__} makes several."
+        )
     total = _constant_part(atoms)
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     scale, shift = _standardisation(replicates, normalize_y, keeps_constants)
@@ -168,7 +177,9 @@ def prepare(
         raise ValueError(f"kernel does not take points of width {atoms.points.shape[-1]}: {error}") from error
     extras = [_extra(observation, x.shape[1], scale, shift) for observation in observations]
     if len(scale.unique()) > 1 and (noise is not None or any(extra.noise is not None for extra in extras)):
-        raise ValueError("A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one.")
+        raise ValueError(
+            "A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one."
+        )
     return RegressionModel(replicates, functional, process, noise, scale, shift, extras)
 
 
@@ -207,11 +218,15 @@ def _mean(mean: str, points: Tensor) -> Mean:
 
 
 def _extra(observation: Any, width: int, scale: Tensor, shift: Tensor) -> Extra:
-    if not isinstance(observation, tuple | list) or len(observation) != 4 or not isinstance(observation[0], Functional):
+    if (
+        not isinstance(observation, tuple | list)
+        or len(observation) != 4
+        or not isinstance(observation[0], Functional)
+    ):
         raise ValueError("An observation is (functional, inputs, targets, noise variance or None).")
     functional, inputs, targets, noise = observation
     x = check_rows(inputs, width, "The inputs of an observation")
-    y = torch.from_numpy(np.array(check_array(targets, dtype=np.float64, ensure_2d=False, allow_nd=True)))
+    y = torch.from_numpy(check_numbers(targets, "The targets of an observation", ensure_2d=False))
     if noise is not None:
         check_variance(noise, "The noise of an observation")
         noise = torch.tensor(float(noise), dtype=torch.float64) / scale[0] ** 2
@@ -219,8 +234,8 @@ def _extra(observation: Any, width: int, scale: Tensor, shift: Tensor) -> Extra:
     total = constant_part(functional, x)
     if y.numel() != len(total) * len(scale) or len(y) not in (len(x), len(total)):
         raise ValueError(
-            f"Inputs of shape {tuple(x.shape)} make {len(total)} rows of {type(functional).__name__}, each with "
-            f"{len(scale)} targets, but targets of shape {tuple(y.shape)} were given."
+            f"Inputs of shape {tuple(x.shape)} make {len(total)} rows of {type(functional).__name__}, "
+            f"each with {len(scale)} targets, but targets of shape {tuple(y.shape)} were given."
         )
     y = (y.reshape(len(total), len(scale)) - total[:, None] * shift) / scale
     return Extra(functional, x, y, noise, float(y.square().mean()) or 1.0)

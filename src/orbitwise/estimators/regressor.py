@@ -1,4 +1,4 @@
-"""InvariantGPRegressor: Gaussian-process regression with an invariance in the prior, for scikit-learn users."""
+"""InvariantGPRegressor: Gaussian-process regression with an invariance in the prior."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orbitwise.estimators.regression_model import Observation, RegressionModel, 
 from orbitwise.estimators.validation import check_inputs, check_training
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.training import maximize
+from orbitwise.inference.training import Training, maximize
 
 ROWS_AT_ONCE = 1024
 
@@ -31,12 +31,12 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g, for standardised targets if `normalize_y`; None takes a scaled RBF kernel that
-        starts at the scale of the data. Its hyperparameters are learned by the evidence, its priors and constraints
-        respected; `kernel` is not changed.
+        Kernel of the base process g, for standardised targets if `normalize_y`; None takes a scaled RBF
+        kernel that starts at the scale of the data. Its hyperparameters are learned by the evidence, its
+        priors and constraints respected; `kernel` is not changed.
     invariance : None, str, Orbit or Functional, default=None
-        What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip", "quarter_turn",
-        "flip+quarter_turn"), an orbit to average over, or any functional of g.
+        What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip",
+        "quarter_turn", "flip+quarter_turn"), an orbit to average over, or any functional of g.
     noise : float, default=None
         Noise variance in units of y squared; None learns it.
     mean : {"zero", "constant", "linear"}, default="zero"
@@ -61,6 +61,10 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     jitter_ : what the factorisation needed, usually 0.
     converged_, history_ : of the best start. posterior_ : the posterior of g.
     """
+
+    n_features_in_: int
+    _image_shape: Sequence[int] | None
+    _is_vector: bool
 
     def __init__(
         self,
@@ -96,21 +100,38 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     ) -> InvariantGPRegressor:
         """Learn kernel, noise and mean by the evidence of y.
 
-        A sample weight counts repetitions of its row. `observations` adds observations of other functionals of f, as
-        (functional, inputs, targets, noise variance or None to learn it): slopes, differences, averages. A functional of
-        several rows an input, such as `Gradient()`, takes targets [n, rows], or [n, rows, outputs].
+        A sample weight counts repetitions of its row. `observations` adds observations of other functionals
+        of f, as (functional, inputs, targets, noise variance or None to learn it): slopes, differences,
+        averages. A functional of several rows an input, such as `Gradient()`, takes targets [n, rows], or
+        [n, rows, outputs].
         """
         x, targets, weight = check_training(self, X, y, sample_weight)
         functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
         model = prepare(
-            x, targets, weight, functional, self.kernel, self.noise, self.mean, self.normalize_y, self.one_sided,
+            x,
+            targets,
+            weight,
+            functional,
+            self.kernel,
+            self.noise,
+            self.mean,
+            self.normalize_y,
+            self.one_sided,
             observations,
         )
         seed = int(check_random_state(self.random_state).randint(2**31))
         generator = torch.Generator().manual_seed(seed)
-        training = maximize(
-            model.objective, list(model.parameters()), self.max_iterations, self.num_restarts, generator=generator
-        )
+        if self.max_iterations == 0:
+            # The objective would only repeat the factorisation that conditioning needs.
+            training = Training(np.nan, False, "no iterations asked for")
+        else:
+            training = maximize(
+                model.objective,
+                list(model.parameters()),
+                self.max_iterations,
+                self.num_restarts,
+                generator=generator,
+            )
         self._store(model)
         self.converged_ = training.converged
         self.history_ = training.history
@@ -119,7 +140,7 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
     ) -> Any:
-        """The posterior mean of f, and its standard deviation or covariance; with `include_noise`, those of a new y."""
+        """The posterior mean of f and its deviation or covariance; with `include_noise`, those of a new y."""
         if return_std and return_cov:
             raise ValueError("At most one of return_std and return_cov can be asked for.")
         return self._predict(Evaluation(), X, return_std, return_cov, include_noise)
@@ -127,7 +148,7 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
     def predict_functional(
         self, functional: Functional, X: ArrayLike, return_std: bool = False, return_cov: bool = False
     ) -> Any:
-        """The posterior mean of another functional of f, say `Gradient()` for its slopes, and its deviation."""
+        """The posterior mean of another functional of f, say its slopes `Gradient()`, and its deviation."""
         return self._predict(functional, X, return_std, return_cov, include_noise=False)
 
     def sample_y(
@@ -148,9 +169,14 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         x = self._inputs(X, plain=functional.is_identity)
         with torch.no_grad():
             noise = self._scale.square() * (self._model.noise() if include_noise else 0.0)
-            parts = [self.posterior_.row_moments(block) for block in self._blocks(functional, x)]
+            blocks = self._blocks(functional, x)
             shift = constant_part(functional, x)[:, None] * self._shift
-            mean = self._column(torch.cat([part.mean for part in parts]) * self._scale + shift)
+            if return_std:
+                parts = [self.posterior_.row_moments(block) for block in blocks]
+                standardised = torch.cat([part.mean for part in parts])
+            else:
+                standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
+            mean = self._column(standardised * self._scale + shift)
             if return_cov:
                 spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
                 spread = spread[..., None] * self._scale.square()
@@ -162,13 +188,14 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         return mean
 
     def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
-        """The rows to predict, some at a time. Other functionals may belong to all of x, so they are lowered at once."""
+        """The rows to predict, some at a time; functionals that belong to all of x are lowered at once."""
         if functional.is_identity:
             yield from (self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
             return
         rows = (functional @ self.functional_).atoms(x)
-        for start in range(0, len(rows.points), ROWS_AT_ONCE):
-            yield rows.rows(slice(start, start + ROWS_AT_ONCE))
+        step = max(1, ROWS_AT_ONCE * len(rows.points) // rows.num_rows)
+        for start in range(0, len(rows.points), step):
+            yield rows.rows(slice(start, start + step))
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
@@ -184,8 +211,8 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
     def _store(self, model: RegressionModel) -> None:
         with torch.no_grad():
-            terms = model.evidence()
             self.posterior_ = model.posterior()
+            terms = model.evidence(self.posterior_)
         self._model = model
         self.kernel_ = model.process.kernel
         self.functional_ = model.functional

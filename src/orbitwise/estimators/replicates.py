@@ -1,6 +1,7 @@
-"""Rows of equal inputs, merged without loss: their mean, their weight and their scatter say all that a Gaussian needs.
+"""Rows of equal inputs, merged without loss: a Gaussian needs only their mean, weight and scatter.
 
-Π_i N(y_i; f, σ²)^{w_i} = N(ȳ; f, σ²/W) · exp(-S/2σ²) · (2πσ²)^{-(W-1)/2} · W^{-1/2}, with W = Σ w_i and S = Σ w_i (y_i - ȳ)².
+Π_i N(y_i; f, σ²)^{w_i} = N(ȳ; f, σ²/W) · exp(-S/2σ²) · (2πσ²)^{-(W-1)/2} · W^{-1/2},
+with W = Σ w_i and S = Σ w_i (y_i - ȳ)².
 So a weight counts repetitions, duplicated rows cost nothing, and the order of rows does not matter.
 """
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 
 class Replicates(NamedTuple):
-    """Distinct inputs in a fixed order, with the mean, the weight and the scatter of the targets seen there."""
+    """Distinct inputs in a fixed order, with mean, weight and scatter of the targets seen there."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -31,7 +32,6 @@ class Replicates(NamedTuple):
         extra = float((self.weight - 1).sum())
         constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(np.log(self.weight).sum()))
         return constant - 0.5 * outputs * extra * torch.log(noise) - 0.5 * float(self.scatter.sum()) / noise
-
 
     def without_noise(self) -> Replicates:
         """The same rows for noiseless targets: repeating one says nothing new, so it counts once."""
@@ -55,8 +55,12 @@ def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.flo
     # A fixed order of summation within equal inputs, so that the order of rows leaves no trace in rounding.
     order = np.lexsort((weight, *y.T, place))
     x, y, weight, place = x[order], y[order], weight[order], place[order]
-    total = np.bincount(place, weight, len(distinct))
-    columns = [np.bincount(place, weight * column, len(distinct)) / total for column in y.T]
-    mean = np.stack(columns, axis=1)
-    scatter = np.stack([np.bincount(place, weight * c, len(distinct)) for c in ((y - mean[place]) ** 2).T], axis=1)
-    return Replicates(distinct, mean, total, scatter)
+
+    def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Σ w over the rows of each input, for every column."""
+        columns = [np.bincount(place, weight * column, len(distinct)) for column in values.T]
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    total = sums(np.ones_like(y[:, :1]))
+    mean = sums(y) / total
+    return Replicates(distinct, mean, total[:, 0], sums((y - mean[place]) ** 2))

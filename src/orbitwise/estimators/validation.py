@@ -1,77 +1,99 @@
-"""What estimators accept: X as a matrix or as images, targets of one or several outputs, weights that count rows."""
+"""What estimators accept: a matrix or images, targets of one or several outputs, weights that count rows."""
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
 from orbitwise.estimators.names import is_of_images
 
 
 def flatten_images(estimator: Any, X: ArrayLike) -> tuple[ArrayLike, tuple[int, ...] | None]:
-    """X as a matrix, and the shape of one image when X came with image dimensions [n, h, w] or [n, c, h, w]."""
+    """X as a matrix, and the shape of one image when X came as images [n, h, w] or [n, c, h, w]."""
     is_array = isinstance(X, np.ndarray | torch.Tensor)
-    is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) in (2, 3)
-    shape = np.shape(X) if is_array or is_list else ()
+    is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(next(iter(X))) in (2, 3)
+    shape: tuple[int, ...] = np.shape(cast(Any, X)) if is_array or is_list else ()
     if len(shape) not in (3, 4):
         return X, None
     expects_images = is_of_images(estimator.invariance) or estimator.image_shape is not None
     if not expects_images:
         raise ValueError(
-            f"Found array with dim {len(shape)} and shape {tuple(shape)}: X must be [n_samples, n_features]. Images need an "
-            "invariance of images or image_shape=(height, width)."
+            f"Found array with dim {len(shape)} and shape {tuple(shape)}: X must be [n_samples, n_features]. "
+            "Images need an invariance of images or image_shape=(height, width)."
         )
     known = getattr(estimator, "_image_shape", None) or estimator.image_shape
     if known is not None and tuple(known) != tuple(shape[1:]):
-        raise ValueError(f"X has images of shape {tuple(shape[1:])}, but images of shape {tuple(known)} were announced.")
-    return np.asarray(X).reshape(shape[0], math.prod(shape[1:])), tuple(shape[1:])
+        raise ValueError(
+            f"X has images of shape {tuple(shape[1:])}, but images of shape {tuple(known)} were announced."
+        )
+    return np.asarray(X).reshape(len(np.asarray(X)), math.prod(shape[1:])), tuple(shape[1:])
 
 
 def check_training(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Validated inputs, targets [n, c] and weights; sets `n_features_in_`, names, the image shape and `_is_vector`."""
+    """Validated inputs, targets [n, c] and weights; sets `n_features_in_`, `_image_shape`, `_is_vector`."""
     _check_arguments(estimator)
     estimator._image_shape = None
     flat, shape = flatten_images(estimator, X)
     x, targets = validate_data(
-        estimator, flat, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=1
+        estimator,
+        cast(Any, flat),
+        cast(Any, y),
+        dtype=np.float64,
+        multi_output=True,
+        y_numeric=True,
+        ensure_min_samples=1,
     )
     estimator._image_shape = estimator.image_shape if shape is None else shape
     targets = np.asarray(targets, dtype=np.float64)
     estimator._is_vector = targets.ndim == 1
     weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    return x, targets.reshape(len(x), -1), weight
+    return cast(Any, x), targets.reshape(len(x), -1), weight
 
 
 def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tensor:
-    """Validated inputs of a fitted estimator; inputs of other functionals (`plain=False`) may be pairs [n, 2, d]."""
+    """Validated inputs of a fitted estimator; those of other functionals may be pairs [n, 2, d]."""
     if plain or np.shape(X)[1:] == estimator._image_shape:
         flat, _ = flatten_images(estimator, X)
-        return torch.from_numpy(np.array(validate_data(estimator, flat, dtype=np.float64, reset=False)))
+        return torch.from_numpy(
+            np.array(validate_data(estimator, cast(Any, flat), dtype=np.float64, reset=False))
+        )
     return check_rows(X, estimator.n_features_in_, "X")
 
 
 def check_rows(inputs: Any, width: int, name: str) -> torch.Tensor:
     """Finite inputs of a functional, [n, …, d] with d the width of the training inputs."""
-    x = check_array(inputs, dtype=np.float64, allow_nd=True, input_name=name)
+    x = check_numbers(inputs, name)
     if x.shape[-1] != width:
-        raise ValueError(f"{name} has shape {x.shape}, but inputs of width {width} are expected.")
-    return torch.from_numpy(np.array(x))
+        raise ValueError(f"{name}: shape {x.shape}, but inputs of width {width} are expected.")
+    return torch.from_numpy(x)
+
+
+def check_numbers(values: Any, name: str, ensure_2d: bool = True) -> NDArray[np.float64]:
+    """A copy of finite numbers of any number of dimensions, at least two unless said otherwise."""
+    array: Any = check_array(
+        values, dtype=cast(Any, np.float64), allow_nd=True, ensure_2d=ensure_2d, input_name=name
+    )
+    return np.array(array)
 
 
 def _check_arguments(estimator: Any) -> None:
     if not (estimator.kernel is None or isinstance(estimator.kernel, Kernel)):
-        raise TypeError(f"kernel must be a gpytorch.kernels.Kernel or None, not {type(estimator.kernel).__name__}.")
+        raise TypeError(
+            f"kernel must be a gpytorch.kernels.Kernel or None, not {type(estimator.kernel).__name__}."
+        )
     if estimator.kernel is not None and len(estimator.kernel.batch_shape):
-        raise ValueError(f"kernel must be one kernel, but has batch shape {tuple(estimator.kernel.batch_shape)}.")
+        raise ValueError(
+            f"kernel must be one kernel, but has batch shape {tuple(estimator.kernel.batch_shape)}."
+        )
     if estimator.noise is not None:
         check_variance(estimator.noise, "noise")
     for name in ("max_iterations", "num_restarts"):
@@ -83,5 +105,6 @@ def _check_arguments(estimator: Any) -> None:
 def check_variance(value: Any, name: str) -> None:
     """Raise a ValueError unless `value` is a finite number of at least 0."""
     if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}.")
-
+        raise ValueError(
+            f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
+        )

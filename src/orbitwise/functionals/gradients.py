@@ -59,6 +59,11 @@ class Gradients:
         """The functional times a number."""
         return replace(self, weights=self.weights * factor)
 
+    def combine(self, coefficients: Float[Tensor, "n k"]) -> Atoms:
+        """Σ_k c_ik of the rows (i, k): one slope for each point, along Σ_k c_ik v_isk."""
+        tangents = torch.einsum("nskd,nk->nsd", self.directions, coefficients)
+        return replace(exact_atoms(self.points, self.weights, tangents), symmetry=self.symmetry)
+
     def expand(self) -> Atoms:
         """The same rows as plain atoms: the slow form that the fast one is tested against."""
         num = self.num_directions

@@ -1,4 +1,4 @@
-"""From means of a one-hot regression to probabilities: a softmax whose scale leave-one-out has set (METHOD 5)."""
+"""From means of one-hot regression to probabilities: a softmax scaled by leave-one-out (METHOD 5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def cross_entropy(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"], scale
 
 
 def best_scale(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """The scale with the least cross entropy, between 0.01 and 10,000: convex in the scale, so ternary search finds it."""
+    """The scale from 0.01 to 10,000 with the least cross entropy: convex in it, so ternary search serves."""
     low, high = math.log(1e-2), math.log(1e4)
     for _ in range(60):
         first, second = low + (high - low) / 3, high - (high - low) / 3
@@ -29,7 +29,7 @@ def best_scale(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float
 def expected_calibration_error(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], num_bins: int = 15
 ) -> float:
-    """The mean gap between confidence and accuracy over bins of equal width, weighted by how many fall in each."""
+    """The mean gap of confidence and accuracy over bins of equal width, weighted by how many fall in each."""
     confidence, choice = probabilities.max(-1)
     right = (choice == labels).double()
     bins = (confidence * num_bins).long().clamp_max(num_bins - 1)

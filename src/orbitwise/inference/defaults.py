@@ -1,8 +1,8 @@
-"""Sensible starts: a kernel and a linear mean that know the scale of the inputs, so that training does not depend on it."""
+"""Sensible starts: a kernel and a linear mean that know the scale of the inputs."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from gpytorch.constraints import Positive
@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 @final
 class LinearTrend(Mean):
-    """b + wᵀ(x - centre)/spread, with the centre and spread of given points, so that w is of the size of the targets."""
+    """b + wᵀ(x - centre)/spread: w has the size of the targets, whatever the units of the points."""
+
+    centre: Tensor
+    spread: Tensor
 
     def __init__(self, points: Float[Tensor, "n d"]) -> None:
         super().__init__()
@@ -29,11 +32,12 @@ class LinearTrend(Mean):
 
 def log_positive(initial_value: float | None = None) -> Positive:
     """A positivity constraint by exponentials, so that parameters of any scale are learned equally fast."""
-    return Positive(transform=torch.exp, inv_transform=torch.log, initial_value=initial_value)
+    exp: Any = torch.exp
+    return Positive(transform=exp, inv_transform=torch.log, initial_value=initial_value)
 
 
 def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) -> Kernel:
-    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one for each coordinate."""
+    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one a coordinate."""
     num_lengthscales = points.shape[-1] if separate_lengthscales else None
     base = RBFKernel(ard_num_dims=num_lengthscales, lengthscale_constraint=log_positive())
     kernel = ScaleKernel(base, outputscale_constraint=log_positive()).to(points)

@@ -1,6 +1,6 @@
-"""Exact Gaussian-process inference from observations y = L g + ε of any functionals (METHOD 2; Lecture 2.3 and 2.6).
+"""Exact Gaussian-process inference from observations y = L g + ε of any functionals (METHOD 2; Lecture 2.3).
 
-log p(y) = -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) - ½ log|K+Σ| - (N/2) log 2π, with a fit and a complexity term; several outputs share K.
+log p(y) = -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) - ½ log|K+Σ| - (N/2) log 2π: fit, complexity and a constant. Outputs share K.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
 from orbitwise.inference.posterior import Posterior
 from orbitwise.process.moments import Moments
@@ -45,11 +46,7 @@ def evidence(
     lower, jitter = cholesky(process.covariance(rows) + torch.diag(noise))
     # L⁻¹(y - m)
     white = solve_lower(lower, targets - process.mean(rows)[:, None])
-    count, outputs = targets.shape
-    fit = -0.5 * white.square().sum()
-    complexity = -0.5 * outputs * log_determinant(lower)
-    constant = -0.5 * outputs * count * math.log(2 * math.pi)
-    return Evidence(fit + complexity + constant, fit, complexity, constant, jitter)
+    return _terms(white.square().sum(), lower, targets, jitter)
 
 
 def condition(
@@ -67,8 +64,8 @@ def decompose(
 ) -> Float[Tensor, " n"]:
     """log p(y_n | y_1, …, y_{n-1}) for every row: the evidence as a sum of predictions (LIM eq. 5).
 
-    The Cholesky factor holds it all: L⁻¹(y-m) are the standardised one-step-ahead residuals, diag(L) their deviations.
-    Sums over chunks of rows are the chunks' log p(y_c | y_1, …, y_{c-1}).
+    The Cholesky factor holds it all: L⁻¹(y-m) are the standardised one-step-ahead residuals, diag(L) their
+    deviations. Sums over chunks of rows are the chunks' log p(y_c | y_1, …, y_{c-1}).
     """
     _check(rows, targets, noise)
     lower, _ = cholesky(process.covariance(rows) + torch.diag(noise))
@@ -115,19 +112,45 @@ class ExactPosterior(Posterior):
         variance = (self.process.variance(rows) - solve_lower(self.lower, cross).square().sum(0)).clamp_min(0)
         return Moments(mean, variance, mean.square() + variance[:, None])
 
+    def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
+        """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g): no solve, and one row a point."""
+        mean = self.process.mean(rows)[:, None]
+        blocks = as_blocks(self.rows)
+        for block, weights in zip(
+            blocks, self.weights.split([each.num_rows for each in blocks]), strict=True
+        ):
+            if isinstance(block, Gradients):
+                slopes = [block.combine(column.reshape(len(block.points), -1)) for column in weights.T]
+                mean = mean + torch.stack(
+                    [self.process.covariance(rows, each).sum(-1) for each in slopes], dim=-1
+                )
+            else:
+                mean = mean + self.process.covariance(rows, block) @ weights
+        return mean
+
+    def evidence(self) -> Evidence:
+        """The log marginal likelihood of the targets, from the factor that is there already."""
+        residual = self.targets - self.process.mean(self.rows)[:, None]
+        # (y-m)ᵀ(K+Σ)⁻¹(y-m) = (y-m)ᵀα
+        return _terms((residual * self.weights).sum(), self.lower, self.targets, self.jitter)
+
     def covariance(self, rows: Rows) -> Float[Tensor, "n n"]:
         """The posterior covariance of rows."""
         white = solve_lower(self.lower, self.process.covariance(self.rows, rows))
         return self.process.covariance(rows) - white.mT @ white
 
-    def sample(self, rows: Rows, num_samples: int, generator: torch.Generator | None = None) -> Float[Tensor, "n c q"]:
+    def sample(
+        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c q"]:
         """Joint posterior draws of rows, for every output."""
-        mean = self.row_moments(rows).mean
+        mean = self.row_mean(rows)
         covariance = self.covariance(rows)
-        return torch.stack([_draws(column[:, None], covariance, num_samples, generator) for column in mean.T], dim=1)
+        return torch.stack(
+            [_draws(column[:, None], covariance, num_samples, generator) for column in mean.T], dim=1
+        )
 
     def leave_one_out(self) -> LeaveOneOut:
-        """Each target predicted from all others, in closed form: residual α_n / [K⁻¹]_nn, variance 1 / [K⁻¹]_nn."""
+        """Each target predicted from all others: residual α_n / [K⁻¹]_nn, variance 1 / [K⁻¹]_nn."""
         identity = torch.eye(len(self.lower), dtype=self.lower.dtype, device=self.lower.device)
         variance = solve_lower(self.lower, identity).square().sum(0).reciprocal()
         residual = self.weights * variance[:, None]
@@ -144,11 +167,20 @@ def refuse_drawn(rows: Rows) -> None:
         )
 
 
+def _terms(square: Tensor, lower: Tensor, targets: Tensor, jitter: float) -> Evidence:
+    count, outputs = targets.shape
+    fit = -0.5 * square
+    complexity = -0.5 * outputs * log_determinant(lower)
+    constant = -0.5 * outputs * count * math.log(2 * math.pi)
+    return Evidence(fit + complexity + constant, fit, complexity, constant, jitter)
+
+
 def _draws(mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
-    # The square root by eigenvalues serves singular covariances too (equal points, symmetric points). Eigenvalues that
-    # rounding cannot tell from zero are zero: their roots would part the values at symmetric points by √eps.
+    # The square root by eigenvalues serves singular covariances too (equal points, symmetric points).
+    # Eigenvalues at rounding level are zero: the eigenvectors of λ carry errors of eps/λ, which part the
+    # values at symmetric points by eps/√λ.
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-    floor = len(values) * torch.finfo(values.dtype).eps * values[-1]
+    floor = torch.finfo(values.dtype).eps ** 0.75 * values[-1]
     values = torch.where(values > floor, values, 0)
     place = covariance.device if generator is None else generator.device
     white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)

@@ -18,10 +18,10 @@ class Factor(NamedTuple):
 
 
 def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
-    """Factorise a covariance matrix, adding to its diagonal only as much as needed, ten times more at each try.
+    """Factorise a covariance matrix, adding to its diagonal only as much as needed, tenfold at each try.
 
-    The first try adds nothing; the next adds n·eps of the mean diagonal. A matrix that is not finite, or that needs more than
-    a tenth of its diagonal, raises a ValueError.
+    The first try adds nothing; the next adds n·eps of the mean diagonal. A matrix that is not finite, or that
+    needs more than a tenth of its diagonal, raises a ValueError.
     """
     lower, info = torch.linalg.cholesky_ex(matrix)
     if not bool(info.any()) and bool(lower.isfinite().all()):
@@ -40,17 +40,21 @@ def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
             return Factor(lower, jitter)
         relative *= 10
     raise ValueError(
-        "The covariance matrix is far from positive definite. Rows drawn at random cannot be factorised (freeze the orbit); "
-        "otherwise the kernel is not positive definite."
+        "The covariance matrix is far from positive definite. Rows drawn at random cannot be factorised "
+        "(freeze the orbit); otherwise the kernel is not positive definite."
     )
 
 
-def solve_lower(lower: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+def solve_lower(
+    lower: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n c"]
+) -> Float[Tensor, "*batch n c"]:
     """L⁻¹ B."""
     return torch.linalg.solve_triangular(lower, right, upper=False)
 
 
-def solve_factored(lower: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+def solve_factored(
+    lower: Float[Tensor, "*batch n n"], right: Float[Tensor, "*batch n c"]
+) -> Float[Tensor, "*batch n c"]:
     """(L Lᵀ)⁻¹ B."""
     return torch.cholesky_solve(right, lower)
 

@@ -1,7 +1,8 @@
-"""Polishing: one pass over all data sets q to its optimum for a Gaussian likelihood, and tells bound and leave-one-out.
+"""Polishing: one pass over all data gives the best q for Gaussian noise, its bound, and leave-one-out.
 
-With A = [a_1, …, a_N] from frozen rows and noise σ²: P = I + AAᵀ/σ², m = P⁻¹Ay/σ²; the collapsed bound is
-log N(y | 0, AᵀA + σ²I) - ½ Σ log(1 + r_n/σ²) for each output (METHOD 3 and 5). Many inducing points are cheap here.
+With A = [a_1, …, a_N] from frozen rows and noise σ²: P = I + AAᵀ/σ², m = P⁻¹Ay/σ²; the collapsed bound is log
+N(y | 0, AᵀA + σ²I) - ½ Σ log(1 + r_n/σ²) for each output (METHOD 3 and 5). Many inducing points are cheap
+here.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
-from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.projection import (
+    EstimatedProcess,
+    Estimates,
+    Inducing,
+    inducing_factor,
+    inducing_rows,
+    lower_rows,
+)
 from orbitwise.inference.whitened import Whitened
-from orbitwise.functionals.points import Evaluation
 from orbitwise.process.process import Process
+
+COLUMNS_AT_ONCE = 8192
 
 
 class LeaveOneOutMeans(NamedTuple):
@@ -30,55 +40,68 @@ class LeaveOneOutMeans(NamedTuple):
 
 @final
 class Statistics:
-    """What a Gaussian likelihood needs of all data, whatever its noise: A, AAᵀ, Ay and the residual variances r."""
+    """What Gaussian noise of any size needs of all data: A, AAᵀ, A(y-m) and the residual variances r.
+
+    `offset` holds the prior means m of the rows, zero where left out.
+    """
 
     def __init__(
         self,
         columns: Float[Tensor, "u n"],
         residual: Float[Tensor, " n"],
         targets: Float[Tensor, "n c"],
+        offset: Float[Tensor, " n"] | None = None,
     ) -> None:
         self.columns, self.residual, self.targets = columns, residual, targets
+        self.offset = torch.zeros_like(residual) if offset is None else offset
+        self.centred = targets - self.offset[:, None]
         self.gram = columns @ columns.mT
-        self.product = columns @ targets
+        self.product = columns @ self.centred
 
     def precision(self, noise: float | Tensor) -> Float[Tensor, "u u"]:
         """P = I + AAᵀ/σ²."""
-        precision = self.gram / noise
+        precision = self.gram / self._checked(noise)
         precision.diagonal().add_(1)
         return precision
 
-    def optimum(self, noise: float) -> Whitened:
+    def optimum(self, noise: float | Tensor) -> Whitened:
         """The best q(v) for this noise variance."""
-        return Whitened(self.precision(noise), self.product / noise)
+        return Whitened(self.precision(noise), self.product / self._checked(noise))
 
     def bound(self, noise: float | Tensor, tight: bool = True) -> Float[Tensor, ""]:
         """The collapsed bound, summed over outputs."""
+        noise = self._checked(noise)
         lower = cholesky(self.precision(noise)).lower
         count, outputs = self.targets.shape
         # yᵀ(Q+σ²I)⁻¹y = (|y|² - |R⁻¹Ay|²/σ²)/σ²,  log|Q+σ²I| = N log σ² + log|P|
-        fit = (self.targets.square().sum() - solve_lower(lower, self.product).square().sum() / noise) / noise
-        determinant = count * torch.log(torch.as_tensor(noise)) + log_determinant(lower)
+        fit = (self.centred.square().sum() - solve_lower(lower, self.product).square().sum() / noise) / noise
+        determinant = count * noise.log() + log_determinant(lower)
         slack = torch.log1p(self.residual / noise) if tight else self.residual / noise
         each = determinant + count * math.log(2 * math.pi) + slack.sum()
         return -0.5 * (fit + outputs * each)
 
-    def leave_one_out(self, noise: float) -> LeaveOneOutMeans:
+    def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
         """μ₋ₙ = y - (y-μ)/(1-h), with leverage h = aᵀS a/σ² and variance σ²h/(1-h) + r (METHOD 5)."""
+        noise = self._checked(noise)
         lower = cholesky(self.precision(noise)).lower
         mean = self.columns.mT @ solve_factored(lower, self.product) / noise
-        remaining = torch.cat(
-            [1 - solve_lower(lower, part).square().sum(0) / noise for part in self.columns.split(8192, dim=1)]
-        )
+        parts = self.columns.split(COLUMNS_AT_ONCE, dim=1)
+        remaining = torch.cat([1 - solve_lower(lower, part).square().sum(0) / noise for part in parts])
         remaining = remaining.clamp_min(1e-12)
-        held_out = self.targets - (self.targets - mean) / remaining[:, None]
+        held_out = self.targets - (self.centred - mean) / remaining[:, None]
         return LeaveOneOutMeans(held_out, noise * (1 - remaining) / remaining + self.residual)
+
+    def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
+        value = torch.as_tensor(noise, dtype=torch.float64, device=self.columns.device)
+        if value.numel() != 1 or not bool(value > 0):
+            raise ValueError(f"The noise is one positive variance for all outputs, not {noise!r}.")
+        return value.reshape(())
 
 
 def gather(
-    process: Process,
+    process: Process | EstimatedProcess,
     functional: Functional,
-    inducing: Float[Tensor, "u d"],
+    inducing: Inducing,
     x: Float[Tensor, "n d"],
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
@@ -87,14 +110,23 @@ def gather(
     """One pass over all rows, taken as drawn once; returns the statistics and the factor of K_uu."""
     with torch.no_grad():
         lower = inducing_factor(process, inducing)
-        points = Evaluation().lower(inducing.to(x.dtype))
-        columns = torch.empty(len(inducing), len(x), dtype=torch.float64, device=x.device)
-        variances = []
+        columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
+        variances, offsets = [], []
         for start in range(0, len(x), rows_at_once):
-            atoms = functional.atoms(x[start : start + rows_at_once], generator).frozen()
-            columns[:, start : start + rows_at_once] = process.covariance(points, atoms).double()
-            variances.append(process.variance(atoms).double())
-        for start in range(0, len(x), 16384):
-            columns[:, start : start + 16384] = solve_lower(lower, columns[:, start : start + 16384])
+            part = slice(start, start + rows_at_once)
+            rows = lower_rows(process, functional, inducing, x[part], generator)
+            if isinstance(rows, Estimates):
+                columns[:, part] = rows.cross.sum(1).mT.double()
+                variance, offset = rows.variance, None if rows.mean is None else rows.mean.sum(1)
+            else:
+                rows = rows.frozen() if isinstance(rows, Atoms) else rows
+                points = inducing_rows(inducing, rows.points.dtype)
+                columns[:, part] = process.covariance(points, rows).double()  # pyright: ignore
+                variance, offset = process.variance(rows), process.mean(rows)  # pyright: ignore
+            variances.append(variance.double())
+            offsets.append(torch.zeros_like(variances[-1]) if offset is None else offset.double())
+        for start in range(0, len(x), 2 * COLUMNS_AT_ONCE):
+            part = slice(start, start + 2 * COLUMNS_AT_ONCE)
+            columns[:, part] = solve_lower(lower, columns[:, part])
         residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
-    return Statistics(columns, residual, targets.double()), lower
+    return Statistics(columns, residual, targets.double(), torch.cat(offsets)), lower

@@ -15,7 +15,5 @@ class Posterior(ABC):
     """A Gaussian posterior over g, asked through functionals."""
 
     @abstractmethod
-    def moments(
-        self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
-    ) -> Moments:
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
         """The posterior moments of L_x g for every row of x."""

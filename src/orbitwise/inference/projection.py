@@ -1,31 +1,82 @@
-"""Rows projected onto inducing variables u = g(Z): a_n = L⁻¹ k_u(x_n), by groups of draws (METHOD 3 and 4).
+"""Rows projected onto inducing variables u: a_n = L⁻¹ k_u(x_n), by groups of draws (METHOD 3 and 4).
 
-Linear terms use the sum of the groups, quadratic terms only the pairs of groups that `orbitwise.process.unbiased` allows, so
-every moment is unbiased whether rows are exact or drawn.
+u is g(Z), or any exact rows of g, say f(Z) on a finite orbit. Linear terms use the sum of the groups,
+quadratic terms only the pairs of groups that `orbitwise.process.unbiased` allows, so every moment is unbiased
+whether rows are exact or drawn. Rows may also come as `Estimates` from a process that is no functional of g
+(LIM 6).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, final
 
 import torch
+from gpytorch.module import Module
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
+Inducing = Float[Tensor, "u d"] | Atoms
+"""Points Z, for u = g(Z), or exact rows, for u = L g."""
+
+
+class Estimates(NamedTuple):
+    """Estimates of k_fu by independent groups, whose sum is unbiased, of k_f(x, x), and of means by groups.
+
+    Each group estimates the same, its share being one over the number of groups. `is_exact` says that nothing
+    was drawn; there is then one group.
+    """
+
+    cross: Float[Tensor, "n g u"]
+    variance: Float[Tensor, " n"]
+    mean: Float[Tensor, "n g"] | None = None
+    is_exact: bool = False
+
+    @property
+    def is_drawn(self) -> bool:
+        return not self.is_exact
+
+
+AnyRows = Block | Estimates
+
+
+@final
+class RowsNotFiniteError(ValueError):
+    """The orbit, or another functional, gave points or weights that are NaN or infinite."""
+
+
+@final
+class EstimatedProcess(Module):
+    """Any process f whose covariances can be estimated without bias (LIM 6), in place of functionals of g.
+
+    `source` is a module with two methods: `inducing_covariance(inducing [u d]) -> [u u]`, exact, and
+    `estimates(x [n d], inducing [u d], generator) -> Estimates`. Its parameters are learned.
+    """
+
+    def __init__(self, source: nn.Module) -> None:
+        super().__init__()
+        for name in ("inducing_covariance", "estimates"):
+            if not callable(getattr(source, name, None)):
+                raise TypeError(f"{type(source).__name__} has no method {name}; see EstimatedProcess.")
+        self.source = source
+
 
 class Projection(NamedTuple):
-    """Whitened covariances of rows with u, by groups, the factors of pairs of groups, and the prior variance."""
+    """Whitened covariances of rows with u by groups, factors of pairs of groups, prior variance and means."""
 
     columns: Float[Tensor, "n g u"]
     factors: Float[Tensor, "g g"]
     variance: Float[Tensor, " n"]
+    offset: Float[Tensor, "n g"]
 
     @property
     def total(self) -> Float[Tensor, "n u"]:
@@ -43,49 +94,133 @@ class Projection(NamedTuple):
 
 
 class ProjectedMoments(NamedTuple):
-    """The mean of f_n, its mean square under q(v) alone, and the residual variance r_n that q does not reach."""
+    """Mean, mean square and variance of f_n under q(v) alone, and the variance r_n that q does not reach."""
 
     mean: Float[Tensor, "n c"]
     mean_square: Float[Tensor, "n c"]
+    spread: Float[Tensor, "n c"]
     residual: Float[Tensor, " n"]
 
 
-def inducing_factor(process: Process, inducing: Float[Tensor, "u d"]) -> Float[Tensor, "u u"]:
+def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Atoms:
+    """The rows that u observes, in a precision."""
+    if isinstance(inducing, Tensor):
+        return Evaluation().lower(inducing.to(dtype))
+    if not isinstance(inducing, Atoms) or inducing.is_drawn:
+        raise ValueError(
+            "Inducing variables must be exact rows of g: those of a drawn orbit change with every draw. "
+            "Take points of g, or all elements of a finite orbit."
+        )
+    tangents = None if inducing.tangents is None else inducing.tangents.to(dtype)
+    weights = inducing.weights.to(dtype)
+    return replace(inducing, points=inducing.points.to(dtype), weights=weights, tangents=tangents)
+
+
+def inducing_factor(process: Process | EstimatedProcess, inducing: Inducing) -> Float[Tensor, "u u"]:
     """The Cholesky factor of K_uu, in double precision."""
-    return cholesky(process.covariance(Evaluation().lower(inducing.double()))).lower
+    if isinstance(process, EstimatedProcess):
+        return cholesky(process.source.inducing_covariance(_points(inducing)).double()).lower  # pyright: ignore
+    return cholesky(process.covariance(inducing_rows(inducing))).lower
+
+
+def check_rows(rows: AnyRows) -> None:
+    """Raise a RowsNotFiniteError when a functional gave points, weights or estimates that are not finite."""
+    parts = (
+        [rows.cross, rows.variance[:, None]] if isinstance(rows, Estimates) else [rows.points, rows.weights]
+    )
+    bad = torch.stack([~part.isfinite().flatten(1).all(1) for part in parts]).any(0)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise RowsNotFiniteError(
+            f"The orbit gave NaN or infinite points, weights or estimates for {int(bad.sum())} of {len(bad)} "
+            f"inputs, the first of them row {first} of its batch. Check transform and bounds on that input."
+        )
+
+
+def lower_rows(
+    process: Process | EstimatedProcess,
+    functional: Functional,
+    inducing: Inducing,
+    x: Tensor,
+    generator: torch.Generator | None = None,
+) -> AnyRows:
+    """Rows to project: the functional's, or the estimates of a process that has no functionals."""
+    if isinstance(process, EstimatedProcess):
+        return process.source.estimates(x, _points(inducing), generator)  # pyright: ignore
+    return functional.atoms(x, generator)
 
 
 def project(
-    process: Process,
-    inducing: Float[Tensor, "u d"],
+    process: Process | EstimatedProcess,
+    inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    atoms: Atoms,
+    rows: AnyRows,
     method: Method = "halves",
 ) -> Projection:
     """Project rows; kernel products keep the precision of the points, the solve is in double precision."""
-    factors = pair_factors(atoms, method)
-    points = Evaluation().lower(inducing.to(atoms.points.dtype))
-    if factors.has_diagonal:
-        # Every draw is a group of its own: a solve for each draw.
-        parts, between = [atoms.take(torch.tensor([s])) for s in range(atoms.num_atoms)], factors.matrix()
+    if isinstance(rows, Estimates):
+        return _project_estimates(lower, rows)
+    if isinstance(process, EstimatedProcess):
+        raise ValueError("An estimated process has no functionals of g; project its own estimates.")
+    points = inducing_rows(inducing, rows.points.dtype)
+    if not rows.is_drawn:
+        parts, factors = [rows], rows.points.new_ones(1, 1)
+        variance = process.variance(rows)
+    elif isinstance(rows, Gradients):
+        raise ValueError("Gradient takes exact values only; freeze the orbit.")
     else:
-        members = [torch.nonzero(atoms.draw == g).flatten() for g in range(len(atoms.groups) + 1)]
-        present = [g for g, index in enumerate(members) if len(index)]
-        parts, between = [atoms.take(members[g]) for g in present], factors.between[present][:, present]
-    covariances = torch.stack([process.covariance(points, part) for part in parts], dim=-1).double()
-    # a = L⁻¹ k_u, one column for each row and group
-    columns = solve_lower(lower, covariances.flatten(1)).unflatten(1, covariances.shape[1:]).permute(1, 2, 0)
-    variance = unbiased_variance(process.kernel, atoms, method).double()
-    return Projection(columns, between.double(), variance)
+        parts, factors = _independent_parts(rows, method)
+        variance = unbiased_variance(process.kernel, rows, method)
+    cross = torch.stack([process.covariance(points, part) for part in parts], dim=-1)
+    offset = torch.stack([process.mean(part) for part in parts], dim=-1)
+    return Projection(_whiten(lower, cross), factors.double(), variance.double(), offset.double())
 
 
-def projected_moments(projection: Projection, q: Whitened) -> ProjectedMoments:
-    """Unbiased moments of a_nᵀv under q(v)."""
+def projected_moments(projection: Projection, q: Whitened | WhitenedFactor) -> ProjectedMoments:
+    """Unbiased moments of m_n + a_nᵀv under q(v)."""
     rows, groups, _ = projection.columns.shape
-    means = projection.columns @ q.mean
+    means = projection.columns @ q.mean + projection.offset[..., None]
     spread = q.spread(projection.columns).unflatten(-2, (rows, groups))
     # μ² + aᵀS a, both by allowed pairs of groups
     square = projection.quadratic(means.permute(2, 0, 1)[..., None]).T
     variance = projection.quadratic(spread)
-    variance = variance[:, None] if q.is_shared else variance.T
-    return ProjectedMoments(means.sum(1), square + variance, projection.residual)
+    variance = variance[:, None].expand_as(square) if q.is_shared else variance.T
+    return ProjectedMoments(means.sum(1), square + variance, variance, projection.residual)
+
+
+def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tensor]:
+    """The parts of drawn rows that may meet in pairs, and the factors of these pairs."""
+    factors = pair_factors(atoms, method)
+    if factors.has_diagonal:
+        # Every draw is a group of its own: a solve for each draw.
+        return [atoms.take(torch.tensor([s])) for s in range(atoms.num_atoms)], factors.matrix()
+    members = [torch.nonzero(atoms.draw == g).flatten() for g in range(len(atoms.groups) + 1)]
+    present = [g for g, index in enumerate(members) if len(index)]
+    return [atoms.take(members[g]) for g in present], factors.between[present][:, present]
+
+
+def _project_estimates(lower: Tensor, rows: Estimates) -> Projection:
+    count, groups, _ = rows.cross.shape
+    if (rows.is_exact and groups != 1) or (rows.is_drawn and groups < 2):
+        raise ValueError(
+            "Unbiased squares need estimates by at least two independent groups, or by one exact group, "
+            f"not by {groups}."
+        )
+    factors = lower.new_ones(1, 1)
+    if rows.is_drawn:
+        # pairs of different groups, G/(G-1) each
+        factors = (1 - torch.eye(groups).to(lower)) * groups / (groups - 1)
+    offset = lower.new_zeros(count, groups) if rows.mean is None else rows.mean.double()
+    return Projection(_whiten(lower, rows.cross.permute(2, 0, 1)), factors, rows.variance.double(), offset)
+
+
+def _whiten(lower: Tensor, cross: Float[Tensor, "u n g"]) -> Float[Tensor, "n g u"]:
+    # a = L⁻¹ k_u, one column for each row and group
+    flat = solve_lower(lower, cross.double().flatten(1))
+    return flat.unflatten(1, cross.shape[1:]).permute(1, 2, 0)
+
+
+def _points(inducing: Inducing) -> Tensor:
+    if not isinstance(inducing, Tensor):
+        raise ValueError("An estimated process has no functionals of g: its inducing variables are points.")
+    return inducing

@@ -1,76 +1,70 @@
-"""Training of the stochastic bound: natural-gradient steps for q, Adam for kernel, orbit, likelihood and inducing points.
+"""Training of the stochastic bound: natural-gradient steps for q, Adam for everything else.
 
-q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite) is taken back to the
-last good state with halved rates; the smoothed bound decides convergence; Ctrl-C keeps what was learned.
+q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite or
+collapses) is taken back to the best state so far with halved rates; the smoothed bound decides convergence;
+Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own procedure (LIM
+4.4), for comparison.
 """
 
 from __future__ import annotations
 
-import copy
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Literal, NamedTuple, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.descent import Descent, Group, Snapshot
+from orbitwise.inference.projection import (
+    AnyRows,
+    EstimatedProcess,
+    Estimates,
+    Inducing,
+    RowsNotFiniteError,
+    check_rows,
+    inducing_factor,
+    lower_rows,
+)
+from orbitwise.inference.schedule import Batches, History, Rates
 from orbitwise.inference.training import log_prior
-from orbitwise.inference.variational import BoundTerms, Memory, bound_terms
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn
+from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.recognition import Recognition
 from orbitwise.process.process import Process
-from orbitwise.process.unbiased import Method
+from orbitwise.process.unbiased import Method, pair_factors
+
+__all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
 
 MAX_BACK_OFFS = 12
 SNAPSHOT_EVERY = 25
+COLLAPSE = 10.0
+"""A bound that falls below the best by this many times its size, or nats a target, has collapsed."""
 
 
-@dataclass(frozen=True)
-class Rates:
-    """How fast things move. `natural` None takes a rate whose memory spans a few times as many rows as inducing points."""
+class BoundEstimate(NamedTuple):
+    """The bound on all data, averaged over fresh draws, and the standard error of that average."""
 
-    kernel: float = 0.03
-    orbit: float = 0.05
-    inducing: float = 0.0
-    natural: float | None = None
-    decay_from: float = 0.6
-
-    def at(self, progress: float) -> float:
-        """The factor of all Adam rates: 1, then a half cosine to nearly 0."""
-        if progress <= self.decay_from:
-            return 1.0
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - self.decay_from) / (1 - self.decay_from)))) + 1e-3
-
-
-@dataclass
-class History:
-    """One entry for every step."""
-
-    bound: list[float] = field(default_factory=list)
-    smoothed: list[float] = field(default_factory=list)
-    back_offs: int = 0
-
-    def add(self, bound: float, keep: float = 0.97) -> None:
-        last = self.smoothed[-1] if self.smoothed else bound
-        self.bound.append(bound)
-        self.smoothed.append(keep * last + (1 - keep) * bound)
-
-    def has_settled(self, window: int, tolerance: float) -> bool:
-        """Whether the smoothed bound gained less than `tolerance` over the last window."""
-        return len(self.smoothed) > 2 * window and self.smoothed[-1] - self.smoothed[-1 - window] < tolerance
+    mean: float
+    standard_error: float
 
 
 @final
 class StochasticTrainer:
-    """Everything that moves during training; `run` takes steps, and may be called again."""
+    """Everything that moves during training; `run` takes steps, and may be called again.
+
+    `tilt` says where the Pólya-Gamma tilts come from: remembered for each datum, or from a recognition
+    network. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
+    """
 
     def __init__(
         self,
-        process: Process,
+        process: Process | EstimatedProcess,
         functional: Functional,
         likelihood: Likelihood,
         x: Float[Tensor, "N d"],
@@ -81,24 +75,44 @@ class StochasticTrainer:
         rates: Rates | None = None,
         method: Method = "halves",
         tight: bool = True,
+        tilt: Literal["remembered", "recognition"] = "remembered",
+        q_update: Literal["natural", "adam"] = "natural",
+        inducing_functional: Functional | None = None,
     ) -> None:
         self.process, self.functional, self.likelihood = process, functional, likelihood
         self.x, self.targets = x, targets.double()
         self.generator = generator
-        self.batch_size = min(batch_size, len(x))
+        batches = Batches(len(x), batch_size, generator, x.device)
+        self.batch_size, self.next_batch = batches.size, batches.next
         self.rates = Rates() if rates is None else rates
         self.method: Method = method
-        self.tight = tight
+        self.tight, self.q_update = tight, q_update
+        self.inducing_functional = inducing_functional
+        self.recognition = None
+        _check_options(tilt, q_update, likelihood)
+        if tilt == "recognition":
+            self.recognition = Recognition(x, targets.shape[1], generator)
         self.history = History()
         self.memory = Memory(len(x), targets.shape[1], x.device)
         self.replace_inducing(inducing)
+        self._check_data()
 
     def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
-        """Other inducing points, say more of them: q starts again from the prior and is warmed up by `run`."""
+        """Other inducing points, say more: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
-        outputs = self.targets.shape[1]
-        self.q = Whitened.prior(len(inducing), outputs, self.likelihood.shares_curvature, self.x.device)
-        self.order = torch.empty(0, dtype=torch.long, device=self.x.device)
+        with torch.no_grad():
+            rows = self.inducing_rows()
+        size = rows.num_rows if isinstance(rows, Atoms) else len(rows)
+        start = Whitened.prior if self.q_update == "natural" else WhitenedFactor
+        self.q = start(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
+        self.age = 0
+
+    def inducing_rows(self) -> Inducing:
+        """What u observes: the points, or the rows of the inducing functional at them."""
+        if self.inducing_functional is None:
+            return self.inducing
+        rows = self.inducing_functional.atoms(self.inducing)
+        return rows if isinstance(rows, Atoms) else rows.expand()
 
     def run(
         self,
@@ -107,116 +121,176 @@ class StochasticTrainer:
         callback: Callable[[int, float], None] | None = None,
         tolerance: float | None = None,
     ) -> bool:
-        """Take steps; q alone moves during `warm_up`. Returns whether the smoothed bound settled (or all steps ran)."""
-        groups = [
-            {"params": _learnable([self.process, self.likelihood]), "rate": self.rates.kernel},
-            {"params": _learnable([self.functional]), "rate": self.rates.orbit},
-            {"params": [self.inducing] if self.inducing.requires_grad else [], "rate": self.rates.inducing},
-        ]
-        groups = [group for group in groups if group["params"]]
-        optimizer = torch.optim.Adam([{**group, "lr": group["rate"]} for group in groups]) if groups else None
-        factor = 1.0
-        saved = self._snapshot()
+        """Take steps; q alone moves during `warm_up`. Returns whether the bound settled (or all ran)."""
+        self.history.start()
+        try:
+            return self._run(num_steps, warm_up, callback, tolerance)
+        except KeyboardInterrupt:
+            self.history.interrupted = True
+            return False
+
+    def _run(
+        self,
+        num_steps: int,
+        warm_up: int,
+        callback: Callable[[int, float], None] | None,
+        tolerance: float | None,
+    ) -> bool:
+        descent = self._descent()
+        (best, best_q), best_bound = self._snapshot(), -math.inf
+        factor, failures, moved = 1.0, 0, False
         for step in range(num_steps):
+            warming, evaluated = step < warm_up, False
             try:
-                for group in optimizer.param_groups if optimizer is not None else ():
-                    group["lr"] = group["rate"] * factor * self.rates.at(step / num_steps)
-                bound = self._step(optimizer if step >= warm_up else None, factor, step)
-            except KeyboardInterrupt:
-                return False
-            except (ValueError, torch.linalg.LinAlgError) as error:
-                self.history.back_offs += 1
-                factor *= 0.5
-                self._restore(saved)
-                if self.history.back_offs > MAX_BACK_OFFS:
-                    raise ValueError(f"The bound kept exploding after {MAX_BACK_OFFS} back-offs: {error}") from error
+                index = self.next_batch()
+                terms, bound = self._evaluate(index, descent.moves(warming))
+                if moved and self._has_collapsed(bound):
+                    raise ValueError(f"the bound fell to {bound:.6g}")
+                evaluated = True
+                if descent.moves(warming):
+                    rate = factor * self.rates.at(step / num_steps)
+                    descent.step(self._loss(index, terms), rate, warming)
+                self._learn(index, terms, factor)
+            except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore
+                best.restore()
+                self.q = best_q
+                if isinstance(error, RowsNotFiniteError) or not (moved or evaluated):
+                    raise  # no step is to blame, so smaller ones do not help
+                factor, failures, moved = factor * 0.5, failures + 1, False
+                self.history.back_off(str(error))
+                descent.restart()
+                if failures > MAX_BACK_OFFS:
+                    message = f"The bound kept exploding; stopped at the best state so far. Last: {error}"
+                    warnings.warn(message, RuntimeWarning, stacklevel=3)
+                    return False
                 continue
+            moved = True
             self.history.add(bound)
             if callback is not None:
                 callback(step, bound)
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
-                saved = self._snapshot()
+                if self.history.smoothed[-1] > best_bound:
+                    (best, best_q), best_bound = self._snapshot(), self.history.smoothed[-1]
                 if tolerance is not None and self.history.has_settled(100, tolerance):
                     return True
         return tolerance is None
 
-    def bound_on(self, index: Tensor) -> BoundTerms:
+    def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:
         """The bound's terms on a batch of rows, drawn afresh."""
-        residual, tilt = self.memory.recall(index)
-        lower = inducing_factor(self.process, self.inducing)
-        atoms = self.functional.atoms(self.x[index], self.generator)
+        return self._terms(index, self._rows(index))
+
+    def estimate(self, num_repeats: int = 4) -> BoundEstimate:
+        """The bound on all data with q as it is, from fresh draws; an error needs two repeats or more."""
+        everything = torch.arange(len(self.x), device=self.x.device)
+        values = []
+        with torch.no_grad():
+            for _ in range(num_repeats):
+                data = [self.bound_on(index).data for index in everything.split(self.batch_size)]
+                values.append(torch.stack(data).sum() - self.q.divergence())
+        total = torch.stack(values)
+        error = float(total.std() / num_repeats**0.5) if num_repeats > 1 else math.nan
+        return BoundEstimate(float(total.mean()), error)
+
+    def _rows(self, index: Tensor) -> AnyRows:
+        return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
+
+    def _terms(self, index: Tensor, rows: AnyRows) -> BoundTerms:
+        inducing, targets = self.inducing_rows(), self.targets[index]
+        # Exact rows find their own best slack and tilt.
+        residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
+        if not self.tight:
+            residual = targets.new_zeros(len(index))
+        if self.recognition is not None:
+            tilt = self.recognition(self.x[index], targets)
+        lower = inducing_factor(self.process, inducing)
         return bound_terms(
-            self.process,
-            self.likelihood,
-            self.q,
-            self.inducing,
-            lower,
-            atoms,
-            self.targets[index],
-            residual if self.tight else torch.zeros_like(residual),
-            tilt,
-            self.method,
+            self.process, self.likelihood, self.q, inducing, lower, rows, targets, residual, tilt, self.method
         )
 
-    def _step(self, optimizer: torch.optim.Optimizer | None, factor: float, step: int) -> float:
-        index = self._next_batch()
-        scale = len(self.x) / len(index)
-        with torch.set_grad_enabled(optimizer is not None):
-            terms = self.bound_on(index)
-            loss = -(scale * terms.data + log_prior(self.process)) / len(self.x)
-            bound = float(scale * terms.data.detach() - self.q.divergence())
+    def _evaluate(self, index: Tensor, with_gradients: bool) -> tuple[BoundTerms, float]:
+        with torch.set_grad_enabled(with_gradients):
+            rows = self._rows(index)
+            terms = self._terms(index, rows)
+        with torch.no_grad():
+            bound = float(len(self.x) / len(index) * terms.data - self.q.divergence())
         if not math.isfinite(bound):
+            check_rows(rows)
             raise ValueError("the bound is not finite")
-        if optimizer is not None:
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            _check_gradients(optimizer)
-            optimizer.step()
+        return terms, bound
+
+    def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
+        # KL[q(v) ‖ N(0, I)] knows nothing of kernel and orbit: v is whitened.
+        divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
+        bound = len(self.x) / len(index) * terms.data - divergence + log_prior(self.process)
+        return -bound / len(self.x)
+
+    def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
+        """Step q along its natural gradient, and remember."""
+        scale = len(self.x) / len(index)
         with torch.no_grad():
-            rate = self._natural_rate(step) * factor
-            quadratic = terms.quadratic
-            columns = terms.projection.total.detach()
-            curvature, slope = scale * quadratic.curvature.detach(), scale * quadratic.slope.detach()
-            self.q = self.q.step(columns, curvature, slope, rate)
-            self.memory.learn(index, terms.moments)
-        return bound
+            if isinstance(self.q, Whitened):
+                quadratic = terms.quadratic.concave(terms.moments.mean)
+                # -½λ(m + aᵀv)² + η(m + aᵀv) has the slope η - λm in aᵀv
+                slope = quadratic.slope - quadratic.curvature * terms.projection.offset.sum(1, keepdim=True)
+                columns, groups = terms.projection.total, terms.projection.columns.shape[1]
+                everything = scale == 1 and groups == 1
+                rate = self.rates.natural_at(
+                    self.age, columns.shape, everything, self.likelihood.is_quadratic
+                )
+                self.q = self.q.step(columns, scale * quadratic.curvature, scale * slope, factor * rate)
+            self.memory.learn(index, terms)
+        self.age += 1
 
-    def _natural_rate(self, step: int) -> float:
-        if self.rates.natural is not None:
-            return self.rates.natural
-        span = 4 * len(self.inducing)
-        settled = 1.0 if self.batch_size == len(self.x) else min(0.5, max(0.005, self.batch_size / span))
-        # the first steps average all batches seen so far
-        return max(settled, 1 / (step + 1))
+    def _has_collapsed(self, bound: float) -> bool:
+        best = self.history.best
+        return math.isfinite(best) and bound < best - COLLAPSE * max(abs(best), self.targets.numel())
 
-    def _next_batch(self) -> Tensor:
-        if self.batch_size == len(self.x):
-            return torch.arange(len(self.x), device=self.x.device)
-        if len(self.order) < self.batch_size:
-            place = self.generator.device
-            self.order = torch.randperm(len(self.x), generator=self.generator, device=place).to(self.x.device)
-        index, self.order = self.order[: self.batch_size], self.order[self.batch_size :]
-        return index
+    def _descent(self) -> Descent:
+        rates = self.rates
+        network = [each for each in (self.recognition, self.q) if isinstance(each, nn.Module)]
+        moving = [each for each in (self.functional, self.inducing_functional) if each is not None]
+        return Descent(
+            [
+                Group(_parameters([self.process, self.likelihood]), rates.kernel),
+                Group(_parameters(moving), rates.orbit),
+                Group([self.inducing], rates.inducing),
+                Group(_parameters(network), rates.variational, waits=False),
+            ]
+        )
 
-    def _snapshot(self) -> tuple[list[dict[str, Any]], Tensor, Whitened]:
-        modules = (self.process, self.functional, self.likelihood)
-        states = [copy.deepcopy(module.state_dict()) for module in modules]
-        return states, self.inducing.detach().clone(), self.q
+    def _snapshot(self) -> tuple[Snapshot, Whitened | WhitenedFactor]:
+        parts = (self.process, self.functional, self.likelihood, self.inducing_functional)
+        modules = [each for each in (*parts, self.recognition, self.q) if isinstance(each, nn.Module)]
+        return Snapshot(modules, [self.inducing]), self.q
 
-    def _restore(self, saved: tuple[list[dict[str, Any]], Tensor, Whitened]) -> None:
-        states, inducing, self.q = saved
-        for module, state in zip((self.process, self.functional, self.likelihood), states, strict=True):
-            module.load_state_dict(state)
+    def _check_data(self) -> None:
+        count = len(self.x)
+        if len(self.targets) != count or not bool(self.targets.isfinite().all()):
+            raise ValueError(f"{count} inputs need {count} rows of finite targets, one column an output.")
+        probe = torch.Generator(self.generator.device).manual_seed(0)
         with torch.no_grad():
-            self.inducing.copy_(inducing)
+            some = self.x[: self.batch_size]
+            rows = lower_rows(self.process, self.functional, self.inducing, some, probe)
+        check_rows(rows)
+        if isinstance(rows, Atoms) and rows.is_drawn:
+            pair_factors(rows, self.method)  # refuses a single draw
+        if rows.is_drawn:
+            check_drawn(self.likelihood)
+        height = rows.variance.shape[0] if isinstance(rows, Estimates) else rows.num_rows
+        if height != len(some):
+            raise ValueError(
+                f"The functional gives {height} rows for {len(some)} inputs; give one row an input."
+            )
 
 
-def _learnable(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
-    return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+def _parameters(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    return [parameter for module in modules for parameter in module.parameters()]
 
 
-def _check_gradients(optimizer: torch.optim.Optimizer) -> None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
-                raise ValueError("a gradient is not finite")
+def _check_options(tilt: str, q_update: str, likelihood: Likelihood) -> None:
+    if tilt not in ("remembered", "recognition"):
+        raise ValueError(f"tilt must be 'remembered' or 'recognition', not {tilt!r}.")
+    if q_update not in ("natural", "adam"):
+        raise ValueError(f"q_update must be 'natural' or 'adam', not {q_update!r}.")
+    if tilt == "recognition" and not likelihood.needs_tilt:
+        raise ValueError(f"{type(likelihood).__name__} has no tilts to recognise; leave tilt out.")

@@ -1,7 +1,8 @@
 """Training by L-BFGS: a deterministic objective of a module's parameters, with restarts and a history.
 
-scipy's L-BFGS-B works on one flat vector of doubles. Where the objective fails, the line search is shown the slope of the
-last accepted point turned upwards, so it backs off; an infinite value would end it there (its interpolation gives NaN).
+scipy's L-BFGS-B works on one flat vector of doubles. Where the objective fails, the line search is shown the
+slope of the last accepted point turned upwards, so it backs off; an infinite value would end it there, for
+its interpolation then gives NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Training:
-    """The best objective found, whether it converged, and the objective after every iteration of the best start."""
+    """The best objective, whether it converged, the history of that start, and the best of each start."""
 
     value: float
     converged: bool
@@ -39,12 +40,12 @@ def maximize(
 ) -> Training:
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
-    The first start is where the parameters are; each restart adds normal noise of standard deviation `spread`. An
+    The first start is where the parameters are; each restart adds normal noise of deviation `spread`. An
     interruption (Ctrl-C) keeps the best point so far.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
-            f"max_iterations={max_iterations} and num_restarts={num_restarts} are counts: they must be at least 0."
+            f"max_iterations={max_iterations} and num_restarts={num_restarts} must be at least 0."
         )
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if not parameters or max_iterations == 0:
@@ -57,7 +58,9 @@ def maximize(
     starts, interrupted = [], False
     for start in range(1 + num_restarts):
         noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
-        outcome, point, interrupted = _run(objective, parameters, origin + spread * noise, max_iterations, callback)
+        outcome, point, interrupted = _run(
+            objective, parameters, origin + spread * noise, max_iterations, callback
+        )
         starts.append(outcome.value)
         if outcome.value > best.value or start == 0:
             best, best_point = outcome, point
@@ -114,7 +117,7 @@ def _run(
         try:
             value = objective()
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-        except (ValueError, torch.linalg.LinAlgError) as error:
+        except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
             failure = str(error)
             return refused(point)
         flat = np.concatenate(
@@ -125,7 +128,10 @@ def _run(
         )
         value = value.detach()
         if not np.isfinite(float(value)) or not np.isfinite(flat).all():
-            failure = f"it is {float(value)} there, or its gradient is not finite. Check the scale of inputs and targets."
+            failure = (
+                f"it is {float(value)} there, or its gradient is not finite. "
+                "Check the scale of inputs and targets."
+            )
             return refused(point)
         latest = _Visit(point.copy(), -float(value), -flat)
         accepted = latest if accepted is None else accepted

@@ -1,7 +1,8 @@
-"""Stochastic variational inference with inducing variables in g, for any likelihood whose bound is quadratic in f.
+"""Stochastic variational inference with inducing variables, for any likelihood.
 
-L = (N/B) Σ_batch [E_q log p(y_n | a_nᵀv) - ½ Σ_c log(1 + λ_nc r_n)] - KL[q(v) ‖ N(0, I)] (METHOD 3). The logarithm is replaced
-by its tangent at a remembered slack, so that drawn rows keep the bound valid and unbiased; slack 0 is the plain bound.
+L = (N/B) Σ_batch [E_q log p(y_n | a_nᵀv) - ½ Σ_c log(1 + λ_nc r_n)] - KL[q(v) ‖ N(0, I)] (METHOD 3). The
+logarithm is replaced by its tangent at a remembered slack, so that drawn rows keep the bound valid and
+unbiased; slack 0 is the plain bound, the only one for likelihoods that are not quadratic.
 """
 
 from __future__ import annotations
@@ -16,33 +17,45 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.projection import (
+    AnyRows,
+    EstimatedProcess,
+    Inducing,
     ProjectedMoments,
     Projection,
     inducing_factor,
+    lower_rows,
     project,
     projected_moments,
 )
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.moments import Moments
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method
 
+TILT_ROUNDS = 4
+
 
 class BoundTerms(NamedTuple):
-    """The bound on a batch, and what a natural-gradient step and the memory need of it."""
+    """The bound on a batch, and what a natural-gradient step and the memory need of it.
+
+    `square` estimates the E[f²] that the best tilt is the root of.
+    """
 
     data: Float[Tensor, ""]
     projection: Projection
     moments: ProjectedMoments
     quadratic: Quadratic
+    square: Float[Tensor, "n c"]
 
 
 @final
 class Memory:
-    """What earlier visits told of each datum: residual variances and tilts, never computed from the current draws."""
+    """What earlier visits told of each datum: residual variances and tilts, never from the current draws."""
 
-    def __init__(self, count: int, outputs: int, device: torch.device | None = None, keep: float = 0.5) -> None:
+    def __init__(
+        self, count: int, outputs: int, device: torch.device | None = None, keep: float = 0.5
+    ) -> None:
         self.residual = torch.zeros(count, dtype=torch.float64, device=device)
         self.square = torch.ones(count, outputs, dtype=torch.float64, device=device)
         self.seen = torch.zeros(count, dtype=torch.bool, device=device)
@@ -57,11 +70,11 @@ class Memory:
         square = torch.where(seen[:, None], self.square[index], self.typical_square)
         return residual, square.sqrt()
 
-    def learn(self, index: Int[Tensor, " n"], moments: ProjectedMoments) -> None:
+    def learn(self, index: Int[Tensor, " n"], terms: BoundTerms) -> None:
         """Average the new estimates into memory; estimates may be negative, memories may not."""
         with torch.no_grad():
-            residual = moments.residual.clamp_min(0)
-            square = (moments.mean_square + moments.residual[:, None]).clamp_min(1e-6)
+            residual = terms.moments.residual.clamp_min(0)
+            square = terms.square.clamp_min(1e-6)
             keep = torch.where(self.seen[index], self.keep, 0.0).to(residual)
             self.residual[index] = keep * self.residual[index] + (1 - keep) * residual
             self.square[index] = keep[:, None] * self.square[index] + (1 - keep[:, None]) * square
@@ -71,38 +84,54 @@ class Memory:
 
 
 def bound_terms(
-    process: Process,
+    process: Process | EstimatedProcess,
     likelihood: Likelihood,
-    q: Whitened,
-    inducing: Float[Tensor, "u d"],
+    q: Whitened | WhitenedFactor,
+    inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    atoms: Atoms,
+    rows: AnyRows,
     targets: Float[Tensor, "n c"],
-    slack_residual: Float[Tensor, " n"],
+    slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
     method: Method = "halves",
 ) -> BoundTerms:
-    """The data term Σ_n of the bound for a batch of rows, to be scaled by N/B."""
-    projection = project(process, inducing, lower, atoms, method)
+    """The data term Σ_n of the bound for a batch of rows, to be scaled by N/B.
+
+    Slack and tilt must not come from drawn rows themselves; exact rows find their own best ones where none
+    are given.
+    """
+    needs_tilt = likelihood.needs_tilt
+    if rows.is_drawn:
+        check_drawn(likelihood)
+        if slack_residual is None or (needs_tilt and tilt is None):
+            raise ValueError("Drawn rows need a slack and a tilt that were not computed from them.")
+    projection = project(process, inducing, lower, rows, method)
     moments = projected_moments(projection, q)
-    quadratic = likelihood.quadratic(targets, tilt if likelihood.needs_tilt else None)
-    expected = quadratic.expectation(Moments(moments.mean, moments.residual, moments.mean_square)).sum(-1)
-    # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the remembered slack c = λ·r
-    slack = (quadratic.curvature * slack_residual[:, None]).detach()
-    excess = (quadratic.curvature * moments.residual[:, None] - slack) / (1 + slack)
-    data = (expected - 0.5 * (torch.log1p(slack) + excess).sum(-1)).sum()
-    return BoundTerms(data, projection, moments, quadratic)
+    residual = moments.residual[:, None]
+    slack_residual = moments.residual.clamp_min(0) if slack_residual is None else slack_residual
+    slack_residual = slack_residual.detach()[:, None] * (1.0 if likelihood.is_quadratic else 0.0)
+    if needs_tilt and tilt is None:
+        tilt = _best_tilt(likelihood, targets, moments, slack_residual)
+    full = Moments(moments.mean, moments.spread + residual, moments.mean_square + residual)
+    quadratic = likelihood.expansion(full, targets, tilt if needs_tilt else None)
+    # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the slack c, in place of -½ λr
+    slack = quadratic.curvature.detach() * slack_residual
+    excess = quadratic.curvature * residual
+    gain = 0.5 * (excess - torch.log1p(slack) - (excess - slack) / (1 + slack))
+    data = (quadratic.expectation(full) + gain).sum()
+    square = (moments.mean_square + residual / (1 + slack)).detach()
+    return BoundTerms(data, projection, moments, quadratic, square)
 
 
 @final
 class SparsePosterior(Posterior):
-    """g given y through q(u): moments of any functional; drawn functionals are averaged over the draws they make."""
+    """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
 
     def __init__(
         self,
-        process: Process,
-        inducing: Float[Tensor, "u d"],
-        q: Whitened,
+        process: Process | EstimatedProcess,
+        inducing: Inducing,
+        q: Whitened | WhitenedFactor,
         lower: Float[Tensor, "u u"] | None = None,
     ) -> None:
         self.process = process
@@ -112,12 +141,37 @@ class SparsePosterior(Posterior):
             self.lower = inducing_factor(process, inducing) if lower is None else lower
 
     def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(functional.atoms(x, generator))
+        return self.row_moments(lower_rows(self.process, functional, self.inducing, x, generator))
 
-    def row_moments(self, atoms: Atoms) -> Moments:
-        """Moments of rows taken as they are: the variance is biased upwards by O(1/S) and never negative (METHOD 4)."""
-        projection = project(self.process, self.inducing, self.lower, atoms.frozen())
+    def row_moments(self, rows: AnyRows) -> Moments:
+        """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
+        rows = rows.frozen() if isinstance(rows, Atoms) else rows
+        projection = project(self.process, self.inducing, self.lower, rows)
+        # Estimates by groups are taken as they are, too: all pairs of groups.
+        projection = projection._replace(factors=torch.ones_like(projection.factors))
         moments = projected_moments(projection, self.q)
-        spread = moments.mean_square - moments.mean.square()
-        variance = (spread + moments.residual[:, None].clamp_min(0)).clamp_min(0)
+        variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
+
+
+def check_drawn(likelihood: Likelihood) -> None:
+    """Raise a ValueError with the reason when a likelihood cannot take rows drawn at random."""
+    if not likelihood.is_quadratic:
+        raise ValueError(
+            f"{type(likelihood).__name__} takes exact or frozen rows only: its expected log-likelihood is "
+            "not quadratic in f, so estimates from drawn rows are biased. Freeze the orbit, "
+            "orbit.freeze(num_nodes), or use Gaussian, Bernoulli or Dirichlet."
+        )
+
+
+def _best_tilt(
+    likelihood: Likelihood, targets: Tensor, moments: ProjectedMoments, slack_residual: Tensor
+) -> Float[Tensor, "n c"]:
+    """c² = E_q[f²] + r/(1 + λ(c) r): the best tilt of exact rows, by rounds that each raise the bound."""
+    with torch.no_grad():
+        reach, residual = moments.mean_square, moments.residual[:, None]
+        tilt = (reach + residual).clamp_min(0).sqrt()
+        for _ in range(TILT_ROUNDS):
+            slack = likelihood.quadratic(targets, tilt).curvature * slack_residual
+            tilt = (reach + residual / (1 + slack)).clamp_min(0).sqrt()
+    return tilt

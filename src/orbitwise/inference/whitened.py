@@ -1,6 +1,7 @@
-"""The variational Gaussian q(v) over whitened inducing variables u = L v, held by its natural parameters.
+"""The variational Gaussian q(v) over whitened inducing variables u = L v, in two forms.
 
-Precision P = S⁻¹ and shift h = S⁻¹m. One precision serves all outputs where the likelihood allows, else there is one each.
+Natural: precision P = S⁻¹ and shift h = S⁻¹m, for natural-gradient steps. Factor: mean m and S = C Cᵀ, for
+Adam, as in LIM. One covariance serves all outputs where the likelihood allows, else there is one each.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
 
@@ -48,18 +49,65 @@ class Whitened:
         return 0.5 * (each.sum() * (outputs if self.is_shared else 1) + self.mean.square().sum())
 
     def spread(self, columns: Float[Tensor, "*batch u"]) -> Float[Tensor, "*c k u"]:
-        """R⁻¹a for every column a, with R Rᵀ = P: inner products of them are aᵀS a′. Batch dimensions are flattened."""
+        """R⁻¹a of every column a, with R Rᵀ = P: inner products are aᵀS a′. Batches are flattened."""
         flat = columns.flatten(0, -2)
         return torch.linalg.solve_triangular(self.lower, flat.T, upper=False).mT
 
     def step(
-        self, columns: Float[Tensor, "n u"], curvature: Float[Tensor, "n c"], slope: Float[Tensor, "n c"], rate: float
+        self,
+        columns: Float[Tensor, "n u"],
+        curvature: Float[Tensor, "n c"],
+        slope: Float[Tensor, "n c"],
+        rate: float,
     ) -> Whitened:
         """Natural-gradient step: P ← (1-ρ)P + ρ(I + Σ λ a aᵀ), h ← (1-ρ)h + ρ Σ η a."""
         identity = torch.eye(columns.shape[-1], dtype=columns.dtype, device=columns.device)
         if self.is_shared:
             target = identity + (columns * curvature[:, :1]).T @ columns
         else:
-            target = identity + torch.einsum("nu,nc,nw->cuw", columns, curvature, columns)
+            # One output at a time: λ a for all of them would hold n·u·c numbers.
+            target = torch.stack([identity + (columns * each[:, None]).T @ columns for each in curvature.T])
         shift = columns.T @ slope
         return Whitened((1 - rate) * self.precision + rate * target, (1 - rate) * self.shift + rate * shift)
+
+
+@final
+class WhitenedFactor(nn.Module):
+    """q(v) = N(m, C Cᵀ) with mean [u, c] and lower factor [u, u] or [c, u, u] as parameters."""
+
+    def __init__(self, size: int, outputs: int, shared: bool, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(size, outputs, dtype=torch.float64, device=device))
+        # below the diagonal C itself, on it log C: zeros are the prior
+        raw = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.raw = nn.Parameter(raw if shared else raw.repeat(outputs, 1, 1))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether one factor serves all outputs."""
+        return self.raw.dim() == 2
+
+    @property
+    def factor(self) -> Float[Tensor, "*c u u"]:
+        """C."""
+        return self.raw.tril(-1) + torch.diag_embed(self.raw.diagonal(dim1=-1, dim2=-2).exp())
+
+    def divergence(self) -> Float[Tensor, ""]:
+        """KL[q(v) ‖ N(0, I)] = ½(|C|² + mᵀm - M) - log|C|, summed over outputs."""
+        size, outputs = self.mean.shape
+        logs = self.raw.diagonal(dim1=-1, dim2=-2)
+        each = self.factor.square().sum((-1, -2)) - size - 2 * logs.sum(-1)
+        return 0.5 * (each.sum() * (outputs if self.is_shared else 1) + self.mean.square().sum())
+
+    def spread(self, columns: Float[Tensor, "*batch u"]) -> Float[Tensor, "*c k u"]:
+        """Cᵀa of every column a: inner products are aᵀS a′. Batches are flattened."""
+        return columns.flatten(0, -2) @ self.factor
+
+    def natural(self) -> Whitened:
+        """The same Gaussian by its natural parameters."""
+        with torch.no_grad():
+            precision = torch.cholesky_inverse(self.factor)
+            shift = torch.einsum("...uw,wc->...uc", precision, self.mean)
+            if not self.is_shared:
+                shift = shift.diagonal(dim1=0, dim2=2)
+            return Whitened(precision, shift.contiguous())

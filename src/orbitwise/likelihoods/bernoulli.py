@@ -1,7 +1,7 @@
 """The logistic likelihood through its Pólya-Gamma bound, for one output or for the sticks of several classes.
 
-log σ(yf) ≥ yf/2 - θ(c)f²/2 + θ(c)c²/2 - log 2cosh(c/2) with θ(c) = tanh(c/2)/(2c), for any c ≥ 0 (METHOD 6; corrects LIM
-eq. 22 and 23). It touches at f = ±c, so the best c is √E[f²].
+log σ(yf) ≥ yf/2 - θ(c)f²/2 + θ(c)c²/2 - log 2cosh(c/2) with θ(c) = tanh(c/2)/(2c), for any c ≥ 0 (METHOD 6;
+corrects LIM eq. 22 and 23). It touches at f = ±c, so the best c is √E[f²].
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from typing import final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.process.moments import Moments
 
 
 @final
@@ -22,7 +24,9 @@ class Bernoulli(Likelihood):
 
     needs_tilt = True
 
-    def quadratic(self, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None) -> Quadratic:
+    def expansion(
+        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
+    ) -> Quadratic:
         if tilt is None:
             raise ValueError("The Pólya-Gamma bound needs a tilt c for every target.")
         seen = targets.abs()
@@ -40,9 +44,9 @@ def polya_gamma_mean(tilt: Tensor) -> Tensor:
 
 
 def stick_breaking_targets(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
-    """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, nothing (0) after it."""
+    """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, 0 (nothing) after."""
     stick = torch.arange(num_classes - 1, device=labels.device)
-    return ((stick == labels[:, None]).double() - (stick < labels[:, None]).double()).double()
+    return (stick == labels[:, None]).double() - (stick < labels[:, None]).double()
 
 
 def stick_breaking_probabilities(sticks: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n k"]:
@@ -52,7 +56,9 @@ def stick_breaking_probabilities(sticks: Float[Tensor, "*batch n c"]) -> Float[T
     return torch.cat([before * sticks, left[..., -1:]], dim=-1)
 
 
-def logistic_mean(mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], num_nodes: int = 32) -> Float[Tensor, "n c"]:
+def logistic_mean(
+    mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], num_nodes: int = 32
+) -> Float[Tensor, "n c"]:
     """E[σ(f)] for Gaussian f, by Gauss-Hermite quadrature."""
     nodes, weights = hermite(num_nodes, mean)
     return (torch.sigmoid(mean[..., None] + variance.sqrt()[..., None] * nodes) * weights).sum(-1)
@@ -60,7 +66,5 @@ def logistic_mean(mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], nu
 
 def hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the standard normal density."""
-    import numpy as np
-
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     return like.new_tensor(nodes), like.new_tensor(weights / math.sqrt(2 * math.pi))

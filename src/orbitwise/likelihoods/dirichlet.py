@@ -1,7 +1,8 @@
-"""The Dirichlet likelihood of Milios et al. 2018: class labels as Gaussian observations of log-concentrations.
+"""The Dirichlet likelihood of Milios et al. 2018: labels as Gaussian observations of log-concentrations.
 
-A label of class k makes α_k = 1 + α_ε and α_j = α_ε for the others; log of a Gamma variable is matched by a Gaussian with
-variance s² = log(1 + 1/α) and mean log α - s²/2. Regression on those targets, then probabilities by a softmax of samples.
+A label of class k makes α_k = 1 + α_ε and α_j = α_ε for the others; log of a Gamma variable is matched by a
+Gaussian with variance s² = log(1 + 1/α) and mean log α - s²/2. Regression on those targets, then
+probabilities by a softmax of samples.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from orbitwise.likelihoods.gaussian import gaussian_quadratic
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.process.moments import Moments
 
 
 @final
@@ -26,13 +28,17 @@ class Dirichlet(Likelihood):
             raise ValueError(f"alpha must be positive, not {alpha!r}.")
         self.alpha = alpha
 
-    def observations(self, targets: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
+    def observations(
+        self, targets: Float[Tensor, "n c"]
+    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
         """The Gaussian targets and their noise variances."""
         concentration = targets + self.alpha
         noise = torch.log1p(concentration.reciprocal())
         return concentration.log() - 0.5 * noise, noise
 
-    def quadratic(self, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None) -> Quadratic:
+    def expansion(
+        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
+    ) -> Quadratic:
         return gaussian_quadratic(*self.observations(targets))
 
 
@@ -42,8 +48,12 @@ def one_hot(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]
 
 
 def softmax_mean(
-    mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], generator: torch.Generator, num_samples: int = 256
+    mean: Float[Tensor, "n c"],
+    variance: Float[Tensor, "n c"],
+    generator: torch.Generator,
+    num_samples: int = 256,
 ) -> Float[Tensor, "n c"]:
     """E[softmax(f)] for Gaussian f with independent outputs, by sampling."""
-    noise = torch.randn(num_samples, *mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
+    shape, place = (num_samples, *mean.shape), generator.device
+    noise = torch.randn(shape, generator=generator, device=place, dtype=mean.dtype)
     return torch.softmax(mean + variance.sqrt() * noise.to(mean.device), dim=-1).mean(0)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.process.moments import Moments
 
 NOISE_FLOOR = 1e-8
 
@@ -34,7 +35,9 @@ class Gaussian(Likelihood):
         """σ²: one entry, or one for each output."""
         return self.raw_noise.exp() + NOISE_FLOOR
 
-    def quadratic(self, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None) -> Quadratic:
+    def expansion(
+        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
+    ) -> Quadratic:
         return gaussian_quadratic(targets, self.noise.to(targets).expand_as(targets))
 
 

@@ -1,28 +1,36 @@
 """Learnable bounds of a transform's parameters: α = centre + half-width·ε, with ε between -1 and 1.
 
-Half-widths stay positive, and below a limit where there is one (an angle beyond π adds nothing). A zero half-width has a flat
-gradient, so learnable ones start slightly off the identity.
+Half-widths stay positive, and below a limit where there is one (an angle beyond π adds nothing). A zero
+half-width has a flat gradient, so learnable ones start slightly off the identity.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 Interval = tuple[float, float]
+MARGIN = 1e-3
 
 
 @final
 class Bounds(nn.Module):
     """Lower and upper bounds of named parameters.
 
-    `start` gives (lower, upper) or a symmetric bound for each name; a name left out stays at the identity. `learnable` names
-    the bounds that move (all given ones by default), `two_sided` those whose centre moves too.
+    `start` gives (lower, upper) or a symmetric bound for each name; a name left out stays at the identity.
+    `learnable` names the bounds that move (all given ones by default), `two_sided` those whose centre moves
+    too.
     """
+
+    limit: Tensor
+    moves: Tensor
+    shifts: Tensor
+    fixed_half: Tensor
 
     def __init__(
         self,
@@ -38,16 +46,23 @@ class Bounds(nn.Module):
         for name in (*start, *moving, *two_sided, *(limits or {})):
             if name not in self.names:
                 raise ValueError(f"There is no parameter {name!r}; there are {', '.join(self.names)}.")
-        limit = torch.tensor([(limits or {}).get(name, torch.inf) for name in self.names], dtype=torch.float64)
+        limit = torch.tensor(
+            [(limits or {}).get(name, torch.inf) for name in self.names], dtype=torch.float64
+        )
         pairs = [_interval(start.get(name, 0.0)) for name in self.names]
         half = torch.tensor([(high - low) / 2 for low, high in pairs], dtype=torch.float64)
         centre = torch.tensor([(high + low) / 2 for low, high in pairs], dtype=torch.float64)
         moves = torch.tensor([name in moving for name in self.names])
-        for name, width, is_learned, most in zip(self.names, half.tolist(), moves.tolist(), limit.tolist(), strict=True):
-            if is_learned and not 0 < width:
-                raise ValueError(f"{name} starts at zero width, where its gradient is flat; start slightly off, say 0.05.")
+        columns = (self.names, half.tolist(), moves.tolist(), limit.tolist())
+        for name, width, is_learned, most in zip(*columns, strict=True):
+            if is_learned and width <= 0:
+                raise ValueError(
+                    f"{name} starts at zero width, where its gradient is flat; start slightly off, say 0.05."
+                )
             if width > most:
                 raise ValueError(f"{name} starts at {width:.3g}, above its limit {most:.3g}.")
+        # Where a range starts at its limit, a margin beyond it keeps the start exact and its gradient alive.
+        limit = torch.where(moves, torch.maximum(limit, half / (1 - MARGIN)), limit)
         self.register_buffer("limit", limit)
         self.register_buffer("moves", moves)
         self.register_buffer("fixed_half", torch.where(moves, 0.0, half))
@@ -56,19 +71,25 @@ class Bounds(nn.Module):
         self.centre = nn.Parameter(centre, requires_grad=bool(self.shifts.any()))
 
     def _inverse(self, half: Tensor) -> Tensor:
-        bounded = (half / self.limit).clamp(1e-6, 1 - 1e-3)
+        bounded = (half / self.limit).clamp(1e-6, 1 - MARGIN)
         return torch.where(self.limit.isinf(), half.log(), torch.logit(bounded))
 
     @property
     def half_width(self) -> Float[Tensor, " p"]:
         """(upper - lower)/2."""
         limited = torch.where(self.limit.isinf(), 0.0, self.limit) * torch.sigmoid(self.raw_half)
-        return torch.where(self.moves, torch.where(self.limit.isinf(), self.raw_half.exp(), limited), self.fixed_half)
+        learned = torch.where(self.limit.isinf(), self.raw_half.exp(), limited)
+        return torch.where(self.moves, learned, self.fixed_half)
 
     @property
     def middle(self) -> Float[Tensor, " p"]:
         """(upper + lower)/2."""
         return torch.where(self.shifts, self.centre, self.centre.detach())
+
+    @property
+    def active(self) -> Bool[Tensor, " p"]:
+        """Which parameters have a width, learned or fixed."""
+        return self.moves | (self.fixed_half > 0)
 
     def place(self, noise: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
         """α = centre + half-width·ε, in the precision of ε."""
@@ -85,11 +106,11 @@ class Bounds(nn.Module):
 
 
 def _interval(value: float | Interval) -> Interval:
-    if isinstance(value, tuple | list):
-        low, high = float(value[0]), float(value[1])
-        if low > high:
-            raise ValueError(f"A lower bound must not exceed its upper bound: {value}.")
-        return low, high
-    if value < 0:
-        raise ValueError(f"A symmetric bound must not be negative: {value}.")
-    return -float(value), float(value)
+    low, high = value if isinstance(value, tuple | list) else (-value, value)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"Bounds must be finite, not {value}.")
+    if low > high:
+        raise ValueError(
+            f"A lower bound must not exceed its upper one, nor a symmetric bound be negative: {value}."
+        )
+    return float(low), float(high)

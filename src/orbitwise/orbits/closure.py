@@ -66,7 +66,9 @@ def _close_matrices(generators: list[LinearMaps], max_size: int) -> LinearMaps:
     if np.abs(np.abs(np.linalg.det(matrices)) - 1).max() > tolerance * width:
         raise ValueError("A matrix whose determinant is not 1 or -1 generates infinitely many elements.")
     known = _Matrices(width, tolerance)
-    members = _generate(matrices, lambda first, second: second @ first, known.add, max_size)
+    # Products that overflow are refused when they are added.
+    with np.errstate(over="ignore", invalid="ignore"):
+        members = _generate(matrices, lambda first, second: second @ first, known.add, max_size)
     return LinearMaps(torch.from_numpy(members), is_group=True)
 
 

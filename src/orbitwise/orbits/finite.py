@@ -74,26 +74,28 @@ class FiniteOrbit(Orbit):
             self.symmetry = None
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
+        self.transform.check(x)
         if self.num_samples is not None:
             return self._drawn(x, self.num_samples, generator)
         if self.elements is None:
             moved = self.transform.all_elements(x)
         else:
-            moved = self.transform(x, self._parameters(x).expand(len(x), -1, -1))
+            moved = self.transform(x, self._element_parameters(x).expand(len(x), -1, -1))
         weights = torch.ones(self.size, dtype=x.dtype) if self.weights is None else self.weights
         return exact_points(moved, weights / self.size, self.symmetry)
 
     def _drawn(self, x: Tensor, num_samples: int, generator: torch.Generator | None) -> OrbitPoints:
-        self.transform.check(x)
         shape = (len(x), self.num_groups, num_samples // self.num_groups)
         place = x.device if generator is None else generator.device
         chosen = _subsets(shape, self.size, generator, place).flatten(1).to(x.device)
-        drawn = drawn_points(self.transform(x, self._parameters(x)[chosen]), self.num_groups, self.size)
+        drawn = drawn_points(
+            self.transform(x, self._element_parameters(x)[chosen]), self.num_groups, self.size
+        )
         if self.weights is None:
             return drawn
         return replace(drawn, weights=drawn.weights * self.weights.to(x)[chosen])
 
-    def _parameters(self, x: Tensor) -> Tensor:
+    def _element_parameters(self, x: Tensor) -> Tensor:
         if self.elements is None:
             return torch.arange(self.size, device=x.device)[:, None]
         return self.elements.to(x) if self.elements.is_floating_point() else self.elements.to(x.device)

@@ -1,4 +1,4 @@
-"""Learnable orbits of images: affine moves between bounds, and smooth local deformations, in one warp (LIM 5; METHOD 7)."""
+"""Learnable orbits of images: affine moves and smooth local deformations, in one warp (METHOD 7)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.fields import smooth_field
+from orbitwise.orbits.noise import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.orbits.units import Unit, image_units
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
 
 AFFINE_START = {
@@ -22,15 +25,25 @@ AFFINE_START = {
     "shift_x": 0.02,
     "shift_y": 0.02,
 }
-LIMITS = {"angle": math.pi, "log_scale_x": 1.5, "log_scale_y": 1.5, "shear": 2.0, "shift_x": 1.0, "shift_y": 1.0}
+LIMITS = {
+    "angle": math.pi,
+    "log_scale_x": 1.5,
+    "log_scale_y": 1.5,
+    "shear": 2.0,
+    "shift_x": 1.0,
+    "shift_y": 1.0,
+}
+
+DEFORMATION = ("amplitude", "smoothness")
 
 
 @final
 class ImageOrbit(DrawnOrbit):
-    """Images moved by an affine map with uniform parameters between learnable bounds, then by a smooth random displacement.
+    """Images moved by an affine map between learnable bounds, then by a smooth random displacement (LIM 5).
 
-    `affine` gives the bounds to start from ({} for none), see `Bounds`. `amplitude` is the standard deviation of the
-    displacement in pixels (0 for none) and `smoothness` the width in pixels over which it varies; both are learned.
+    `affine` gives the bounds to start from ({} for none), see `Bounds`. `amplitude` is the standard deviation
+    of the displacement in pixels (0 for none) and `smoothness` the width in pixels over which it varies; both
+    are learned. `learnable` names what is learned, everything by default.
     """
 
     def __init__(
@@ -43,36 +56,37 @@ class ImageOrbit(DrawnOrbit):
         two_sided: Sequence[str] = (),
         num_samples: int = 32,
         num_groups: int = 2,
+        draws: Draws = "random",
     ) -> None:
-        super().__init__(num_samples, num_groups)
+        super().__init__(num_samples, num_groups, draws)
         self.image_shape = check_image_shape(image_shape)
         self.warp = AffineWarp(image_shape)
         start = AFFINE_START if affine is None else affine
+        _check_learnable(learnable, deforms=amplitude > 0)
         moving = tuple(start) if learnable is None else tuple(n for n in learnable if n in AFFINE_PARAMETERS)
         self.bounds = Bounds(AFFINE_PARAMETERS, start, moving, two_sided, LIMITS)
-        if amplitude < 0 or smoothness <= 0:
-            raise ValueError("amplitude must not be negative and smoothness must be positive.")
+        if not (0 <= amplitude < math.inf and 0 < smoothness < math.inf):
+            raise ValueError(
+                "amplitude must not be negative and smoothness must be positive, both finite, not "
+                f"{amplitude} and {smoothness}."
+            )
         self.deforms = amplitude > 0
         self.has_affine = bool(start)
-        learn = {name: self.deforms and (learnable is None or name in learnable) for name in ("amplitude", "smoothness")}
+        learn = {name: self.deforms and (learnable is None or name in learnable) for name in DEFORMATION}
         self.raw_amplitude = nn.Parameter(_log(max(amplitude, 1e-6)), requires_grad=learn["amplitude"])
         self.raw_smoothness = nn.Parameter(_log(smoothness), requires_grad=learn["smoothness"])
 
     @property
-    def num_noise(self) -> int:
-        """Entries of noise a draw takes: the affine parameters, then a displacement for every pixel."""
+    def randomness(self) -> Noise:
+        """The affine parameters, then a displacement for every pixel."""
         _, height, width = self.image_shape
-        return len(AFFINE_PARAMETERS) + (2 * height * width if self.deforms else 0)
+        field: tuple[tuple[Density, int], ...] = (("normal", 2 * height * width),) if self.deforms else ()
+        return Noise((("uniform", len(AFFINE_PARAMETERS)), *field))
 
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
-        place = like.device if generator is None else generator.device
-        count = len(AFFINE_PARAMETERS)
-        uniform = 2 * torch.rand(*shape, count, generator=generator, device=place, dtype=like.dtype) - 1
-        if not self.deforms:
-            return uniform.to(like.device)
-        rest = self.num_noise - count
-        normal = torch.randn(*shape, rest, generator=generator, device=place, dtype=like.dtype)
-        return torch.cat([uniform, normal], dim=-1).to(like.device)
+    @property
+    def active(self) -> Bool[Tensor, " q"]:
+        rest = torch.ones(self.num_noise - len(AFFINE_PARAMETERS), dtype=torch.bool)
+        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         self.warp.check(x)
@@ -83,27 +97,33 @@ class ImageOrbit(DrawnOrbit):
         return warp(x, grid, self.image_shape)
 
     def displacement(self, noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s h w 2"]:
-        """amplitude·W n Wᵀ, in the units of the grid, with rows of W that keep unit variance at every pixel."""
+        """amplitude·W n Wᵀ in the units of the grid; the rows of W keep unit variance at every pixel."""
         _, height, width = self.image_shape
         field = noise.unflatten(-1, (2, height, width))
-        rows, columns = (self._smoother(size, noise) for size in (height, width))
-        smooth = self.raw_amplitude.exp().to(noise) * (rows @ field @ columns.T)
+        smooth = self.raw_amplitude.exp().to(noise) * smooth_field(field, self.raw_smoothness.exp())
         # a pixel is 2/size of the grid
-        return torch.stack([smooth[..., 0, :, :] * (2 / width), smooth[..., 1, :, :] * (2 / height)], dim=-1)
-
-    def _smoother(self, size: int, like: Tensor) -> Tensor:
-        place = torch.arange(size, dtype=like.dtype, device=like.device)
-        weights = torch.exp(-0.5 * ((place[:, None] - place) / self.raw_smoothness.exp().to(like)).square())
-        return weights / weights.square().sum(-1, keepdim=True).sqrt()
+        x, y = smooth.unbind(-3)
+        return torch.stack([x * (2 / width), y * (2 / height)], dim=-1)
 
     def learned(self) -> dict[str, Interval]:
-        """The present range of every transformation, by name."""
-        ranges = self.bounds.intervals()
+        """The present range of every move that is not fixed at the identity, by name."""
+        ranges = super().learned()
         if self.deforms:
-            ranges["amplitude"] = (0.0, float(self.raw_amplitude.exp()))
-            ranges["smoothness"] = (0.0, float(self.raw_smoothness.exp()))
+            ranges["amplitude"] = (0.0, self.raw_amplitude.exp().item())
+            ranges["smoothness"] = (0.0, self.raw_smoothness.exp().item())
         return ranges
+
+    def units(self) -> Mapping[str, Unit]:
+        return image_units(self.image_shape)
 
 
 def _log(value: float) -> Tensor:
     return torch.tensor(math.log(value), dtype=torch.float64)
+
+
+def _check_learnable(learnable: Sequence[str] | None, deforms: bool) -> None:
+    known = (*AFFINE_PARAMETERS, *(DEFORMATION if deforms else ()))
+    for name in learnable or ():
+        if name not in known:
+            hint = " (with amplitude above 0)" if name in DEFORMATION else ""
+            raise ValueError(f"{name!r} cannot be learned{hint}; there are {', '.join(known)}.")

@@ -1,37 +1,53 @@
-"""What every orbit promises: the points A(x) that an input is moved to, with weights, and how they were drawn.
+"""What every orbit promises: the points A(x) that an input is moved to, their weights, how they were drawn.
 
-An orbit chooses the parameters of a transform: all elements of a finite family, fresh draws between learnable bounds, or
-frozen nodes. The record of how points were drawn (`draw`, `groups`) lets `orbitwise.process` avoid every bias (METHOD 4).
+An orbit chooses the parameters of a transform: all elements of a finite family, fresh draws between learnable
+bounds, or frozen nodes. The record of how points were drawn (`draw`, `groups`) lets `orbitwise.process` avoid
+every bias (METHOD 4).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.quadrature import Nodes, Rule
+from orbitwise.orbits.units import Unit, describe
+from orbitwise.orbits.widths import Widths
+from orbitwise.transforms.transform import check_rows
+
+if TYPE_CHECKING:
+    from orbitwise.orbits.frozen import FrozenOrbit
 
 
 @dataclass(frozen=True)
 class Group:
     """A set of points drawn together. Groups of one `family` are independent replicates of each other.
 
-    `population` is the size of the finite orbit that the group was drawn from without replacement, or None for
-    independent draws from a density.
+    `population` is the size of the finite orbit that the group was drawn from without replacement, or None
+    for draws from a density; these are `independent` of each other, unless they form a Sobol set, of which
+    only pairs of different groups may be used.
     """
 
     family: int
     population: int | None = None
+    independent: bool = True
 
 
 @dataclass(frozen=True)
 class Symmetry:
     """Marks atoms that come in runs of `size`, each run the whole orbit of a group, the identity first.
 
-    `token` tells groups apart (by identity), `isometric` says that the group acts on the points by maps that preserve
-    distances and norms. If the base kernel is invariant to the group, one side of a double sum suffices.
+    `token` tells groups apart (by identity), `isometric` says that the group acts on the points by maps that
+    preserve distances and norms. If the base kernel is invariant to the group, one side of a double sum
+    suffices.
     """
 
     token: object
@@ -41,7 +57,7 @@ class Symmetry:
 
 @dataclass(frozen=True)
 class OrbitPoints:
-    """The points that each row is moved to. The weighted sum of g over them is the orbit average of g, or estimates it."""
+    """Where rows are moved to; the weighted sum of g over the points is, or estimates, its orbit average."""
 
     points: Float[Tensor, "n s d"]
     weights: Float[Tensor, "n s"]
@@ -63,32 +79,107 @@ class Orbit(nn.Module, ABC):
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         """Move every row of x; random draws come from `generator`."""
 
+    def learned(self) -> dict[str, Interval]:
+        """The present range of every move that is not fixed at the identity, by name."""
+        parts = [getattr(self, part, None) for part in ("bounds", "widths")]
+        ranges: dict[str, Interval] = {}
+        for part in parts:
+            ranges |= part.intervals() if isinstance(part, Bounds | Widths) else {}
+        return ranges
+
+    def units(self) -> Mapping[str, Unit]:
+        """The units of the ranges whose names do not tell them."""
+        return {}
+
+    def describe(self) -> str:
+        """The learned ranges in natural units: degrees, per cent, pixels."""
+        return describe(self.learned(), self.units())
+
 
 class DrawnOrbit(Orbit):
-    """An orbit whose points are drawn afresh: noise ε moves x to t(x, ε), so gradients reach the bounds of the moves.
+    """An orbit whose points are drawn afresh: noise ε moves x to t(x, ε), so gradients reach the bounds.
 
-    Draws come in `num_groups` independent groups (two halves by default), so that quadratic terms can be estimated without
-    bias.
+    Draws come in `num_groups` independent groups (two halves by default), so that quadratic terms can be
+    estimated without bias. `draws` are "random", or "sobol": a scrambled Sobol set for every group and row.
     """
 
     is_drawn = True
 
-    def __init__(self, num_samples: int = 32, num_groups: int = 2) -> None:
+    def __init__(self, num_samples: int = 32, num_groups: int = 2, draws: Draws = "random") -> None:
         super().__init__()
         check_samples(num_samples, num_groups)
+        if draws not in ("random", "sobol"):
+            raise ValueError(f"draws must be 'random' or 'sobol', not {draws!r}.")
+        if draws == "sobol" and num_groups < 2:
+            raise ValueError(
+                "The points of one Sobol set depend on each other, so an unbiased estimate needs two sets: "
+                "choose num_groups of 2 or more."
+            )
         self.num_samples = num_samples
         self.num_groups = num_groups
+        self.draws: Draws = draws
+
+    @property
+    @abstractmethod
+    def randomness(self) -> Noise:
+        """What the q entries of the noise are."""
 
     @abstractmethod
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
-        """Standard noise ε [*shape, q], drawn where the generator lives, of the precision and device of `like`."""
-
-    @abstractmethod
-    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s e"]:
         """Row i of x moved by each of its s draws of noise."""
 
+    @property
+    def num_noise(self) -> int:
+        """q, the number of entries of noise that a draw takes."""
+        return self.randomness.num_entries
+
+    @property
+    def active(self) -> Bool[Tensor, " q"]:
+        """Which entries of the noise move anything; the others belong to moves fixed at the identity."""
+        return torch.ones(self.num_noise, dtype=torch.bool)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
+        """Standard noise ε [*shape, q], drawn where the generator lives, then made like `like`."""
+        return self.randomness.draw(shape, generator, like)
+
+    def move_and_weigh(
+        self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]
+    ) -> tuple[Float[Tensor, "n s e"], Float[Tensor, "n s"] | None]:
+        """The moved rows, and a factor for the weight of each where there are such factors."""
+        return self.move(x, noise), None
+
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
-        return drawn_points(self.move(x, self.noise((len(x), self.num_samples), generator, x)), self.num_groups)
+        check_rows(x, type(self).__name__)
+        if self.draws == "sobol":
+            count = self.num_samples // self.num_groups
+            noise = self.randomness.sobol(len(x), self.num_groups, count, generator, x)
+        else:
+            noise = self.noise((len(x), self.num_samples), generator, x)
+        moved, factors = self.move_and_weigh(x, noise)
+        drawn = drawn_points(moved, self.num_groups, independent=self.draws == "random")
+        return drawn if factors is None else replace(drawn, weights=drawn.weights * factors)
+
+    def complete(self, nodes: Nodes) -> Nodes:
+        """The nodes of a frozen orbit made from nodes of its noise: all of what needs no drawing is added."""
+        return nodes
+
+    def freeze(
+        self, num_nodes: int, generator: torch.Generator | None = None, rule: Rule = "random"
+    ) -> FrozenOrbit:
+        """The same orbit with fixed nodes, shared by all rows, that still move with the bounds.
+
+        `rule` says which nodes: draws ("random"), one scrambled Sobol set ("sobol"), or Gauss's nodes with
+        their own weights, for one or two dimensions ("gauss").
+        """
+        # A frozen orbit is an orbit, and imports this file.
+        from orbitwise.orbits.frozen import freeze
+
+        device = next((tensor.device for tensor in self.state_dict().values()), None)
+        return freeze(self, num_nodes, generator, torch.zeros((), dtype=torch.float64, device=device), rule)
+
+    def __repr__(self) -> str:
+        parts = [self.describe(), f"num_samples={self.num_samples}"]
+        return f"{type(self).__name__}({', '.join(part for part in parts if part)})"
 
 
 def exact_points(
@@ -100,19 +191,22 @@ def exact_points(
     return OrbitPoints(points, weights.to(points).expand(count, samples), draw, (), symmetry)
 
 
-def drawn_points(points: Float[Tensor, "n s d"], num_groups: int, population: int | None = None) -> OrbitPoints:
+def drawn_points(
+    points: Float[Tensor, "n s d"], num_groups: int, population: int | None = None, independent: bool = True
+) -> OrbitPoints:
     """Points drawn in `num_groups` equal independent groups, each point with weight 1/s."""
     count, samples, _ = points.shape
     draw = torch.arange(num_groups, device=points.device).repeat_interleave(samples // num_groups) + 1
     weights = points.new_full((count, samples), 1 / samples)
-    return OrbitPoints(points, weights, draw, (Group(1, population),) * num_groups)
+    return OrbitPoints(points, weights, draw, (Group(1, population, independent),) * num_groups)
 
 
 def check_samples(num_samples: int, num_groups: int) -> None:
     """Raise a ValueError unless the draws can be split into equal groups that allow unbiased estimates."""
     if num_groups < 1 or num_samples < 1 or num_samples % num_groups:
         raise ValueError(
-            f"num_samples={num_samples} cannot be split into num_groups={num_groups} equal groups; choose a multiple."
+            f"num_samples={num_samples} cannot be split into num_groups={num_groups} equal groups; "
+            "choose a multiple."
         )
     if num_samples < 2:
         raise ValueError("An unbiased estimate needs at least two draws: choose num_samples of 2 or more.")

@@ -44,18 +44,20 @@ def block_covariance(
     height, width = left.points.shape[-3], right.points.shape[-3]
     rows, columns = _tile(kernel, left, right, row_block)
     if rows >= height and columns >= width:
-        return reduce(kernel, left, right)
+        whole = reduce(kernel, left, right)
+        return _mirrored(whole) if symmetric else whole
     strips = []
     for start in range(0, width, columns):
         strip = right.rows(slice(start, start + columns))
         first = start if symmetric else 0
-        tiles = [_bounded(reduce, kernel, left.rows(slice(i, i + rows)), strip) for i in range(first, height, rows)]
+        tiles = [
+            _bounded(reduce, kernel, left.rows(slice(i, i + rows)), strip) for i in range(first, height, rows)
+        ]
         strips.append(torch.cat(tiles, dim=-2))
     if not symmetric:
         return torch.cat(strips, dim=-1)
     padded = [torch.nn.functional.pad(strip, (0, 0, left.num_rows - strip.shape[-2], 0)) for strip in strips]
-    lower = torch.cat(padded, dim=-1).tril()
-    return lower + lower.tril(-1).mT
+    return _mirrored(torch.cat(padded, dim=-1))
 
 
 def paired_covariance(
@@ -69,13 +71,17 @@ def paired_covariance(
     if step >= left.num_rows:
         return _paired(kernel, left, right)
     slices = [slice(i, i + step) for i in range(0, left.num_rows, step)]
-    return torch.cat([_bounded(_paired, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1)
+    return torch.cat(
+        [_bounded(_paired, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1
+    )
 
 
 def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s m t"]:
     """The covariance of every atom of `left` with every atom of `right`, without weights."""
     flat = _select_orders(kernel, _flat(left), _flat(right), left, right)
-    return flat.unflatten(-1, (right.num_rows, right.num_atoms)).unflatten(-3, (left.num_rows, left.num_atoms))
+    return flat.unflatten(-1, (right.num_rows, right.num_atoms)).unflatten(
+        -3, (left.num_rows, left.num_atoms)
+    )
 
 
 def pair_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s t"]:
@@ -103,12 +109,17 @@ def _reduced(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
     return _weighted_sum(half.mT.unflatten(-1, (left.num_rows, left.num_atoms)), left.weights).mT
 
 
-def _weighted_sum(values: Float[Tensor, "*batch a m t"], weights: Float[Tensor, "*batch m t"]) -> Tensor:
+def _weighted_sum(values: Float[Tensor, "*#batch a m t"], weights: Float[Tensor, "*#batch m t"]) -> Tensor:
     if weights.dim() == 2 and weights.stride(0) == 0:
         return values @ weights[0]  # the same weights in every row
     if values.shape[-1] == 1:
         return values.squeeze(-1) * weights.mT
     return (values * weights[..., None, :, :]).sum(-1)
+
+
+def _mirrored(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """The symmetric matrix of a lower half."""
+    return matrix.tril() + matrix.tril(-1).mT
 
 
 def _paired(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
@@ -158,7 +169,9 @@ def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> t
 
 def _entries(kernel: Kernel, left: Block, right: Block) -> int:
     """How many entries, each a double sum over atoms, make up the pairs held at once."""
-    batch = torch.broadcast_shapes(left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape).numel()
+    batch = torch.broadcast_shapes(
+        left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape
+    ).numel()
     return max(1, _pairs_at_once(left) // (_atoms_per_point(left) * _atoms_per_point(right) * batch))
 
 

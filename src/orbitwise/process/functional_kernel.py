@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, final
 
-import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -37,23 +36,36 @@ class FunctionalKernel(Kernel):
         self.functional = functional
         self.normalize = normalize
         self.one_sided = one_sided
+        self._kept: tuple[Process, ...] = ()
 
     @property
     def is_stationary(self) -> bool:
         return False
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
-        process = Process(None, self.base_kernel, self.one_sided)
+        if params.get("last_dim_is_batch"):
+            raise ValueError(
+                "FunctionalKernel moves whole inputs: last_dim_is_batch=True has no meaning for it."
+            )
+        process = self._process()
         left = self._lower(x1, process)
         if x1 is x2:
             return process.variance(left) if diag else process.covariance(left)
         right = self._lower(x2, process)
         return process.paired_covariance(left, right) if diag else process.covariance(left, right)
 
+    def _process(self) -> Process:
+        """The base process. It is kept, so that an asserted invariance is checked once, and hidden from the modules."""
+        if not self._kept or self._kept[0].kernel is not self.base_kernel:
+            self._kept = (Process(None, self.base_kernel, self.one_sided),)
+        return self._kept[0]
+
     def _lower(self, x: Tensor, process: Process) -> Atoms:
         atoms = self.functional.atoms(x.reshape(-1, x.shape[-1]))
         if not isinstance(atoms, Atoms):
-            raise ValueError("FunctionalKernel takes functionals of one row an input: DirectionalDerivative, not Gradient.")
+            raise ValueError(
+                "FunctionalKernel takes functionals of one row an input: DirectionalDerivative, not Gradient."
+            )
         if atoms.is_drawn:
             raise ValueError(
                 "This functional draws its rows at random, so its Gram matrix is not positive definite. "

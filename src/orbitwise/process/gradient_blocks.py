@@ -47,7 +47,9 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     weights = left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
     slope = (-2 * weights * profile(squares, 1)).reshape(n, s, m, t)
     # (p - q)·v for every direction k: [n s k, m t]
-    along_v = (p.reshape(n, s, 1, -1) * v).sum(-1)[..., None] - (v.flatten(0, 2) @ q.T).reshape(n, s, -1, m * t)
+    along_v = (p.reshape(n, s, 1, -1) * v).sum(-1)[..., None] - (v.flatten(0, 2) @ q.T).reshape(
+        n, s, -1, m * t
+    )
     along_v = along_v.reshape(n, s, -1, m, t)
     if isinstance(right, Atoms):
         # ∂_v κ = 2κ′ (p - q)·v

@@ -20,10 +20,10 @@ from orbitwise.process.profiles import Profile, dot_product_profile, over_rows, 
 class Jet:
     """Values and derivatives for all pairs of two lists of points; a derivative not asked for is None."""
 
-    value: Float[Tensor, "*batch a b"]
-    left: Float[Tensor, "*batch a b"] | None = None
-    right: Float[Tensor, "*batch a b"] | None = None
-    mixed: Float[Tensor, "*batch a b"] | None = None
+    value: Float[Tensor, "*#batch a b"]
+    left: Float[Tensor, "*#batch a b"] | None = None
+    right: Float[Tensor, "*#batch a b"] | None = None
+    mixed: Float[Tensor, "*#batch a b"] | None = None
 
     def scale(self, factor: Tensor) -> Jet:
         factor = factor.to(self.value.dtype)
@@ -52,10 +52,10 @@ class Jet:
 
 def jet(
     kernel: Kernel,
-    p: Float[Tensor, "*batch a d"],
-    q: Float[Tensor, "*batch b d"],
-    v: Float[Tensor, "*batch a d"] | None = None,
-    w: Float[Tensor, "*batch b d"] | None = None,
+    p: Float[Tensor, "*#batch a d"],
+    q: Float[Tensor, "*#batch b d"],
+    v: Float[Tensor, "*#batch a d"] | None = None,
+    w: Float[Tensor, "*#batch b d"] | None = None,
     rows: bool = False,
 ) -> Jet:
     """The jet of a GPyTorch kernel, with derivatives along v and w where they are given.
@@ -93,14 +93,16 @@ def jet(
 
 
 def centred(
-    p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"]
-) -> tuple[Float[Tensor, "*batch a d"], Float[Tensor, "*batch b d"]]:
+    p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
+) -> tuple[Float[Tensor, "*#batch a d"], Float[Tensor, "*#batch b d"]]:
     """Both lists of points, moved so that the second has its mean at the origin: products cancel badly far from it."""
     centre = q.detach().mean(dim=-2, keepdim=True)
     return p - centre, q - centre
 
 
-def squared_distance(p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"]) -> Float[Tensor, "*batch a b"]:
+def squared_distance(
+    p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
+) -> Float[Tensor, "*#batch a b"]:
     """|p - q|² as one product, [-2p, |p|², 1]·[q, 1, |q|²]."""
     p_square, q_square = (x.square().sum(-1, keepdim=True) for x in (p, q))
     left = torch.cat([-2 * p, p_square, torch.ones_like(p_square)], dim=-1)
@@ -109,8 +111,8 @@ def squared_distance(p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b 
 
 
 def snapped_squared_distance(
-    p: Float[Tensor, "*batch a d"], q: Float[Tensor, "*batch b d"]
-) -> Float[Tensor, "*batch a b"]:
+    p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
+) -> Float[Tensor, "*#batch a b"]:
     """|p - q|², exactly zero where rounding cannot tell it from zero: slopes feel √|p-q|² at coincident points."""
     squares = squared_distance(p, q)
     p_square, q_square = (x.detach().square().sum(-1) for x in (p, q))
@@ -164,7 +166,9 @@ def _dot_product_jet(
 
 def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
     if kernel.num_outputs_per_input(p, q) != 1:
-        raise ValueError(f"{type(kernel).__name__} has several outputs per input; Orbitwise takes scalar kernels.")
+        raise ValueError(
+            f"{type(kernel).__name__} has several outputs per input; Orbitwise takes scalar kernels."
+        )
     if not rows:
         return kernel(p, q).to_dense()
     pairs = torch.broadcast_tensors(p[..., :, None, :], q[..., None, :, :])

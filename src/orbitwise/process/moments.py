@@ -9,9 +9,10 @@ from torch import Tensor
 
 
 class Moments(NamedTuple):
-    """Mean, variance and mean square of every row, one column for each output; a variance may be shared by all outputs.
+    """Mean, variance and mean square of every row, one column an output; outputs may share a variance.
 
-    In training on drawn rows each entry is an unbiased estimate, so `mean_square` is not computed from the other two.
+    In training on drawn rows each entry is an unbiased estimate, so `mean_square` is not computed from the
+    other two.
     """
 
     mean: Float[Tensor, "n c"]

@@ -20,6 +20,8 @@ from orbitwise.process.covariance import atom_covariance, block_covariance, pair
 from orbitwise.process.invariance import check_asserted, is_rotation_invariant
 
 Rows = Block | Sequence[Block]
+ROUNDING = 64
+"""A variance below this many units of rounding of the largest one counts as zero."""
 
 
 @final
@@ -31,9 +33,7 @@ class Process(Module):
     assert it (checked once on the first rows), False never.
     """
 
-    def __init__(
-        self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto"
-    ) -> None:
+    def __init__(self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto") -> None:
         super().__init__()
         if not isinstance(kernel, Kernel):
             raise TypeError(f"kernel must be a gpytorch.kernels.Kernel, not {type(kernel).__name__}.")
@@ -65,7 +65,9 @@ class Process(Module):
 
     def variance(self, rows: Rows, row_block: int | None = None) -> Float[Tensor, "*batch n"]:
         """var(L g) of every row, at the cost of the diagonal."""
-        return torch.cat([self.paired_covariance(block, block, row_block) for block in as_blocks(rows)], dim=-1)
+        return torch.cat(
+            [self.paired_covariance(block, block, row_block) for block in as_blocks(rows)], dim=-1
+        )
 
     def paired_covariance(
         self, left: Block, right: Block, row_block: int | None = None
@@ -85,8 +87,12 @@ class Process(Module):
         """Rows scaled to unit prior variance: the normalised double-sum kernel (LIM-A eq. 2)."""
         variance = self.variance(atoms)
         # A row that is almost surely zero (an anti-symmetric f on its mirror) stays zero.
-        floor = torch.finfo(variance.dtype).eps * variance.detach().amax(-1, keepdim=True).clamp_min(1e-30)
-        return atoms.scale(variance.clamp_min(floor).rsqrt())
+        floor = (
+            ROUNDING
+            * torch.finfo(variance.dtype).eps
+            * variance.detach().amax(-1, keepdim=True).clamp_min(1e-30)
+        )
+        return atoms.scale(torch.where(variance > floor, variance.clamp_min(floor).rsqrt(), 0))
 
     def _usable(self, block: Block) -> Block:
         """The block, without a symmetry that this kernel is not known to share."""
@@ -97,8 +103,8 @@ class Process(Module):
         if self.one_sided == "auto" and proved:
             return block
         if self.one_sided is True:
-            if not proved and not any(token is symmetry.token for token in self._checked):
-                check_asserted(self.kernel, block)
+            known = proved or any(token is symmetry.token for token in self._checked)
+            if not known and check_asserted(self.kernel, block):
                 self._checked.append(symmetry.token)
             return block
         return replace(block, symmetry=None)

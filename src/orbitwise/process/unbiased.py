@@ -83,7 +83,9 @@ def group_sums(atoms: Atoms, values: Float[Tensor, "*batch n s c"]) -> Float[Ten
     return torch.einsum("...nsc,...ns,sg->...ngc", values, atoms.weights, member)
 
 
-def reduce_quadratic(atoms: Atoms, unreduced: Float[Tensor, "*batch n s s"], method: Method = "halves") -> Tensor:
+def reduce_quadratic(
+    atoms: Atoms, unreduced: Float[Tensor, "*batch n s s"], method: Method = "halves"
+) -> Tensor:
     """Σ_st c_st w_s w_t r_st for every row."""
     factors = pair_factors(atoms, method).matrix()
     return torch.einsum("...ns,...nst,st,...nt->...n", atoms.weights, unreduced, factors, atoms.weights)
@@ -97,9 +99,13 @@ def unbiased_variance(kernel: Kernel, atoms: Atoms, method: Method = "halves") -
     for g, first in enumerate(places):
         for h in range(g, len(places)):
             second = places[h]
-            if not len(first) or not len(second) or (factors.between[g, h] == 0 and (g != h or factors.diagonal[g] == 0)):
+            if (
+                not len(first)
+                or not len(second)
+                or (factors.between[g, h] == 0 and (g != h or factors.diagonal[g] == 0))
+            ):
                 continue
-            left, right = _columns(atoms, first), _columns(atoms, second)
+            left, right = atoms.take(first), atoms.take(second)
             unreduced = pair_covariance(kernel, left, right)
             factor = factors.between[g, h].expand(len(first), len(second))
             if g == h:
@@ -107,17 +113,6 @@ def unbiased_variance(kernel: Kernel, atoms: Atoms, method: Method = "halves") -
             form = torch.einsum("...ns,...nst,st,...nt->...n", left.weights, unreduced, factor, right.weights)
             total = total + (form if g == h else 2 * form)
     return total
-
-
-def _columns(atoms: Atoms, index: Tensor) -> Atoms:
-    return Atoms(
-        atoms.points[..., index, :],
-        atoms.weights[..., index],
-        None if atoms.tangents is None else atoms.tangents[..., index, :],
-        atoms.order[index],
-        atoms.draw[index],
-        atoms.groups,
-    )
 
 
 def _finite_population(count: int, population: int) -> tuple[float, float]:
@@ -130,4 +125,6 @@ def _finite_population(count: int, population: int) -> tuple[float, float]:
 
 def _check_pairs(count: int) -> None:
     if count < 2:
-        raise ValueError("An unbiased quadratic estimate needs at least two draws in all; raise num_samples to 2 or more.")
+        raise ValueError(
+            "An unbiased quadratic estimate needs at least two draws in all; raise num_samples to 2 or more."
+        )

@@ -48,14 +48,7 @@ class Transform(nn.Module, ABC):
 
     def check(self, x: Tensor) -> None:
         """Raise a ValueError that says what is accepted when the rows of `x` do not fit this transform."""
-        name = type(self).__name__
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"{name} moves a floating-point tensor [n, d], not {kind}: use x.double().")
-        if x.dim() != 2 or x.numel() == 0:
-            raise ValueError(
-                f"{name} moves rows of a non-empty matrix [n, d], but got shape {tuple(x.shape)}."
-            )
+        check_rows(x, type(self).__name__)
 
     def all_elements(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e d"]:
         """Row i moved by every element of a discrete family."""
@@ -78,6 +71,17 @@ class Transform(nn.Module, ABC):
             for j in range(self.num_parameters)
         ]
         return torch.cat(columns, dim=1)
+
+
+def check_rows(x: object, name: str) -> None:
+    """Raise a ValueError unless x is a non-empty floating-point matrix; `name` says who asks."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(
+            f"{name} takes a floating-point tensor [n, d], not {kind}: use torch.as_tensor(x).double()."
+        )
+    if x.dim() != 2 or x.numel() == 0:
+        raise ValueError(f"{name} takes a non-empty matrix of inputs [n, d], not shape {tuple(x.shape)}.")
 
 
 def element_numbers(transform: Transform, alpha: Shaped[Tensor, "n s 1"]) -> Int[Tensor, "n s"]:

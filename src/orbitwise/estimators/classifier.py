@@ -1,0 +1,192 @@
+"""InvariantGPClassifier: Gaussian-process classification that learns what it should not care about."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from orbitwise.estimators.engines import (
+    Engine,
+    Fit,
+    Problem,
+    choose_engine,
+    fit_collapsed,
+    fit_exact,
+    fit_variational,
+)
+from orbitwise.estimators.invariant import LearnedOrbit
+from orbitwise.estimators.labels import Coding, encode, probabilities
+from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.functionals.freezing import drawn_orbits
+from orbitwise.inference.calibration import best_scale
+from orbitwise.inference.defaults import default_kernel
+from orbitwise.process.process import Process
+
+ROWS_AT_ONCE = 512
+
+
+@final
+class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
+    """Classification by a Gaussian process f(x) = L_x g whose invariance is learned by the evidence.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel, default=None
+        Kernel of the base process g; None takes a scaled RBF kernel that starts at the scale of the data.
+    invariance : None, str, Orbit or Functional, default=None
+        What f should not care about. Names of images ("rotation", "affine", "deformation", "affine+deformation",
+        "translation", …) need `image_shape` unless X has image dimensions.
+    likelihood : {"one_hot", "stick_breaking", "dirichlet"}, default="one_hot"
+        How labels are observed: Gaussian noise on one-hot codes, with probabilities from a softmax whose scale
+        leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression); or Dirichlet.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width) of an image in a row of X.
+    inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
+        By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
+    num_inducing, num_nodes, max_iterations, num_steps, batch_size : int
+        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations; stochastic steps and rows a step.
+    random_state, device, verbose, callback, warm_start
+        Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last fit.
+
+    Attributes
+    ----------
+    classes_, kernel_, functional_, orbit_, log_evidence_, evidence_kind_, log_evidence_error_, history_, converged_.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        invariance: Invariance = None,
+        *,
+        likelihood: Coding = "one_hot",
+        image_shape: Sequence[int] | None = None,
+        inference: Engine = "auto",
+        num_inducing: int = 500,
+        num_nodes: int | None = None,
+        max_iterations: int = 30,
+        num_steps: int = 600,
+        batch_size: int = 256,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "cpu",
+        verbose: bool = False,
+        callback: Callable[[int, float], None] | None = None,
+        warm_start: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.invariance = invariance
+        self.likelihood = likelihood
+        self.image_shape = image_shape
+        self.inference = inference
+        self.num_inducing = num_inducing
+        self.num_nodes = num_nodes
+        self.max_iterations = max_iterations
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+        self.callback = callback
+        self.warm_start = warm_start
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
+        """Learn kernel, orbit and noise by the evidence of the training labels."""
+        flat, shape = flatten_images(self, X)
+        x, labels = validate_data(self, flat, y, dtype=np.float64, ensure_min_samples=1)
+        check_classification_targets(labels)
+        self._image_shape = self.image_shape if shape is None else shape
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("Classification needs at least two classes, but the labels hold one class only.")
+        problem = self._problem(x, torch.from_numpy(codes))
+        engine = choose_engine(self.inference, problem)
+        fit = self._run(engine, problem)
+        self._store(fit, problem, engine, torch.from_numpy(codes))
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of every row."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The probability of every class, in the order of `classes_`."""
+        mean, variance = self._moments(X)
+        result = probabilities(self.likelihood, mean, variance, self._scale, len(self.classes_))
+        return result.cpu().numpy()
+
+    def _moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+        check_is_fitted(self)
+        x = check_inputs(self, X).to(self.device) - self._background
+        with torch.no_grad():
+            parts = [self.posterior_.moments(self.functional_, part) for part in x.split(ROWS_AT_ONCE)]
+        mean = torch.cat([part.mean for part in parts])
+        variance = torch.cat(
+            [part.variance if part.variance.dim() > 1 else part.variance[:, None] for part in parts]
+        )
+        return mean, variance.expand_as(mean)
+
+    def _problem(self, x: NDArray[np.float64], codes: torch.Tensor) -> Problem:
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        targets, likelihood = encode(self.likelihood, codes, len(self.classes_))
+        previous = getattr(self, "_problem_", None) if self.warm_start else None
+        functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], self._image_shape)).to(
+            self.device
+        )
+        # Warps fill with zeros, so the darkest value of the images is the background; kernels of distances do not mind.
+        self._background = (
+            float(x.min()) if drawn_orbits(functional) and self._image_shape is not None else 0.0
+        )
+        rows = torch.from_numpy(x).to(self.device) - self._background
+        if previous is not None and previous.x.shape[1] == x.shape[1]:
+            functional, process, likelihood = previous.functional, previous.process, previous.likelihood
+        else:
+            base = default_kernel(rows, functional.is_identity and x.shape[1] <= 20)
+            process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
+        generator = torch.Generator(self.device).manual_seed(seed)
+        return Problem(
+            process.to(self.device),
+            functional.double(),
+            likelihood.to(self.device),
+            rows,
+            targets.to(self.device),
+            generator,
+        )
+
+    def _run(self, engine: Engine, problem: Problem) -> Fit:
+        def report(step: int, bound: float) -> None:
+            if self.callback is not None:
+                self.callback(step, bound)
+            if self.verbose:
+                print(f"{engine} {step:5d}  {bound:,.1f}")
+
+        if engine == "exact":
+            return fit_exact(problem, self.num_nodes, self.max_iterations, report)
+        if engine == "collapsed":
+            return fit_collapsed(problem, self.num_nodes, self.num_inducing, self.max_iterations, report)
+        return fit_variational(problem, self.num_inducing, self.num_steps, self.batch_size, report)
+
+    def _store(self, fit: Fit, problem: Problem, engine: Engine, codes: torch.Tensor) -> None:
+        self._problem_ = problem
+        self.inference_ = engine
+        self.posterior_, self.functional_ = fit.posterior, fit.functional
+        self.kernel_ = problem.process.kernel
+        self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
+        self.log_evidence_error_ = fit.standard_error
+        self.history_, self.converged_ = fit.history, fit.converged
+        self._scale = 1.0
+        if self.likelihood == "one_hot" and fit.held_out is not None:
+            scores = fit.held_out
+            if scores.shape[1] == 1:
+                scores = torch.cat([-scores, scores], dim=1)
+            self._scale = best_scale(scores, codes.to(scores.device))
+        self._store_orbit(problem, fit)

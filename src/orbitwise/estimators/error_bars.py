@@ -1,0 +1,66 @@
+"""Error bars of learned bounds, from the curvature of the evidence at its maximum (a Laplace approximation)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+STEP = 0.02
+
+
+def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
+    """The standard deviation of every entry of the parameters: √diag(H⁻¹), H the Hessian of -objective.
+
+    The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets an infinite error.
+    """
+    gradient = _gradient(objective, parameters)
+    columns = []
+    for parameter in parameters:
+        flat = parameter.data.view(-1)
+        for i in range(flat.numel()):
+            old = flat[i].clone()
+            flat[i] = old + STEP
+            columns.append(-(_gradient(objective, parameters) - gradient) / STEP)
+            flat[i] = old
+    hessian = torch.stack(columns)
+    values, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
+    variance = torch.where(values > 1e-9, values.clamp_min(1e-9).reciprocal(), torch.inf)
+    weights = vectors.square()
+    # A direction of infinite variance matters only to entries that take part in it.
+    spread = torch.where(weights < 1e-8, torch.zeros_like(weights), weights * variance).sum(-1).sqrt()
+    return [
+        part.view_as(p)
+        for part, p in zip(spread.split([p.numel() for p in parameters]), parameters, strict=True)
+    ]
+
+
+def learned_errors(
+    learned: Callable[[], Mapping[str, tuple[float, float]]],
+    parameters: list[nn.Parameter],
+    errors: list[Tensor],
+) -> dict[str, float]:
+    """The error of each learned range's upper end, by moving each parameter one standard deviation to both sides."""
+    squares = dict.fromkeys(learned(), 0.0)
+    for parameter, error in zip(parameters, errors, strict=True):
+        flat, spread = parameter.data.view(-1), error.reshape(-1)
+        for i in range(flat.numel()):
+            if not bool(spread[i].isfinite()):
+                spread = spread.clone()
+                spread[i] = 5.0
+            old = flat[i].clone()
+            ends = []
+            for sign in (1, -1):
+                flat[i] = old + sign * spread[i].to(old)
+                ends.append(learned())
+            flat[i] = old
+            for name in squares:
+                squares[name] += ((ends[0][name][1] - ends[1][name][1]) / 2) ** 2
+    return {name: value**0.5 for name, value in squares.items()}
+
+
+def _gradient(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Tensor:
+    gradients = torch.autograd.grad(objective(), parameters, allow_unused=True)
+    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+    return torch.cat([part.reshape(-1).double().cpu() for part in parts])

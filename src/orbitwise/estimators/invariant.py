@@ -1,0 +1,72 @@
+"""What estimators tell about the invariance they learned: ranges with error bars, samples, and insensitivity (LIM-A A)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from orbitwise.estimators.engines import Fit, Problem
+from orbitwise.estimators.error_bars import learned_errors, parameter_errors
+from orbitwise.estimators.validation import check_inputs
+from orbitwise.functionals.freezing import drawn_orbits
+from orbitwise.functionals.points import Difference
+
+
+class LearnedOrbit:
+    """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
+
+    def _store_orbit(self, problem: Problem, fit: Fit) -> None:
+        orbits = drawn_orbits(problem.functional)
+        self.orbit_: Any = orbits[0] if orbits else None
+        self._orbit_objective = fit.objective
+        self._orbit_parameters = problem.parameters
+
+    @property
+    def orbit_errors_(self) -> dict[str, float]:
+        """The standard error of every learned range, by the curvature of the evidence; computed when first asked for."""
+        check_is_fitted(self)
+        if self.orbit_ is None or self._orbit_objective is None:
+            return {}
+        if not hasattr(self, "_orbit_errors"):
+            errors = parameter_errors(self._orbit_objective, self._orbit_parameters)
+            self._orbit_errors = learned_errors(self.orbit_.learned, self._orbit_parameters, errors)
+        return self._orbit_errors
+
+    def sample_orbit(
+        self, X: ArrayLike, n: int = 8, random_state: int | np.random.RandomState | None = 0
+    ) -> NDArray[np.float64]:
+        """n random points of the learned orbit of every row of X: [rows, n, features]."""
+        check_is_fitted(self)
+        x = check_inputs(self, X).to(self.device) - self._background
+        if self.orbit_ is None:
+            return np.repeat(np.asarray(x.cpu())[:, None], n, axis=1) + self._background
+        generator = torch.Generator(self.device).manual_seed(
+            int(check_random_state(random_state).randint(2**31))
+        )
+        with torch.no_grad():
+            moved = self.orbit_.move(x, self.orbit_.noise((len(x), n), generator, x))
+        return moved.cpu().numpy() + self._background
+
+    def insensitivity(
+        self, X: ArrayLike, n: int = 4, random_state: int | np.random.RandomState | None = 0
+    ) -> dict[str, dict[str, float]]:
+        """How much f changes under the learned orbit: E[(f(x) - f(x_a))²] over the prior variance of f(x), for prior and posterior.
+
+        A function of which x tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
+        """
+        moved = torch.from_numpy(self.sample_orbit(X, n, random_state)).to(self.device) - self._background
+        x = check_inputs(self, X).to(self.device) - self._background
+        pairs = torch.stack([x[:, None].expand_as(moved), moved], dim=2).flatten(0, 1)
+        functional = Difference() @ self.functional_
+        with torch.no_grad():
+            process = self.posterior_.process
+            prior = torch.cat([process.variance(functional.atoms(part)) for part in pairs.split(256)])
+            scale = process.variance(self.functional_.atoms(x)).repeat_interleave(n)
+            moments = [self.posterior_.moments(functional, part) for part in pairs.split(256)]
+            change = torch.cat([part.mean_square.mean(-1) for part in moments])
+        return {"all": {"prior": float((prior / scale).mean()), "posterior": float((change / scale).mean())}}

@@ -1,0 +1,42 @@
+"""Freezing a functional: the same functional with the draws of its orbits fixed, for engines that need exact rows."""
+
+from __future__ import annotations
+
+import torch
+
+from orbitwise.functionals.averages import OrbitAverage
+from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.frozen import freeze
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+
+
+def freeze_functional(
+    functional: Functional, num_nodes: int, generator: torch.Generator | None = None
+) -> Functional:
+    """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared with it."""
+    if isinstance(functional, OrbitAverage):
+        return OrbitAverage(_freeze_orbit(functional.orbit, num_nodes, generator))
+    if isinstance(functional, Composition):
+        parts = (
+            freeze_functional(part, num_nodes, generator) for part in (functional.outer, functional.inner)
+        )
+        return Composition(*parts)
+    if isinstance(functional, Combination):
+        parts = [freeze_functional(part, num_nodes, generator) for part in functional.parts]
+        return Combination(parts, functional.factors)
+    return functional
+
+
+def drawn_orbits(functional: torch.nn.Module) -> list[Orbit]:
+    """The orbits inside a functional that draw at random."""
+    return [module for module in functional.modules() if isinstance(module, Orbit) and module.is_drawn]
+
+
+def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None) -> Orbit:
+    if isinstance(orbit, DrawnOrbit):
+        like = next((p for p in orbit.parameters()), torch.zeros((), dtype=torch.float64))
+        return freeze(orbit, num_nodes, generator, like)
+    if isinstance(orbit, FiniteOrbit) and orbit.is_drawn:
+        return FiniteOrbit(orbit.transform, orbit.elements, orbit.weights)
+    return orbit

@@ -1,0 +1,70 @@
+"""Classes and counts of classes: p(y | f) = multinomial(softmax f), by fixed quasi-random nodes.
+
+Outputs of f are independent under q, and the expectation of log Σ exp f_c has no closed form. The nodes are
+scrambled Sobol points made normal, symmetric about zero and with unit covariance, so quadratics are
+integrated exactly and the objective is deterministic.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
+from orbitwise.process.moments import Moments
+
+
+@final
+class Softmax(Likelihood):
+    """Targets [n, c] are one-hot labels, or counts. Not quadratic in f: exact and frozen rows only."""
+
+    is_quadratic = False
+    nodes: Tensor
+
+    def __init__(self, num_classes: int, num_nodes: int = 256, seed: int = 0) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ValueError(f"Softmax needs at least two classes, not {num_classes}.")
+        if num_nodes < 4 * num_classes:
+            raise ValueError(f"{num_classes} classes need at least {4 * num_classes} nodes, not {num_nodes}.")
+        self.register_buffer("nodes", normal_nodes(num_nodes, num_classes, seed))
+
+    def expansion(
+        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
+    ) -> Quadratic:
+        if moments is None:
+            raise ValueError("Softmax is expanded about moments of f; give them.")
+        if targets.shape[-1] != self.nodes.shape[-1]:
+            raise ValueError(f"Softmax was made for {self.nodes.shape[-1]} classes, not {targets.shape[-1]}.")
+        total = targets.sum(-1)
+        coefficient = torch.lgamma(total + 1) - torch.lgamma(targets + 1).sum(-1)
+
+        def expected(mean: Tensor, variance: Tensor) -> Tensor:
+            normaliser = torch.logsumexp(self._values(mean, variance), dim=-1).mean(0)
+            # One value for all outputs of a row, an equal share to each.
+            shared = (coefficient - total * normaliser) / targets.shape[-1]
+            return targets * mean + shared[:, None]
+
+        return expand(expected, moments)
+
+    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+        """The probabilities of the classes, E[softmax f]."""
+        return torch.softmax(self._values(moments.mean, moments.variance), dim=-1).mean(0)
+
+    def _values(self, mean: Tensor, variance: Tensor) -> Float[Tensor, "k n c"]:
+        variance = variance if variance.dim() == 2 else variance[:, None]
+        return mean + variance.sqrt() * self.nodes.to(mean)[:, None, :]
+
+
+def normal_nodes(num_nodes: int, width: int, seed: int) -> Float[Tensor, "k c"]:
+    """Nodes of the standard normal density with equal weights, in pairs ±ε, with unit covariance."""
+    engine = torch.quasirandom.SobolEngine(width, scramble=True, seed=seed)
+    uniform = engine.draw(-(-num_nodes // 2), dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
+    half = torch.special.ndtri(uniform)
+    # E[εεᵀ] = CCᵀ, so C⁻¹ε has unit covariance
+    lower = torch.linalg.cholesky(half.mT @ half / len(half))
+    half = torch.linalg.solve_triangular(lower, half.mT, upper=False).mT
+    return torch.cat([half, -half])

@@ -1,0 +1,83 @@
+"""Learnable deformations along the image's own tangents: the form of infinite MNIST (METHOD 7b)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.fields import smooth_field
+from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.orbits.units import Unit, image_units
+from orbitwise.orbits.widths import Widths, divide
+from orbitwise.transforms.deformations import TangentDeformation
+
+THICKNESS = ("thickness",)
+
+
+@final
+class DeformationOrbit(DrawnOrbit):
+    """x' = clip(x + a(F₁∘t_x - F₂∘t_y) + β|t|), with smooth random fields F of unit variance.
+
+    `amplitude` a is the standard deviation of the move in pixels (0 for none), `smoothness` the width in
+    pixels over which it varies, `thickness` the bounds of β: how many pixels strokes grow or shrink. All are
+    learned, or those named in `learnable`; thickness in `two_sided` moves both its bounds. The tangents hold
+    for moves of about a pixel; larger ones are the business of `ImageOrbit`. `tangent_width` and `clip` are
+    those of `TangentDeformation`.
+    """
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        amplitude: float = 1.0,
+        smoothness: float = 4.0,
+        thickness: float | Interval = 0.0,
+        tangent_width: float = 1.0,
+        clip: tuple[float, float] | None = None,
+        learnable: Sequence[str] | None = None,
+        two_sided: Sequence[str] = (),
+        num_samples: int = 32,
+        num_groups: int = 2,
+        draws: Draws = "random",
+    ) -> None:
+        super().__init__(num_samples, num_groups, draws)
+        self.transform = TangentDeformation(image_shape, tangent_width, clip)
+        if not smoothness > 0:
+            raise ValueError(f"smoothness must be positive, not {smoothness}.")
+        self.deforms = amplitude != 0
+        start = {} if thickness == 0 else {"thickness": thickness}
+        widths = {"amplitude": amplitude, "smoothness": smoothness} if self.deforms else {}
+        in_bounds, in_widths = divide(learnable, start, widths)
+        self.bounds = Bounds(THICKNESS, start, in_bounds, two_sided)
+        self.widths = Widths(widths, in_widths)
+
+    @property
+    def randomness(self) -> Noise:
+        """The thickness, then two fields of noise."""
+        _, height, width = self.transform.image_shape
+        fields = Noise((("normal", 2 * height * width),) if self.deforms else ())
+        return Noise((("uniform", 1),)) + fields
+
+    @property
+    def active(self) -> Bool[Tensor, " q"]:
+        return torch.cat([self.bounds.active.cpu(), torch.ones(self.num_noise - 1, dtype=torch.bool)])
+
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        thickness = self.bounds.place(noise[..., :1])
+        return self.transform(x, torch.cat([self.fields(noise[..., 1:]), thickness], dim=-1))
+
+    def fields(self, noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s p"]:
+        """a·F₁ and a·F₂ of every pixel."""
+        _, height, width = self.transform.image_shape
+        if not self.deforms:
+            return noise.new_zeros(*noise.shape[:2], 2 * height * width)
+        smooth = smooth_field(noise.unflatten(-1, (2, height, width)), self.widths["smoothness"])
+        return (self.widths["amplitude"].to(noise) * smooth).flatten(2)
+
+    def units(self) -> Mapping[str, Unit]:
+        return image_units(self.transform.image_shape)

@@ -1,0 +1,49 @@
+"""The simplest learnable orbit: normal noise added to every coordinate, as wide as the data allow."""
+
+from __future__ import annotations
+
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.orbits.widths import Widths
+
+
+@final
+class JitterOrbit(DrawnOrbit):
+    """x + θε with ε standard normal: f is g smoothed over θ.
+
+    One `width` θ serves all coordinates, or with `separate` each learns its own. The average of an RBF of
+    lengthscale ℓ over such orbits is the RBF of lengthscale √(ℓ² + 2θ²), lowered.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        width: float = 0.1,
+        separate: bool = False,
+        learnable: bool = True,
+        num_samples: int = 32,
+        num_groups: int = 2,
+        draws: Draws = "random",
+    ) -> None:
+        super().__init__(num_samples, num_groups, draws)
+        if num_features < 1:
+            raise ValueError(f"num_features must be at least 1, not {num_features}.")
+        self.num_features = num_features
+        names = [f"jitter_{column}" for column in range(num_features)] if separate else ["jitter"]
+        self.widths = Widths(dict.fromkeys(names, width), None if learnable else ())
+
+    @property
+    def randomness(self) -> Noise:
+        return Noise((("normal", self.num_features),))
+
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        if x.shape[-1] != self.num_features:
+            raise ValueError(
+                f"This jitter was made for inputs of width {self.num_features}, but got width {x.shape[-1]}."
+            )
+        return x[:, None, :] + self.widths.values.to(noise) * noise

@@ -1,0 +1,93 @@
+"""Orbits made of any torch module that moves inputs at random, with whatever parameters it learns itself."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.orbits.noise import Density, Draws, Noise
+from orbitwise.orbits.orbit import DrawnOrbit, OrbitPoints, drawn_points
+from orbitwise.transforms.transform import check_rows
+
+SEEDS = 2**23
+
+
+@final
+class ModuleOrbit(DrawnOrbit):
+    """Moves drawn by `module`: module(x, noise [n s q]) with `num_noise` given, else module(x, s, generator).
+
+    Both return [n s d]. In the first form the noise has the given `density`, and the module is deterministic
+    and treats rows and samples one by one. In the second it draws by itself, from the generator alone; each
+    group is a call of its own, so that samples of a call may depend on each other. Frozen or composed, the
+    second form costs a call for every point, with a seed of its own for every node: prefer the first.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        num_noise: int | None = None,
+        density: Density = "normal",
+        num_samples: int = 32,
+        num_groups: int = 2,
+        draws: Draws = "random",
+    ) -> None:
+        super().__init__(num_samples, num_groups, draws)
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"ModuleOrbit takes a torch.nn.Module, not {type(module).__name__}.")
+        if num_noise is not None and num_noise < 1:
+            raise ValueError(f"num_noise must be at least 1, not {num_noise}.")
+        if density not in ("uniform", "normal"):
+            raise ValueError(f"density must be 'uniform' or 'normal', not {density!r}.")
+        if num_noise is None and draws == "sobol":
+            raise ValueError("A module that draws by itself takes no Sobol noise: give it num_noise.")
+        if num_noise is None and num_groups < 2:
+            raise ValueError(
+                "The samples of a module that draws by itself may depend on each other, so an unbiased "
+                "estimate needs two calls: choose num_groups of 2 or more."
+            )
+        self.module = module
+        self.takes_noise = num_noise is not None
+        self.density: Density = density
+        self._num_noise = num_noise
+
+    @property
+    def randomness(self) -> Noise:
+        """The module's noise, or one entry that stands for the seed of its own draws."""
+        return Noise((("uniform", 1),) if self._num_noise is None else ((self.density, self._num_noise),))
+
+    def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
+        if self.takes_noise:
+            return super().points(x, generator)
+        check_rows(x, type(self).__name__)
+        count = self.num_samples // self.num_groups
+        groups = [self._checked(self.module(x, count, generator), x, count) for _ in range(self.num_groups)]
+        return drawn_points(torch.cat(groups, dim=1), self.num_groups, independent=False)
+
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s e"]:
+        if self.takes_noise:
+            return self._checked(self.module(x, noise), x, noise.shape[1])
+        rows = []
+        for row, entries in zip(x.split(1), noise[..., 0].tolist(), strict=True):
+            seeds = [int((entry + 1) * SEEDS) for entry in entries]
+            draws = [self.module(row, 1, torch.Generator(x.device).manual_seed(seed)) for seed in seeds]
+            rows.append(torch.cat([self._checked(draw, row, 1) for draw in draws], dim=1))
+        return torch.cat(rows)
+
+    def _checked(self, moved: Tensor, x: Tensor, count: int) -> Tensor:
+        """What the module returned, or a ValueError that names it."""
+        name = type(self.module).__name__
+        if not isinstance(moved, Tensor) or moved.dim() != 3 or moved.shape[:2] != (len(x), count):
+            found = tuple(moved.shape) if isinstance(moved, Tensor) else type(moved).__name__
+            raise ValueError(
+                f"The module {name} must return moved inputs [{len(x)}, {count}, d] for {count} draws of "
+                f"each of {len(x)} inputs, but returned {found}."
+            )
+        if not bool(moved.isfinite().all()):
+            raise ValueError(f"The module {name} moved inputs to NaN or infinity: its draws must be finite.")
+        return moved.to(x.dtype)
+
+    def __repr__(self) -> str:
+        return f"ModuleOrbit({type(self.module).__name__}, num_samples={self.num_samples})"

@@ -1,0 +1,100 @@
+"""Standard noise that draws are made of: uniform on [-1, 1] or normal, plain or as scrambled Sobol sets.
+
+A Sobol set fills its cube evenly, so that averages over it vary less. The points of one set depend on each
+other: every independent group of draws is a set of its own (METHOD 4), scrambled by itself, with a random
+digital shift of its own for every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+Density = Literal["uniform", "normal"]
+Draws = Literal["random", "sobol"]
+
+SOBOL_BITS = 30
+MOST_SOBOL = 64
+"""Entries of a draw that form Sobol sets; a few points in more dimensions are no more even than plain draws,
+which the other entries (the pixels of a random field) therefore are."""
+
+
+@final
+@dataclass(frozen=True)
+class Noise:
+    """What the entries of a draw are: runs of (density, count), one after the other."""
+
+    runs: tuple[tuple[Density, int], ...] = ()
+
+    @property
+    def num_entries(self) -> int:
+        """q."""
+        return sum(count for _, count in self.runs)
+
+    @property
+    def is_normal(self) -> Bool[Tensor, " q"]:
+        """Which entries are normal; the others are uniform."""
+        return torch.tensor(
+            [density == "normal" for density, count in self.runs for _ in range(count)], dtype=torch.bool
+        )
+
+    def __add__(self, other: Noise) -> Noise:
+        return Noise(self.runs + other.runs)
+
+    def draw(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor
+    ) -> Float[Tensor, "*shape q"]:
+        """Independent draws, made where the generator lives, of the precision and the device of `like`."""
+        place = like.device if generator is None else generator.device
+        parts = []
+        for density, count in self.runs:
+            make = torch.randn if density == "normal" else torch.rand
+            part = make(*shape, count, generator=generator, device=place, dtype=like.dtype)
+            parts.append(part if density == "normal" else 2 * part - 1)
+        if not parts:
+            return torch.zeros(*shape, 0, dtype=like.dtype, device=like.device)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(like.device)
+
+    def sobol(
+        self, num_rows: int, num_groups: int, count: int, generator: torch.Generator | None, like: Tensor
+    ) -> Float[Tensor, "n s q"]:
+        """`count` points for every row and group, each set scrambled independently of all others."""
+        first, rest = self._split(MOST_SOBOL)
+        if not first.num_entries:
+            return self.draw((num_rows, num_groups * count), generator, like)
+        place = like.device if generator is None else generator.device
+        sets = [_sobol_set(count, first.num_entries, generator, place) for _ in range(num_groups)]
+        shape = (num_rows, num_groups, 1, first.num_entries)
+        shift = torch.randint(2**SOBOL_BITS, shape, generator=generator, device=place)
+        # a digital shift keeps a set even and makes each of its points uniform; 0.5 is the middle of a cell
+        cells = (torch.stack(sets) ^ shift).flatten(1, 2)
+        uniform = (cells.double() + 0.5) / 2**SOBOL_BITS
+        normal = first.is_normal.to(place)
+        points = torch.where(normal, torch.special.ndtri(uniform), 2 * uniform - 1).to(like)
+        if not rest.num_entries:
+            return points
+        return torch.cat([points, rest.draw((num_rows, num_groups * count), generator, like)], dim=-1)
+
+    def _split(self, most: int) -> tuple[Noise, Noise]:
+        """The first `most` entries, and the rest."""
+        first, rest = [], []
+        for density, count in self.runs:
+            here = min(count, most)
+            most -= here
+            first += [(density, here)] if here else []
+            rest += [(density, count - here)] if count > here else []
+        return Noise(tuple(first)), Noise(tuple(rest))
+
+
+def _sobol_set(
+    count: int, num_entries: int, generator: torch.Generator | None, place: torch.device
+) -> Int[Tensor, "k q"]:
+    """A scrambled Sobol set in units of 2^-SOBOL_BITS."""
+    seed = int(torch.randint(2**31, (), generator=generator, device=place))
+    points = SobolEngine(num_entries, scramble=True, seed=seed).draw(count, dtype=torch.float64)
+    return (points * 2**SOBOL_BITS).long().to(place)

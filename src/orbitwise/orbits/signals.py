@@ -1,0 +1,106 @@
+"""Learnable orbits of signals: they come earlier or later, time bends, they are louder, they are noisy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.fields import smooth_curve
+from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.orbits.units import SAMPLES, Unit
+from orbitwise.orbits.widths import Widths, divide
+from orbitwise.transforms.signals import Boundary, TimeShift, check_length, read_delayed
+
+RANGES = ("shift", "log_scale")
+
+
+@final
+class SignalOrbit(DrawnOrbit):
+    """exp(a)·x(t - b - w(t)) + jitter: a signal moved in time, scaled, and with noise added.
+
+    `signal_shape` is the length, or (channels, length), channels first; channels share their time. `shift`
+    bounds b in samples, `log_scale` bounds a, `warp` is the standard deviation in samples of the smooth delay
+    w, which varies over `smoothness` samples (an eighth of the length by default), and `jitter` the standard
+    deviation of the noise. What is zero is off; the rest is learned, or what `learnable` names, a name in
+    `two_sided` with both its bounds. Beyond its ends a signal is zero, or wraps around.
+    """
+
+    def __init__(
+        self,
+        signal_shape: int | Sequence[int],
+        shift: float | Interval = 0.0,
+        log_scale: float | Interval = 0.0,
+        warp: float = 0.0,
+        smoothness: float | None = None,
+        jitter: float = 0.0,
+        boundary: Boundary = "zero",
+        learnable: Sequence[str] | None = None,
+        two_sided: Sequence[str] = (),
+        num_samples: int = 32,
+        num_groups: int = 2,
+        draws: Draws = "random",
+    ) -> None:
+        super().__init__(num_samples, num_groups, draws)
+        shifts = TimeShift(signal_shape, boundary)
+        self.signal_shape = shifts.signal_shape
+        self.boundary: Boundary = shifts.boundary
+        length = self.signal_shape[1]
+        smoothness = max(length / 8, 1.0) if smoothness is None else smoothness
+        if not smoothness > 0:
+            raise ValueError(f"smoothness must be positive, not {smoothness}.")
+        ranges = {"shift": shift, "log_scale": log_scale}
+        start = {name: value for name, value in ranges.items() if value != 0}
+        widths = {"jitter": jitter} if jitter else {}
+        widths |= {"warp": warp, "smoothness": smoothness} if warp else {}
+        in_bounds, in_widths = divide(learnable, start, widths)
+        limits = {"shift": float(length)}
+        self.bounds = Bounds(RANGES, start, in_bounds, two_sided, limits)
+        self.widths = Widths(widths, in_widths)
+        self.warps, self.jitters = warp != 0, jitter != 0
+        self.has_delay = self.warps or "shift" in start
+
+    @property
+    def randomness(self) -> Noise:
+        """Shift and scale, a delay for every sample, a jitter for every entry."""
+        length, entries = self.signal_shape[1], math.prod(self.signal_shape)
+        return Noise(
+            (
+                ("uniform", len(RANGES)),
+                ("normal", length if self.warps else 0),
+                ("normal", entries if self.jitters else 0),
+            )
+        )
+
+    @property
+    def active(self) -> Bool[Tensor, " q"]:
+        rest = torch.ones(self.num_noise - len(RANGES), dtype=torch.bool)
+        return torch.cat([self.bounds.active.cpu(), rest])
+
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        check_length(x, self.signal_shape)
+        shift, log_scale = self.bounds.place(noise[..., : len(RANGES)]).split(1, dim=-1)
+        rest = noise[..., len(RANGES) :]
+        moved = x[:, None, :]
+        if self.has_delay:
+            moved = read_delayed(x, shift + self.delay(rest), self.signal_shape, self.boundary)
+        moved = log_scale.exp() * moved
+        if self.jitters:
+            moved = moved + self.widths["jitter"].to(noise) * rest[..., -x.shape[-1] :]
+        return moved
+
+    def delay(self, noise: Float[Tensor, "n s q"]) -> Float[Tensor, ...]:
+        """The smooth delay of every sample."""
+        if not self.warps:
+            return noise.new_zeros(())
+        smooth = smooth_curve(noise[..., : self.signal_shape[1]], self.widths["smoothness"])
+        return self.widths["warp"].to(noise) * smooth
+
+    def units(self) -> Mapping[str, Unit]:
+        return {"shift": SAMPLES, "warp": SAMPLES, "smoothness": SAMPLES}

@@ -1,0 +1,5 @@
+"""Selection: compare invariances by evidence."""
+
+from orbitwise.selection.compare import Candidate, Comparison, compare
+
+__all__ = ["Candidate", "Comparison", "compare"]

@@ -1,0 +1,144 @@
+"""Which invariance do the data support? Candidates ranked by evidence, with the winner fitted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import ArrayLike
+from rich.console import Console
+from rich.table import Table
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.multiclass import type_of_target
+
+from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.names import Invariance
+from orbitwise.estimators.regressor import InvariantGPRegressor
+
+DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One invariance, fitted."""
+
+    name: str
+    log_evidence: float
+    standard_error: float
+    per_datum: float
+    evidence_kind: str
+    learned: dict[str, tuple[float, float]]
+    seconds: float
+    estimator: Any
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Candidates from the best evidence to the worst. `tied` names those within the standard errors of the best."""
+
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate with the most evidence."""
+        return self.candidates[0]
+
+    @property
+    def best_estimator(self) -> Any:
+        """The winner, fitted."""
+        return self.best.estimator
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Candidates whose evidence cannot be told from the best one's: closer than two standard errors of the difference."""
+        best = self.best
+        return tuple(
+            other.name
+            for other in self.candidates[1:]
+            if best.log_evidence - other.log_evidence
+            <= 2 * math.hypot(best.standard_error, other.standard_error)
+        )
+
+    def table(self) -> Table:
+        """The comparison as a rich table."""
+        table = Table(title="Invariances by evidence of the training data")
+        for heading in ("invariance", "log evidence", "per datum", "learned", "seconds"):
+            table.add_column(heading, justify="left" if heading in ("invariance", "learned") else "right")
+        for candidate in self.candidates:
+            name = f"{candidate.name} (tie)" if candidate.name in self.tied else candidate.name
+            evidence = f"{candidate.log_evidence:,.1f}"
+            if candidate.standard_error > 0:
+                evidence += f" ± {candidate.standard_error:,.1f}"
+            learned = ", ".join(
+                f"{key} {low:+.2f}…{high:+.2f}" for key, (low, high) in candidate.learned.items()
+            )
+            table.add_row(
+                name, evidence, f"{candidate.per_datum:,.3f}", learned or "-", f"{candidate.seconds:.1f}"
+            )
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=120, no_color=True)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get()
+
+
+def compare(
+    X: ArrayLike,
+    y: ArrayLike,
+    invariances: Sequence[Invariance] = DEFAULT_INVARIANCES,
+    estimator: BaseEstimator | None = None,
+    n_jobs: int | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Fit the estimator once for every invariance and rank the fits by their evidence.
+
+    `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the estimator. Fits
+    run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them.
+    """
+    if not invariances:
+        raise ValueError("compare needs at least one invariance; None stands for no invariance.")
+    if estimator is None:
+        is_regression = type_of_target(np.asarray(y)).startswith("continuous")
+        estimator = InvariantGPRegressor() if is_regression else InvariantGPClassifier()
+    fits = Parallel(n_jobs=n_jobs)(
+        delayed(_fit)(clone(estimator).set_params(**settings, invariance=invariance), X, y)
+        for invariance in invariances
+    )
+    candidates = [
+        _candidate(_name(invariance), fitted, seconds, len(np.asarray(y)))
+        for invariance, (fitted, seconds) in zip(invariances, fits, strict=True)
+    ]
+    return Comparison(tuple(sorted(candidates, key=lambda candidate: -candidate.log_evidence)))
+
+
+def _fit(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Any, float]:
+    start = time.perf_counter()
+    estimator.fit(X, y)
+    return estimator, time.perf_counter() - start
+
+
+def _candidate(name: str, estimator: Any, seconds: float, count: int) -> Candidate:
+    orbit = getattr(estimator, "orbit_", None)
+    return Candidate(
+        name,
+        estimator.log_evidence_,
+        getattr(estimator, "log_evidence_error_", 0.0),
+        estimator.log_evidence_ / count,
+        estimator.evidence_kind_,
+        {} if orbit is None else dict(orbit.learned()),
+        seconds,
+        estimator,
+    )
+
+
+def _name(invariance: Invariance) -> str:
+    if invariance is None:
+        return "none"
+    return invariance if isinstance(invariance, str) else type(invariance).__name__

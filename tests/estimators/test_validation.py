@@ -1,0 +1,245 @@
+"""What estimators accept, and the errors that say what they do not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from sklearn.gaussian_process.kernels import RBF
+
+from orbitwise import InvariantGPRegressor
+from orbitwise.estimators.validation import (
+    check_inputs,
+    check_rows,
+    check_training,
+    check_variance,
+    flatten_images,
+)
+from orbitwise.functionals import Difference, Gradient
+
+QUICK = {"max_iterations": 0}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def data(rng) -> tuple[np.ndarray, np.ndarray]:
+    x = rng.normal(size=(9, 4))
+    return x, x[:, 0] - x[:, 1]
+
+
+def bad_inputs() -> dict[str, tuple[object, str]]:
+    good = np.ones((9, 4))
+    nan, infinite = good.copy(), good.copy()
+    nan[2, 1], infinite[3, 2] = np.nan, np.inf
+    return {
+        "nan": (nan, "contains NaN"),
+        "infinity": (infinite, "contains infinity"),
+        "no rows": (good[:0], r"0 sample\(s\)"),
+        "no columns": (good[:, :0], r"0 feature\(s\)"),
+        "one dimension": (good[:, 0], "Expected 2D array"),
+        "three dimensions": (good.reshape(9, 2, 2), r"dim 3.*image_shape"),
+        "three dimensions as lists": (good.reshape(9, 2, 2).tolist(), r"dim 3.*image_shape"),
+        "five dimensions": (good.reshape(9, 1, 2, 2, 1), "dim 5"),
+        "strings": (np.full((9, 4), "a"), "could not convert string"),
+        "complex": (good + 1j, "Complex data not supported"),
+        "ragged": ([[1.0, 2.0], [3.0]], "inhomogeneous"),
+    }
+
+
+@pytest.mark.parametrize("case", bad_inputs())
+@pytest.mark.parametrize("when", ["fit", "predict"])
+def test_bad_inputs_are_refused(case, when, data):
+    bad, message = bad_inputs()[case]
+    model = InvariantGPRegressor(**QUICK)
+    if when == "fit":
+        with pytest.raises(ValueError, match=message):
+            model.fit(bad, np.arange(float(len(bad))))
+    else:
+        model.fit(*data)
+        with pytest.raises(ValueError, match=message):
+            model.predict(bad)
+
+
+def test_inputs_of_another_width_are_refused(data):
+    model = InvariantGPRegressor(**QUICK).fit(*data)
+    for ask in (model.predict, model.sample_y, lambda x: model.predict_functional(Gradient(), x)):
+        with pytest.raises(ValueError, match=r"3 features.*4 features|width 4"):
+            ask(data[0][:, :3])
+
+
+def bad_targets() -> dict[str, tuple[object, str]]:
+    good = np.arange(9.0)
+    return {
+        "nan": (np.where(good == 3, np.nan, good), "contains NaN"),
+        "infinity": (np.where(good == 3, np.inf, good), "contains infinity"),
+        "too few": (good[:-1], "inconsistent numbers of samples"),
+        "three dimensions": (np.ones((9, 2, 2)), "dim 3"),
+        "strings": (np.full(9, "a"), "could not convert string"),
+        "complex": (good + 1j, "Complex data not supported"),
+    }
+
+
+@pytest.mark.parametrize("case", bad_targets())
+def test_bad_targets_are_refused(case, data):
+    bad, message = bad_targets()[case]
+    with pytest.raises(ValueError, match=message):
+        InvariantGPRegressor(**QUICK).fit(data[0], bad)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.full(9, -1.0), "Negative values"),
+        (np.full(9, np.nan), "contains NaN"),
+        (np.ones(8), r"sample_weight\.shape"),
+        (np.ones((9, 2)), "Sample weights must be 1D"),
+        (np.zeros(9), "zero"),
+    ],
+)
+def test_bad_weights_are_refused(weight, message, data):
+    with pytest.raises(ValueError, match=message):
+        InvariantGPRegressor(**QUICK).fit(*data, sample_weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"noise": -0.1}, "noise must be a finite variance"),
+        ({"noise": np.nan}, "noise must be a finite variance"),
+        ({"noise": "small"}, "noise must be a finite variance"),
+        ({"mean": "cubic"}, "mean must be 'zero', 'constant' or 'linear', not 'cubic'"),
+        ({"max_iterations": -1}, "max_iterations must be a whole number"),
+        ({"num_restarts": 1.5}, "num_restarts must be a whole number"),
+        ({"kernel": RBFKernel(batch_shape=torch.Size([2]))}, "batch shape"),
+        ({"kernel": RBFKernel(ard_num_dims=3)}, "kernel does not take points of width 4"),
+        ({"kernel": RBFKernel(active_dims=[7])}, "kernel does not take points of width 4"),
+        ({"invariance": "flip", "image_shape": (2, 3)}, "permutes 6 coordinates"),
+        ({"invariance": "flip", "image_shape": (4,)}, "image_shape must be"),
+        ({"invariance": "quarter_turn", "image_shape": (1, 4)}, "square"),
+        ({"invariance": Gradient()}, "one row of each input"),
+    ],
+)
+def test_bad_arguments_are_refused_by_fit(argument, message, data):
+    model = InvariantGPRegressor().set_params(**argument)
+    with pytest.raises(ValueError, match=message):
+        model.fit(*data)
+
+
+def test_a_kernel_of_another_library_is_refused(data):
+    with pytest.raises(TypeError, match=r"gpytorch\.kernels\.Kernel or None, not RBF"):
+        InvariantGPRegressor().set_params(kernel=RBF()).fit(*data)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.astype(np.float32),
+        lambda x: x.astype(np.float16),
+        lambda x: x.astype(int),
+        lambda x: x.astype(object),
+        lambda x: np.asfortranarray(x),
+        lambda x: x.tolist(),
+        lambda x: torch.from_numpy(x),
+        lambda x: pd.DataFrame(x),
+    ],
+    ids=["float32", "float16", "int", "object", "fortran", "list", "tensor", "frame"],
+)
+def test_every_numeric_kind_of_input_gives_the_same_model(change, rng):
+    x = rng.integers(-4, 5, size=(9, 4)).astype(float)
+    y = rng.integers(-4, 5, size=9).astype(float)
+    expected = InvariantGPRegressor(**QUICK).fit(x, y).predict(x[:3])
+    given = change(x)
+    model = InvariantGPRegressor(**QUICK).fit(given, y.astype(np.float32))
+    assert model.predict(given)[:3].dtype == np.float64
+    np.testing.assert_allclose(model.predict(given)[:3], expected, rtol=1e-12)
+
+
+def test_names_of_columns_are_kept_and_checked(data):
+    frame = pd.DataFrame(data[0], columns=["a", "b", "c", "d"])
+    model = InvariantGPRegressor(**QUICK).fit(frame, pd.Series(data[1]))
+    assert model.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert model.n_features_in_ == 4
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c", "d"]])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, list, torch.from_numpy])
+def test_images_come_with_their_dimensions_or_as_rows(kind, rng):
+    images = rng.normal(size=(6, 2, 3))
+    y = images.sum((1, 2))
+    model = InvariantGPRegressor(invariance="flip", **QUICK).fit(kind(images), y)
+    assert model.n_features_in_ == 6
+    flat = InvariantGPRegressor(invariance="flip", image_shape=(2, 3), **QUICK).fit(images.reshape(6, 6), y)
+    np.testing.assert_array_equal(model.predict(images), flat.predict(images.reshape(6, 6)))
+    np.testing.assert_array_equal(model.predict(images.reshape(6, 6)), flat.predict(kind(images)))
+    np.testing.assert_allclose(model.predict(images[..., ::-1]), model.predict(images), atol=1e-12)
+
+
+def test_colour_images_have_four_dimensions(rng):
+    images = rng.normal(size=(5, 3, 2, 2))
+    model = InvariantGPRegressor(invariance="quarter_turn", **QUICK).fit(images, images.sum((1, 2, 3)))
+    turned = np.rot90(images, axes=(2, 3)).copy()
+    np.testing.assert_allclose(model.predict(turned), model.predict(images), atol=1e-12)
+    mixed = images[:, ::-1].copy()
+    assert np.abs(model.predict(mixed) - model.predict(images)).max() > 1e-3
+
+
+def test_images_of_another_shape_are_refused(rng):
+    images = rng.normal(size=(6, 2, 3))
+    model = InvariantGPRegressor(invariance="flip", **QUICK).fit(images, np.arange(6))
+    with pytest.raises(ValueError, match=r"\(3, 2\), but images of shape \(2, 3\)"):
+        model.predict(images.reshape(6, 3, 2))
+    with pytest.raises(ValueError, match=r"\(2, 3\), but images of shape \(6, 1\)"):
+        InvariantGPRegressor(invariance="flip", image_shape=(6, 1), **QUICK).fit(images, np.arange(6))
+    model.fit(images.reshape(6, 3, 2), np.arange(6))
+    assert model.predict(images.reshape(6, 3, 2)).shape == (6,)
+
+
+def test_training_data_are_matrices_of_doubles(data):
+    model = InvariantGPRegressor()
+    x, targets, weight = check_training(model, data[0].astype(np.float32), data[1], None)
+    assert (x.dtype, targets.shape, weight.tolist()) == (np.float64, (9, 1), [1.0] * 9)
+    assert model._is_vector
+    _, targets, _ = check_training(model, data[0], np.stack([data[1]] * 3, 1), None)
+    assert targets.shape == (9, 3)
+    assert not model._is_vector
+
+
+def test_inputs_of_other_functionals_may_be_pairs(data):
+    model = InvariantGPRegressor(**QUICK).fit(*data)
+    pairs = np.stack([data[0], data[0][::-1]], axis=1)
+    assert check_inputs(model, pairs, plain=False).shape == (9, 2, 4)
+    difference = model.predict_functional(Difference(), pairs)
+    np.testing.assert_allclose(difference, model.predict(data[0]) - model.predict(data[0][::-1]), atol=1e-12)
+    with pytest.raises(ValueError, match="image_shape"):
+        check_inputs(model, pairs)
+    pairs[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        model.predict_functional(Difference(), pairs)
+
+
+def test_rows_have_the_width_they_are_said_to_have():
+    assert check_rows([[1, 2], [3, 4]], 2, "X").dtype == torch.float64
+    with pytest.raises(ValueError, match=r"X: shape \(1, 2\), but inputs of width 3"):
+        check_rows([[1, 2]], 3, "X")
+    with pytest.raises(ValueError, match="Complex"):
+        check_rows(np.array([[1j]]), 1, "X")
+
+
+@pytest.mark.parametrize("value", [0, 0.5, np.float32(1e-3), 3])
+def test_variances_are_finite_and_not_negative(value):
+    check_variance(value, "noise")
+
+
+def test_only_arrays_of_images_are_flattened(data):
+    model = InvariantGPRegressor(invariance="flip")
+    same, shape = flatten_images(model, data[0])
+    assert same is data[0]
+    assert shape is None
+    flat, shape = flatten_images(model, data[0].reshape(9, 2, 2))
+    assert shape == (2, 2)
+    np.testing.assert_array_equal(flat, data[0])

@@ -1,0 +1,50 @@
+"""Scales and calibration of scores."""
+
+import math
+
+import pytest
+import torch
+
+from orbitwise.inference.calibration import best_scale, cross_entropy, expected_calibration_error
+
+GENERATOR = torch.Generator().manual_seed(0)
+SCORES = torch.randn(500, 3, generator=GENERATOR, dtype=torch.float64)
+
+
+def labels_of(scale: float) -> torch.Tensor:
+    """Labels drawn from softmax(scale·scores)."""
+    chosen = torch.multinomial(torch.softmax(scale * SCORES, -1), 1, generator=torch.Generator().manual_seed(1))
+    return chosen[:, 0]
+
+
+def test_cross_entropy_is_the_mean_of_minus_log_probabilities():
+    labels = labels_of(1.0)
+    probabilities = torch.softmax(2.5 * SCORES, -1)[torch.arange(500), labels]
+    assert cross_entropy(SCORES, labels, 2.5) == pytest.approx(-probabilities.log().mean().item())
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_the_best_scale_is_found(scale):
+    labels = labels_of(scale)
+    best = best_scale(SCORES, labels)
+    assert best == pytest.approx(scale, rel=0.15)
+    least = min(cross_entropy(SCORES, labels, math.exp(i / 50)) for i in range(-200, 200))
+    assert cross_entropy(SCORES, labels, best) <= least + 1e-9
+
+
+def test_scores_that_are_always_right_or_say_nothing_end_at_the_limits():
+    labels = SCORES.argmax(1)
+    assert best_scale(SCORES, labels) > 9_000
+    assert best_scale(-SCORES, labels) < 0.011
+
+
+def test_calibrated_probabilities_have_no_error_and_overconfident_ones_have():
+    probabilities = torch.tensor([[0.8, 0.2]] * 10).double()
+    labels = torch.tensor([0] * 8 + [1] * 2)
+    assert expected_calibration_error(probabilities, labels) == pytest.approx(0, abs=1e-12)
+    sure = torch.tensor([[1.0, 0.0]] * 10).double()
+    assert expected_calibration_error(sure, labels) == pytest.approx(0.2)
+    # Two bins that err in opposite directions do not cancel.
+    mixed = torch.tensor([[0.9, 0.1]] * 5 + [[0.6, 0.4]] * 5).double()
+    hits = torch.tensor([1] * 5 + [0] * 5)
+    assert expected_calibration_error(mixed, hits) == pytest.approx(0.5 * 0.9 + 0.5 * 0.4)
