@@ -193,9 +193,9 @@ terms = {
 }
 show("Two ways to take the evidence apart", terms, [row for row in results if "fit" in row])
 console.print(
-    "evidence = fit + complexity - (N/2) log 2π = log p(y₁) + log p(y₂|y₁), with y₁ the\n"
-    "points above the diagonal and y₂ those below it. Where the scale of kernel and\n"
-    "noise is learned, the fit is -N/2 for every model, and complexity decides.\n"
+    "evidence = fit + complexity - (N/2) log 2π = log p(y₁) + log p(y₂|y₁), where y₁\n"
+    "are the points above the diagonal and y₂ those below it. Where the scale of\n"
+    "kernel and noise is learned, the fit is -N/2 for all, and complexity decides.\n"
 )
 
 # %% [markdown]

@@ -4,17 +4,22 @@
 `process` gives the moments of any functional, `inference` turns data into a posterior, `estimators` serve scikit-learn users.
 """
 
-from orbitwise import datasets, functionals, inference, orbits, process, transforms
-from orbitwise.estimators import InvariantGPRegressor
+from orbitwise import datasets, functionals, inference, likelihoods, orbits, process, selection, transforms
+from orbitwise.estimators import InvariantGPClassifier, InvariantGPRegressor
+from orbitwise.selection import compare
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "InvariantGPClassifier",
     "InvariantGPRegressor",
+    "compare",
     "datasets",
     "functionals",
     "inference",
+    "likelihoods",
     "orbits",
     "process",
+    "selection",
     "transforms",
 ]

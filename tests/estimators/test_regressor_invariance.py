@@ -132,9 +132,13 @@ def test_the_bounds_of_a_frozen_orbit_are_learned_by_the_evidence(rng):
     assert learned.invariance.source.upper.item() == pytest.approx(0.3), "the orbit given is not changed"
 
 
-def test_drawn_orbits_are_refused_with_the_remedy(data):
-    with pytest.raises(ValueError, match=r"orbit\.freeze\(num_nodes\)"):
-        InvariantGPRegressor(invariance=SampledOrbit(Rotation(), -0.3, 0.3)).fit(*data)
-    subsampled = FiniteOrbit(negation(2), num_samples=2)
-    with pytest.raises(ValueError, match="all elements of a finite one"):
-        InvariantGPRegressor(invariance=subsampled).fit(*data)
+def test_drawn_orbits_are_frozen(data):
+    drawn = InvariantGPRegressor(
+        invariance=SampledOrbit(Rotation(), -0.3, 0.3), num_nodes=5, max_iterations=2, random_state=0
+    ).fit(*data)
+    assert drawn.functional_.orbit.size == 5
+    whole = InvariantGPRegressor(invariance=FiniteOrbit(negation(2), num_samples=2), max_iterations=2)
+    assert whole.fit(*data).functional_.orbit.size == 2
+    x = data[0][:3]
+    np.testing.assert_allclose(whole.predict(x), whole.predict(-x))
+

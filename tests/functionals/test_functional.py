@@ -34,6 +34,26 @@ class TestCombination(FunctionalContract):
         return Case(combination, (2,), lambda g, x: 2 * g(x) - g.slope(x, V) + 0.25 * (g(x.flip(-1)) - g(x)))
 
 
+class TestMixedOrders(FunctionalContract):
+    """Values and slopes side by side, inside and outside of a sum of several atoms."""
+
+    @pytest.fixture(params=["inside", "outside"])
+    def case(self, request):
+        both, mean = Evaluation() + 2 * DirectionalDerivative(V), OrbitAverage(SWAP)
+
+        def inside(g, x):
+            mirrored = x.flip(-1)
+            return (g(x) + 2 * g.slope(x, V) + g(mirrored) + 2 * g.slope(mirrored, V)) / 2
+
+        def outside(g, x):
+            mirrored = x.flip(-1)
+            return (g(x) + g(mirrored)) / 2 + g.slope(x, V) + g.slope(mirrored, V.flip(-1))
+
+        chosen = {"inside": (mean @ both, inside), "outside": (both @ mean, outside)}
+        functional, by_hand = chosen[request.param]
+        return Case(functional, (2,), by_hand)
+
+
 class TestComposition(FunctionalContract):
     @pytest.fixture
     def case(self):

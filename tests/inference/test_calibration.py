@@ -13,7 +13,9 @@ SCORES = torch.randn(500, 3, generator=GENERATOR, dtype=torch.float64)
 
 def labels_of(scale: float) -> torch.Tensor:
     """Labels drawn from softmax(scale·scores)."""
-    chosen = torch.multinomial(torch.softmax(scale * SCORES, -1), 1, generator=torch.Generator().manual_seed(1))
+    chosen = torch.multinomial(
+        torch.softmax(scale * SCORES, -1), 1, generator=torch.Generator().manual_seed(1)
+    )
     return chosen[:, 0]
 
 
@@ -39,12 +41,12 @@ def test_scores_that_are_always_right_or_say_nothing_end_at_the_limits():
 
 
 def test_calibrated_probabilities_have_no_error_and_overconfident_ones_have():
-    probabilities = torch.tensor([[0.8, 0.2]] * 10).double()
+    probabilities = torch.tensor([[0.8, 0.2]] * 10, dtype=torch.float64)
     labels = torch.tensor([0] * 8 + [1] * 2)
     assert expected_calibration_error(probabilities, labels) == pytest.approx(0, abs=1e-12)
     sure = torch.tensor([[1.0, 0.0]] * 10).double()
     assert expected_calibration_error(sure, labels) == pytest.approx(0.2)
     # Two bins that err in opposite directions do not cancel.
-    mixed = torch.tensor([[0.9, 0.1]] * 5 + [[0.6, 0.4]] * 5).double()
+    mixed = torch.tensor([[0.9, 0.1]] * 5 + [[0.6, 0.4]] * 5, dtype=torch.float64)
     hits = torch.tensor([1] * 5 + [0] * 5)
     assert expected_calibration_error(mixed, hits) == pytest.approx(0.5 * 0.9 + 0.5 * 0.4)

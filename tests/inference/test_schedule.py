@@ -17,18 +17,11 @@ def test_adam_rates_are_constant_and_then_fall_to_nearly_nothing():
 
 def test_natural_rates_average_the_first_batches():
     rates = Rates()
-    assert [rates.natural_at(age, (10, 1000), False, True) for age in range(3)] == [1, 1 / 2, 1 / 3]
-    assert rates.natural_at(10_000, (10, 1000), False, True) == 0.005
-    assert rates.natural_at(10_000, (100, 100), False, True) == 0.25
-    assert rates.natural_at(10_000, (100, 100), True, True) == 1.0
-    assert Rates(natural=0.2).natural_at(0, (10, 10), True, True) == 0.2
-
-
-def test_expansions_begin_with_small_steps():
-    steps = [Rates().natural_at(age, (100, 10), True, False) for age in range(12)]
-    assert steps == sorted(steps)
-    assert steps[0] == 0.05
-    assert steps[-1] == 0.5
+    assert [rates.natural_at(age, 10, 1000, False) for age in range(3)] == [1, 1 / 2, 1 / 3]
+    assert rates.natural_at(10_000, 10, 1000, False) == 0.005
+    assert rates.natural_at(10_000, 100, 100, False) == 0.25
+    assert rates.natural_at(10_000, 100, 100, True) == 1.0
+    assert Rates(natural=0.2).natural_at(0, 10, 10, True) == 0.2
 
 
 def test_batches_visit_all_rows_before_any_again():
@@ -87,3 +80,17 @@ def test_back_offs_are_counted_with_their_reasons():
     history.back_off("the bound is not finite")
     assert history.back_offs == 1
     assert history.reasons == ["the bound is not finite"]
+
+
+def test_a_bound_collapses_when_it_falls_by_more_than_noise():
+    history = History()
+    history.start()
+    assert not history.has_collapsed(-1e9, 10), "nothing to compare with"
+    for step in range(60):
+        history.add(-100.0 + (step % 2))
+    assert not history.has_collapsed(-150.0, 40)
+    assert history.has_collapsed(-260.0, 40)
+    assert not history.has_collapsed(-260.0, 200), "less than a nat a target"
+    for step in range(60):
+        history.add(-100.0 + 30 * (step % 2))
+    assert not history.has_collapsed(-260.0, 40), "it swings like that"

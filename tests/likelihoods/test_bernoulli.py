@@ -1,4 +1,4 @@
-"""The Pólya-Gamma bound: below the truth for any tilt, tight at the best; sticks; errata of LIM eq. 22 and 23."""
+"""The Pólya-Gamma bound: below the truth for any tilt, tight at the best; sticks; LIM eq. 22 and 23."""
 
 import math
 
@@ -136,7 +136,7 @@ def polya_gamma_draws(count: int) -> Tensor:
 
 @pytest.mark.parametrize("value", [-2.0, 0.7])
 def test_lim_eq_22_has_the_mean_y_over_2_omega(value):
-    """σ(yf) = ½ E[exp(yf/2 - ωf²/2)]: a Gaussian of mean y/(2ω) and precision ω. Printed is the mean y/2."""
+    """σ(yf) = ½ E[exp(yf/2 - ωf²/2)]: a Gaussian of mean y/(2ω). Printed is the mean y/2."""
     omega = polya_gamma_draws(40_000)
     right = 0.5 * torch.exp(0.5 * value - 0.5 * omega * value**2)
     error = right.std() / len(right) ** 0.5

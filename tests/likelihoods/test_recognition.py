@@ -1,4 +1,4 @@
-"""The recognition network: positive tilts that start equal, learn from the bound, and ignore idle coordinates."""
+"""The recognition network: positive tilts that start equal, learn from the bound, pass over idle inputs."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Heavy tails: the density, its expectation by a fine sum, gradients of its parameters, and clipped curvature."""
+"""Heavy tails: the density, its expectation by a fine sum, gradients, and clipped curvature."""
 
 import pytest
 import torch

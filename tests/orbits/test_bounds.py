@@ -44,8 +44,9 @@ def test_a_step_moves_learned_bounds_only():
     bounds = Bounds(NAMES, {"angle": 0.5, "shear": 0.5}, learnable=["angle"])
     with torch.no_grad():
         bounds.raw_half += 1
-        bounds.centre += 0
+        bounds.centre += 1
     assert bounds.half_width.tolist() == pytest.approx([0.5 * math.e, 0.5, 0.0])
+    assert bounds.middle.tolist() == [0.0, 0.0, 0.0], "no range is two-sided"
 
 
 def test_limits_are_never_passed():

@@ -50,6 +50,12 @@ def test_nodes_move_with_the_bounds():
     }
 
 
+def test_it_says_what_was_frozen():
+    frozen = SampledOrbit(Rotation(2), -math.pi / 2, math.pi / 2).freeze(6, seeded())
+    assert repr(frozen) == "FrozenOrbit(SampledOrbit, angle -90 to +90°, num_nodes=6)"
+    assert frozen.learned() == frozen.source.learned()
+
+
 def test_gauss_legendre_nodes_integrate():
     """f(x) = ∫ sin(x+α) dα over [-1, 1] / 2 = sin(x)·sin(1), by six nodes."""
     nodes, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(6))

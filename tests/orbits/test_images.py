@@ -6,10 +6,11 @@ import torch
 from orbitwise.orbits import ImageOrbit
 from orbitwise.transforms import AffineWarp
 from orbitwise.transforms.images import AFFINE_PARAMETERS
-from tests.contracts.orbit_contract import OrbitContract, inputs, seeded
+from tests.contracts.learnable_contract import LearnableContract
+from tests.contracts.orbit_contract import inputs, seeded
 
 
-class TestImageOrbit(OrbitContract):
+class TestImageOrbit(LearnableContract):
     @pytest.fixture(params=["affine", "deformed", "both", "colour"])
     def case(self, request):
         return {
@@ -86,6 +87,13 @@ def test_the_learned_ranges():
     assert learned["amplitude"][1] == pytest.approx(0.7)
     assert learned["smoothness"][1] == pytest.approx(3.0)
     assert set(ImageOrbit((5, 5)).learned()) == set(AFFINE_PARAMETERS)
+
+
+def test_it_says_what_it_learned_in_natural_units():
+    orbit = ImageOrbit((8, 10), {"angle": math.pi / 4, "shift_x": 0.2}, amplitude=0.7, smoothness=3.0)
+    assert orbit.describe() == (
+        "angle -45 to +45°, shift_x -1 to +1 pixels, amplitude 0.7 pixels, smoothness 3 pixels"
+    )
 
 
 @pytest.mark.parametrize(

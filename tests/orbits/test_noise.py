@@ -55,6 +55,11 @@ def test_a_sobol_set_has_one_point_in_every_cell():
             assert ((column + 1) * 8).floor().sort().values.tolist() == list(range(16))
 
 
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_any_number_of_points(count: int):
+    assert MIXED.sobol(2, 3, count, seeded(), LIKE).shape == (2, 3 * count, 6)
+
+
 def test_rows_and_groups_have_sets_of_their_own():
     noise = Noise((("uniform", 2),)).sobol(3, 2, 8, seeded(), LIKE)
     assert len(noise.flatten().unique()) == noise.numel()
@@ -98,7 +103,7 @@ def test_sobol_halves_are_unbiased(num_samples: int):
         estimates = unbiased_variance(rbf(), OrbitAverage(orbit).atoms(x, seeded()))
         errors[draws] = estimates.std() / math.sqrt(rows)
         assert abs(estimates.mean() - closed_form(width, 2)) < 4 * errors[draws]
-    assert errors["sobol"] < errors["random"] * (0.9 if num_samples == 4 else 0.5), "and vary less"
+    assert errors["sobol"] < errors["random"] * (1 if num_samples == 4 else 0.75), "and vary less"
 
 
 @torch.no_grad()

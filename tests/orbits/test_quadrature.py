@@ -80,7 +80,9 @@ def test_nodes_are_repeatable():
     source = SampledOrbit(Rotation(2), -1.0, 1.0)
     for rule in ("random", "sobol"):
         assert torch.equal(source.freeze(5, seeded(), rule).nodes, source.freeze(5, seeded(), rule).nodes)
-        assert not torch.equal(source.freeze(5, seeded(1), rule).nodes, source.freeze(5, seeded(), rule).nodes)
+        assert not torch.equal(
+            source.freeze(5, seeded(1), rule).nodes, source.freeze(5, seeded(), rule).nodes
+        )
     assert torch.equal(source.freeze(5, rule="gauss").nodes, source.freeze(5, seeded(), rule="gauss").nodes)
 
 
@@ -104,6 +106,8 @@ def test_bad_arguments():
 
 
 def test_gauss_nodes_do_not_choose_elements():
-    picked = ComposedOrbit(SampledOrbit(Translation(2), [-1.0, 0.0], [1.0, 0.0]), FiniteOrbit(negation(2), num_samples=2))
+    picked = ComposedOrbit(
+        SampledOrbit(Translation(2), [-1.0, 0.0], [1.0, 0.0]), FiniteOrbit(negation(2), num_samples=2)
+    )
     with pytest.raises(ValueError, match="leave out its num_samples"):
         picked.freeze(9, rule="gauss")

@@ -7,6 +7,7 @@ from scipy import stats
 from orbitwise.orbits import Group, SampledOrbit
 from orbitwise.transforms import AffineWarp, Rotation, Scaling, Translation, negation
 from tests.contracts.annotations import unchecked
+from tests.contracts.learnable_contract import LearnableContract
 from tests.contracts.orbit_contract import OrbitContract, inputs, seeded
 
 
@@ -18,6 +19,16 @@ class TestSampledOrbit(OrbitContract):
             "normal": lambda: (SampledOrbit(Translation(2), -0.5, 0.5, "normal", num_samples=4), 2),
             "image": lambda: (SampledOrbit(AffineWarp((3, 4)), -0.1, 0.1, num_samples=4), 12),
             "four groups": lambda: (SampledOrbit(Rotation(3), 0.0, 1.0, num_samples=8, num_groups=4), 3),
+        }[request.param]()
+
+
+class TestLearnableBounds(LearnableContract):
+    @pytest.fixture(params=["rotation", "normal", "one bound"])
+    def case(self, request):
+        return {
+            "rotation": lambda: (SampledOrbit(Rotation(3), 0.0, 1.0, num_samples=4), 3),
+            "normal": lambda: (SampledOrbit(Translation(2), 0.2, 0.5, "normal", num_samples=4), 2),
+            "one bound": lambda: (SampledOrbit(Rotation(2), -0.3, 0.5, num_samples=4, two_sided=False), 2),
         }[request.param]()
 
 

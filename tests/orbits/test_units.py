@@ -12,7 +12,11 @@ def test_names_tell_units():
 
 
 def test_natural_units():
-    ranges = {"angle": (-math.pi / 4, math.pi / 2), "log_scale": (-math.log(2), math.log(2)), "jitter": (0.0, 0.5)}
+    ranges = {
+        "angle": (-math.pi / 4, math.pi / 2),
+        "log_scale": (-math.log(2), math.log(2)),
+        "jitter": (0.0, 0.5),
+    }
     assert describe(ranges, {}) == "angle -45 to +90°, log_scale -50 to +100 %, jitter 0.5"
     assert describe({}, {}) == ""
 

@@ -11,7 +11,8 @@ def test_values_by_name():
     widths = Widths({"jitter": 0.5, "warp": 2.0})
     assert widths["jitter"].item() == pytest.approx(0.5)
     assert widths["warp"].item() == pytest.approx(2.0)
-    assert widths.intervals() == pytest.approx({"jitter": (0.0, 0.5), "warp": (0.0, 2.0)})
+    assert widths.intervals()["jitter"] == pytest.approx((0.0, 0.5))
+    assert widths.intervals()["warp"] == pytest.approx((0.0, 2.0))
 
 
 def test_zero_is_off_and_stays_so():

@@ -93,7 +93,11 @@ def test_a_block_has_the_gradients_of_its_rows(name: str):
     fast, rows = gradient_covariance(kernel, block, block), slow(kernel, block, block)
     torch.testing.assert_close(fast, rows, rtol=1e-10, atol=1e-12)
     for one, other in zip(
-        *(torch.autograd.grad((probe * each).sum(), leaves, allow_unused=True, retain_graph=True) for each in (fast, rows)), strict=True
+        *(
+            torch.autograd.grad((probe * each).sum(), leaves, allow_unused=True, retain_graph=True)
+            for each in (fast, rows)
+        ),
+        strict=True,
     ):
         # A constant has no slope: its parameter is not used here, and gets zeros there.
         one, other = (torch.zeros(()) if each is None else each for each in (one, other))
@@ -117,7 +121,8 @@ def test_far_from_the_origin(dtype: torch.dtype, tolerance: float):
     for name in RADIAL:
         kernel = RADIAL[name]().to(dtype)
         near, far = (
-            gradient_covariance(kernel, block, block) for block in (Gradient().atoms(x), Gradient().atoms(x + 1e6))
+            gradient_covariance(kernel, block, block)
+            for block in (Gradient().atoms(x), Gradient().atoms(x + 1e6))
         )
         torch.testing.assert_close(near, far, rtol=tolerance, atol=tolerance)
 
@@ -171,7 +176,9 @@ def test_batches_of_kernels_take_the_general_path():
 def test_distances_do_not_grow_with_the_number_of_directions(monkeypatch: pytest.MonkeyPatch):
     shapes, distance = [], gradient_blocks.snapped_squared_distance
     monkeypatch.setattr(
-        gradient_blocks, "snapped_squared_distance", lambda p, q: shapes.append((len(p), len(q))) or distance(p, q)
+        gradient_blocks,
+        "snapped_squared_distance",
+        lambda p, q: shapes.append((len(p), len(q))) or distance(p, q),
     )
     block = Gradient().atoms(seeded(5, 4))
     block_covariance(RBFKernel().double(), block, block)

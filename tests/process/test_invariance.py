@@ -67,7 +67,8 @@ GROUPS = {
         FiniteOrbit(coordinate_permutations(3), weights=torch.tensor([1.0, -1, -1, 1, 1, -1]))
     ),
     "slope": lambda: (
-        DirectionalDerivative(torch.tensor([1.0, 0.5, -0.5])) @ OrbitAverage(FiniteOrbit(coordinate_permutations(3)))
+        DirectionalDerivative(torch.tensor([1.0, 0.5, -0.5]))
+        @ OrbitAverage(FiniteOrbit(coordinate_permutations(3)))
     ),
     "gradient": lambda: Gradient() @ OrbitAverage(FiniteOrbit(coordinate_permutations(3))),
 }
@@ -80,11 +81,15 @@ def seeded(*shape: int, seed: int = 0) -> Tensor:
 def inverse_distances(x: Tensor) -> Tensor:
     """Features of three atoms in space."""
     atoms = x.reshape(len(x), 3, 3)
-    return torch.stack([1 / (atoms[:, i] - atoms[:, j]).norm(dim=-1) for i, j in ((0, 1), (0, 2), (1, 2))], dim=-1)
+    return torch.stack(
+        [1 / (atoms[:, i] - atoms[:, j]).norm(dim=-1) for i, j in ((0, 1), (0, 2), (1, 2))], dim=-1
+    )
 
 
 def water() -> Functional:
-    return OrbitAverage(FiniteOrbit(exchange_permutations(["H", "H", "O"], 3))) @ FeatureMap(inverse_distances)
+    return OrbitAverage(FiniteOrbit(exchange_permutations(["H", "H", "O"], 3))) @ FeatureMap(
+        inverse_distances
+    )
 
 
 @pytest.fixture
@@ -155,7 +160,16 @@ def test_one_side_equals_two_for_values_of_any_proved_kernel(name: str):
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("orbit", [FiniteOrbit(turns(5)), closure(turns(3), LinearMaps(torch.stack([torch.eye(2), torch.diag(torch.tensor([1.0, -1])) ]).double()))], ids=["turns", "mirrored turns"])
+@pytest.mark.parametrize(
+    "orbit",
+    [
+        FiniteOrbit(turns(5)),
+        closure(
+            turns(3), LinearMaps(torch.stack([torch.eye(2), torch.diag(torch.tensor([1.0, -1]))]).double())
+        ),
+    ],
+    ids=["turns", "mirrored turns"],
+)
 def test_rotations_are_one_sided_too(orbit: FiniteOrbit, count):
     rows, kernel = OrbitAverage(orbit).atoms(seeded(4, 2)), RBFKernel().double()
     for one, two in zip(*both(kernel, rows), strict=True):
@@ -181,7 +195,9 @@ def test_what_it_saves(count):
     assert count(lambda: Process(None, kernel).variance(rows)) == 5 * 24
 
 
-@pytest.mark.parametrize("name", ["ard", "ard matern", "active dimensions", "scaled active dimensions", "sum with ard"])
+@pytest.mark.parametrize(
+    "name", ["ard", "ard matern", "active dimensions", "scaled active dimensions", "sum with ard"]
+)
 def test_one_lengthscale_a_coordinate_is_never_taken_for_invariant(name: str, count):
     """Even while they are equal: values would agree, but gradients would not."""
     kernel, rows = NOT_PROVED[name]().double(), GROUPS["permutations"]().atoms(seeded(4, 3))
@@ -240,7 +256,9 @@ def test_forces_through_features_may_be_asserted():
 
 
 def test_features_that_break_the_symmetry_raise():
-    functional = OrbitAverage(FiniteOrbit(coordinate_permutations(3))) @ FeatureMap(lambda x: x * torch.tensor([1.0, 2, 3]))
+    functional = OrbitAverage(FiniteOrbit(coordinate_permutations(3))) @ FeatureMap(
+        lambda x: x * torch.tensor([1.0, 2, 3])
+    )
     rows = functional.atoms(seeded(4, 3))
     with pytest.raises(ValueError, match="one_sided='auto'"):
         Process(None, RBFKernel().double(), one_sided=True).covariance(rows)
@@ -253,7 +271,9 @@ def test_features_that_break_the_symmetry_raise():
 def test_slopes_along_fixed_directions_are_no_orbit():
     """Averaging ∂_v g over the points of an orbit leaves v where it is: the group does not carry over."""
     v = torch.tensor([1.0, 0.5, -0.5], dtype=torch.float64)
-    rows = (OrbitAverage(FiniteOrbit(coordinate_permutations(3))) @ DirectionalDerivative(v)).atoms(seeded(4, 3))
+    rows = (OrbitAverage(FiniteOrbit(coordinate_permutations(3))) @ DirectionalDerivative(v)).atoms(
+        seeded(4, 3)
+    )
     kernel = RBFKernel().double()
     matrices = [Process(None, kernel, one_sided).covariance(rows) for one_sided in ("auto", False, True)]
     for matrix in matrices:
@@ -264,8 +284,12 @@ def test_the_check_looks_at_tangents():
     """Points alone would pass: the covariance of slopes along one fixed direction is not invariant."""
     v = torch.tensor([1.0, 0.5, -0.5], dtype=torch.float64)
     points = OrbitAverage(FiniteOrbit(coordinate_permutations(3))).atoms(seeded(4, 3))
-    slopes = (OrbitAverage(FiniteOrbit(coordinate_permutations(3))) @ DirectionalDerivative(v)).atoms(seeded(4, 3))
-    pretended = type(points)(slopes.points, slopes.weights, slopes.tangents, slopes.order, slopes.draw, (), points.symmetry)
+    slopes = (OrbitAverage(FiniteOrbit(coordinate_permutations(3))) @ DirectionalDerivative(v)).atoms(
+        seeded(4, 3)
+    )
+    pretended = type(points)(
+        slopes.points, slopes.weights, slopes.tangents, slopes.order, slopes.draw, (), points.symmetry
+    )
     with pytest.raises(ValueError, match="one_sided='auto'"):
         check_asserted(RBFKernel().double(), pretended)
     assert check_asserted(RBFKernel().double(), points)
@@ -291,7 +315,10 @@ def test_an_assertion_is_checked_once(count):
 
 def test_images_of_a_cosine_kernel_may_be_asserted():
     """Any kernel may be asserted: cos(π|x-y|/p) is a function of the distance that no proof covers."""
-    kernel, rows = CosineKernel().double(), OrbitAverage(FiniteOrbit(quarter_turns((2, 2)))).atoms(seeded(4, 4))
+    kernel, rows = (
+        CosineKernel().double(),
+        OrbitAverage(FiniteOrbit(quarter_turns((2, 2)))).atoms(seeded(4, 4)),
+    )
     assert not is_rotation_invariant(kernel)
     one, two = (Process(None, kernel, one_sided).covariance(rows) for one_sided in (True, False))
     torch.testing.assert_close(one, two)

@@ -6,7 +6,7 @@ from orbitwise.process.moments import Moments
 
 
 def test_the_mean_square_is_not_computed_from_the_other_two():
-    """Unbiased estimates need not agree with each other: a mean square may be below the square of the mean."""
+    """Unbiased estimates need not agree: a mean square may be below the square of the mean."""
     mean, variance = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, -0.1]])
     moments = Moments(mean, variance, mean_square=torch.tensor([[0.9, 3.0]]))
     assert moments.mean_square.tolist() == torch.tensor([[0.9, 3.0]]).tolist()

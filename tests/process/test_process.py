@@ -78,7 +78,9 @@ def test_the_variance_is_the_diagonal():
 
 
 def test_paired_rows():
-    rows, others = (OrbitAverage(FiniteOrbit(coordinate_permutations(3))).atoms(seeded(4, 3, seed=i)) for i in (0, 1))
+    rows, others = (
+        OrbitAverage(FiniteOrbit(coordinate_permutations(3))).atoms(seeded(4, 3, seed=i)) for i in (0, 1)
+    )
     expected = process().covariance(rows, others).diagonal()
     torch.testing.assert_close(process().paired_covariance(rows, others), expected)
 
@@ -118,12 +120,14 @@ def test_a_linear_mean():
     mean = LinearMean(3).double()
     x, rows = blocks()[2].points[:, 0], blocks()
     slopes = mean.weights.flatten()
-    expected = torch.cat([
-        mean(rows[0].points[:, 0]),
-        mean(rows[1].points).mean(-1),
-        (V @ slopes).expand(2),
-        slopes.repeat(2),
-    ])
+    expected = torch.cat(
+        [
+            mean(rows[0].points[:, 0]),
+            mean(rows[1].points).mean(-1),
+            (V @ slopes).expand(2),
+            slopes.repeat(2),
+        ]
+    )
     torch.testing.assert_close(process(mean).mean(rows), expected)
     assert x.shape == (2, 3)
 
@@ -132,12 +136,14 @@ def test_any_mean_and_its_gradients():
     mean, rows = Square().double(), blocks()
     values = process(mean).mean(rows)
     points = [rows[0].points[:, 0], rows[2].points[:, 0], rows[3].points[:, 0]]
-    expected = torch.cat([
-        0.75 * points[0].square().sum(-1),
-        0.75 * rows[1].points.square().sum(-1).mean(-1),
-        1.5 * points[1] @ V,
-        1.5 * points[2].flatten(),
-    ])
+    expected = torch.cat(
+        [
+            0.75 * points[0].square().sum(-1),
+            0.75 * rows[1].points.square().sum(-1).mean(-1),
+            1.5 * points[1] @ V,
+            1.5 * points[2].flatten(),
+        ]
+    )
     torch.testing.assert_close(values, expected)
     values.sum().backward()
     torch.testing.assert_close(mean.factor.grad, expected.sum() / 0.75)
@@ -197,7 +203,11 @@ def test_processes_are_copied_and_pickled():
 
 def test_parameters_are_those_of_mean_and_kernel():
     names = [name for name, _ in process(ConstantMean()).named_parameters()]
-    assert names == ["mean_module.raw_constant", "kernel.raw_outputscale", "kernel.base_kernel.raw_lengthscale"]
+    assert names == [
+        "mean_module.raw_constant",
+        "kernel.raw_outputscale",
+        "kernel.base_kernel.raw_lengthscale",
+    ]
 
 
 def test_clear_errors():

@@ -8,7 +8,14 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from orbitwise.functionals import Atoms, DirectionalDerivative, Evaluation, OrbitAverage, OrbitSum, average_minus_value
+from orbitwise.functionals import (
+    Atoms,
+    DirectionalDerivative,
+    Evaluation,
+    OrbitAverage,
+    OrbitSum,
+    average_minus_value,
+)
 from orbitwise.orbits import FiniteOrbit, Group, SampledOrbit
 from orbitwise.process import Process, group_sums, pair_factors, reduce_quadratic, unbiased_variance
 from orbitwise.process import covariance as module
@@ -154,7 +161,9 @@ def test_with_nothing_drawn_it_is_plain_algebra():
     kernel = RBFKernel().double()
     for method in ("halves", "all_pairs"):
         assert bool((pair_factors(atoms, method).matrix() == 1).all())
-        torch.testing.assert_close(unbiased_variance(kernel, atoms, method), Process(None, kernel).variance(atoms))
+        torch.testing.assert_close(
+            unbiased_variance(kernel, atoms, method), Process(None, kernel).variance(atoms)
+        )
     values = seeded(4, 2, 3)
     sums = group_sums(atoms, values)
     assert sums.shape == (4, 1, 3)
@@ -190,7 +199,9 @@ def test_pairs_without_a_factor_are_not_evaluated(monkeypatch: pytest.MonkeyPatc
 def test_variances_of_derivatives_of_drawn_averages():
     v = torch.tensor([1.0, -0.5], dtype=torch.float64)
     orbit = SampledOrbit(Translation(2), -0.5, 0.5, num_samples=4)
-    atoms = (DirectionalDerivative(v) @ OrbitAverage(orbit)).atoms(seeded(3, 2), torch.Generator().manual_seed(0))
+    atoms = (DirectionalDerivative(v) @ OrbitAverage(orbit)).atoms(
+        seeded(3, 2), torch.Generator().manual_seed(0)
+    )
     kernel = RBFKernel().double()
     unreduced = Process(None, kernel).atom_covariance(atoms, atoms).diagonal(dim1=0, dim2=2).movedim(-1, 0)
     torch.testing.assert_close(unbiased_variance(kernel, atoms), reduce_quadratic(atoms, unreduced))
@@ -224,7 +235,10 @@ def test_clear_errors():
         pair_factors(density(2, 2), "thirds")
     with pytest.raises(ValueError, match="at least two draws"):
         pair_factors(density(1))
-    mixed = Atoms(*(getattr(density(2, 2), name) for name in ("points", "weights", "tangents", "order", "draw")), (Group(1, 5), Group(1)))
+    mixed = Atoms(
+        *(getattr(density(2, 2), name) for name in ("points", "weights", "tangents", "order", "draw")),
+        (Group(1, 5), Group(1)),
+    )
     with pytest.raises(ValueError, match="drawn in the same way"):
         pair_factors(mixed, "all_pairs")
     assert math.isfinite(form(subset((0, 1))))

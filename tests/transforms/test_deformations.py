@@ -25,7 +25,9 @@ def bump(centre: float, size: int = 15) -> torch.Tensor:
 
 def test_gradients_are_those_of_a_gaussian():
     image = torch.rand(9, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    along_x, along_y, magnitude = TangentDeformation((9, 11), tangent_width=1.5).gradients(image.reshape(1, -1))
+    along_x, along_y, magnitude = TangentDeformation((9, 11), tangent_width=1.5).gradients(
+        image.reshape(1, -1)
+    )
     for found, order in ((along_x, (0, 1)), (along_y, (1, 0))):
         exact = ndimage.gaussian_filter(image.numpy(), 1.5, order=order, mode="constant", truncate=10)
         np.testing.assert_allclose(found.reshape(9, 11), exact, rtol=0.01, atol=0.002)

@@ -42,7 +42,9 @@ def shifted(transform: TimeShift, x: torch.Tensor, shift: float) -> torch.Tensor
 def test_whole_samples_roll(shift: int):
     x = inputs(10)
     rolled = x.reshape(3, 2, 5).roll(shift, -1).reshape(3, 10)
-    torch.testing.assert_close(shifted(TimeShift((2, 5), "wrap"), x, float(shift)), rolled, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        shifted(TimeShift((2, 5), "wrap"), x, float(shift)), rolled, rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("shift", [-7, -5, -2, 0, 1, 4, 5, 9])

@@ -28,7 +28,6 @@ from orbitwise.estimators.invariant import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.validation import check_inputs, flatten_images
-from orbitwise.functionals.freezing import drawn_orbits
 from orbitwise.inference.calibration import best_scale
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.process.process import Process
@@ -116,6 +115,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of every row."""
+        check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -142,13 +142,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], self._image_shape)).to(
             self.device
         )
-        # Warps fill with zeros, so the darkest value of the images is the background; kernels of distances do not mind.
-        self._background = (
-            float(x.min()) if drawn_orbits(functional) and self._image_shape is not None else 0.0
-        )
+        self._set_orbit(functional, x)
         rows = torch.from_numpy(x).to(self.device) - self._background
         if previous is not None and previous.x.shape[1] == x.shape[1]:
             functional, process, likelihood = previous.functional, previous.process, previous.likelihood
+            self._set_orbit(functional, x)
         else:
             base = default_kernel(rows, functional.is_identity and x.shape[1] <= 20)
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
@@ -189,4 +187,4 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             if scores.shape[1] == 1:
                 scores = torch.cat([-scores, scores], dim=1)
             self._scale = best_scale(scores, codes.to(scores.device))
-        self._store_orbit(problem, fit)
+        self._set_objective(fit.objective, problem.parameters)

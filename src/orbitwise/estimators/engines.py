@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.freezing import drawn_orbits, freeze_functional
+from orbitwise.functionals.freezing import freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
 from orbitwise.inference.inducing import random_orbit_points
@@ -24,7 +23,7 @@ from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.inference.training import log_prior, maximize
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Process
 
 Engine = Literal["auto", "exact", "collapsed", "variational"]
@@ -55,7 +54,7 @@ class Problem:
     @property
     def is_drawn(self) -> bool:
         """Whether rows would be drawn at random."""
-        return bool(drawn_orbits(self.functional))
+        return is_drawn(self.functional)
 
 
 @dataclass
@@ -73,7 +72,7 @@ class Fit:
     held_out: Tensor | None = None
 
 
-def choose_engine(engine: Engine, problem: Problem) -> Engine:
+def choose_engine(engine: str, problem: Problem) -> str:
     """The engine that `auto` stands for: by the number of rows, and exact only for Gaussian noise."""
     if engine not in ("auto", "exact", "collapsed", "variational"):
         raise ValueError(f"inference must be 'auto', 'exact', 'collapsed' or 'variational', not {engine!r}.")
@@ -88,42 +87,104 @@ def choose_engine(engine: Engine, problem: Problem) -> Engine:
     return "collapsed" if len(problem.x) <= COLLAPSED_ROWS else "variational"
 
 
+def nodes_for(count: int) -> int:
+    """Fixed nodes, a power of two from 4 to 16, that keep the pairs of atoms of exact inference affordable."""
+    return max(4, min(16, 2 ** int(math.log2(math.sqrt(EXACT_PAIRS) / count))))
+
+
+@dataclass
+class ExactObjective:
+    """The exact evidence of a problem on frozen rows, plus hyperpriors."""
+
+    problem: Problem
+    functional: Functional
+
+    def evidence(self) -> Tensor:
+        """log p(y) at the present parameters."""
+        problem = self.problem
+        rows = self.functional.atoms(problem.x)
+        return exact.evidence(problem.process, rows, problem.targets, self.noise()).value
+
+    def noise(self) -> Tensor:
+        """The noise variance of every row."""
+        return self.problem.likelihood.noise[0].expand(len(self.problem.x))
+
+    def __call__(self) -> Tensor:
+        return self.evidence() + log_prior(self.problem.process)
+
+
+@dataclass
+class CollapsedObjective:
+    """The collapsed bound of a problem on frozen rows, plus hyperpriors; `tilt` is held fixed."""
+
+    problem: Problem
+    functional: Functional
+    inducing: Tensor
+    tilt: Tensor | None
+
+    def columns(self) -> collapsed.Columns:
+        """All rows projected onto the inducing variables."""
+        return collapsed.project_rows(self.problem.process, self.functional, self.inducing, self.problem.x)
+
+    def quadratic(self) -> Quadratic:
+        """The likelihood's terms."""
+        return self.problem.likelihood.quadratic(self.problem.targets, self.tilt)
+
+    def bound(self) -> Tensor:
+        """The bound at the present parameters."""
+        shared = self.problem.likelihood.shares_curvature
+        return collapsed.collapsed_bound(self.columns(), self.quadratic(), shared)
+
+    def improve_tilt(self) -> None:
+        """Coordinate ascent of the tilts, where the likelihood has any."""
+        if self.tilt is not None:
+            with torch.no_grad():
+                likelihood, targets = self.problem.likelihood, self.problem.targets
+                self.tilt = collapsed.best_tilt(self.columns(), likelihood, targets, self.tilt)
+
+    def __call__(self) -> Tensor:
+        return self.bound() + log_prior(self.problem.process)
+
+
+@dataclass
+class StochasticObjective:
+    """The stochastic bound on one batch, drawn afresh at every call but from the same seed."""
+
+    trainer: StochasticTrainer
+
+    def __call__(self) -> Tensor:
+        trainer = self.trainer
+        state = trainer.generator.get_state()
+        index = torch.arange(min(len(trainer.x), 4 * trainer.batch_size), device=trainer.x.device)
+        data = trainer.bound_on(index).data * (len(trainer.x) / len(index))
+        trainer.generator.set_state(state)
+        return data + log_prior(trainer.process)
+
+
 def fit_exact(
     problem: Problem, num_nodes: int | None, max_iterations: int, callback: Callback | None = None
 ) -> Fit:
-    """Exact evidence on frozen rows; with drawn orbits first on half the nodes, then on all of them."""
-    count = len(problem.x)
-    if num_nodes is None:
-        num_nodes = max(4, min(64, 2 ** int(math.log2(math.sqrt(EXACT_PAIRS) / count))))
+    """Exact evidence on frozen rows; with drawn orbits first on half the nodes, then on all of them.
+
+    The standard error is the deviation of the evidence over other draws of the nodes.
+    """
+    num_nodes = nodes_for(len(problem.x)) if num_nodes is None else num_nodes
     rounds = [(max(2, num_nodes // 2), max_iterations), (num_nodes, max(1, max_iterations // 2))]
     history: list[float] = []
-
-    def evidence_of(functional: Functional) -> Tensor:
-        noise = problem.likelihood.noise[0].expand(count)
-        rows = functional.atoms(problem.x)
-        return exact.evidence(problem.process, rows, problem.targets, noise).value
-
     for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:
-        functional = freeze_functional(problem.functional, nodes, problem.generator)
-
-        def objective(functional: Functional = functional) -> Tensor:
-            return evidence_of(functional) + log_prior(problem.process)
-
+        objective = ExactObjective(problem, freeze_functional(problem.functional, nodes, problem.generator))
         training = maximize(objective, problem.parameters, iterations, callback=callback)
         history += training.history
+    functional, error = objective.functional, 0.0
     with torch.no_grad():
-        value = float(evidence_of(functional))
         posterior = exact.condition(
-            problem.process,
-            functional.atoms(problem.x),
-            problem.targets,
-            problem.likelihood.noise[0].expand(count),
+            problem.process, functional.atoms(problem.x), problem.targets, objective.noise()
         )
-        error = 0.0
+        value = float(objective.evidence())
         if problem.is_drawn:
-            fresh = [freeze_functional(problem.functional, num_nodes, problem.generator) for _ in range(2)]
-            redrawn = torch.stack([torch.tensor(value), *(evidence_of(other).cpu() for other in fresh)])
-            error = float(redrawn.std())
+            others = (freeze_functional(problem.functional, num_nodes, problem.generator) for _ in range(2))
+            values = [value, *(float(ExactObjective(problem, other).evidence()) for other in others)]
+            error = float(torch.tensor(values).std())
         held_out = posterior.leave_one_out().mean
     return Fit(posterior, functional, value, "exact", error, training.converged, objective, history, held_out)
 
@@ -135,47 +196,34 @@ def fit_collapsed(
     max_iterations: int,
     callback: Callback | None = None,
 ) -> Fit:
-    """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round."""
-    likelihood, shared = problem.likelihood, problem.likelihood.shares_curvature
+    """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round.
+
+    With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
+    """
     num_nodes = 16 if num_nodes is None else num_nodes
     num_inducing = min(num_inducing, len(problem.x) * (num_nodes if problem.is_drawn else 1))
-    tilt = torch.ones_like(problem.targets) if likelihood.needs_tilt else None
+    tilt = torch.ones_like(problem.targets) if problem.likelihood.needs_tilt else None
+    turns = 1 if tilt is None else 3
     history: list[float] = []
-    rounds = [
-        (max(2, num_nodes // 2), max(1, num_inducing // 2), max_iterations),
-        (num_nodes, num_inducing, max_iterations),
-    ]
-    for nodes, size, iterations in rounds:
-        functional = freeze_functional(problem.functional, nodes, problem.generator)
-        inducing = random_orbit_points(functional, problem.x, size, problem.generator)
-
-        def columns_of(functional: Functional = functional, inducing: Tensor = inducing) -> collapsed.Columns:
-            return collapsed.project_rows(problem.process, functional, inducing, problem.x)
-
-        # With tilts, learning and coordinate ascent of the tilts take turns; each raises the same bound.
-        for _ in range(1 if tilt is None else 3):
-            if tilt is not None:
-                with torch.no_grad():
-                    tilt = collapsed.best_tilt(columns_of(), likelihood, problem.targets, tilt)
-
-            def bound(tilt: Tensor | None = tilt) -> Tensor:
-                return collapsed.collapsed_bound(
-                    columns_of(), likelihood.quadratic(problem.targets, tilt), shared
-                )
-
-            def objective(bound: Callable[[], Tensor] = bound) -> Tensor:
-                return bound() + log_prior(problem.process)
-
-            turns = iterations if tilt is None else max(1, iterations // 3)
-            training = maximize(objective, problem.parameters, turns, callback=callback)
+    for part in (2, 1):
+        functional = freeze_functional(problem.functional, max(2, num_nodes // part), problem.generator)
+        inducing = random_orbit_points(functional, problem.x, max(1, num_inducing // part), problem.generator)
+        objective = CollapsedObjective(problem, functional, inducing, tilt)
+        for _ in range(turns):
+            objective.improve_tilt()
+            iterations = max(1, max_iterations // turns)
+            training = maximize(objective, problem.parameters, iterations, callback=callback)
             history += training.history
+        tilt = objective.tilt
     with torch.no_grad():
-        columns = columns_of()
-        quadratic = likelihood.quadratic(problem.targets, tilt)
-        q = collapsed.optimal_q(columns, quadratic, shared)
+        columns = objective.columns()
+        q = collapsed.optimal_q(columns, objective.quadratic(), problem.likelihood.shares_curvature)
         posterior = SparsePosterior(problem.process, inducing, q, columns.lower)
-        value = float(bound())
-        held_out = _held_out(columns.columns, columns.residual, problem)
+        value = float(objective.bound())
+        held_out = None
+        if isinstance(problem.likelihood, Gaussian):
+            statistics = Statistics(columns.columns, columns.residual, problem.targets)
+            held_out = statistics.leave_one_out(float(problem.likelihood.noise[0])).mean
     return Fit(
         posterior, functional, value, "lower bound", 0.0, training.converged, objective, history, held_out
     )
@@ -188,11 +236,12 @@ def fit_variational(
     batch_size: int,
     callback: Callback | None = None,
 ) -> Fit:
-    """The stochastic bound; the number of inducing points doubles once, and Gaussian noise is polished at the end."""
+    """The stochastic bound; the number of inducing points doubles once; Gaussian noise is polished at the end."""
     process, functional, generator = problem.process, problem.functional, problem.generator
-    sizes = [max(1, num_inducing // 2), num_inducing]
     trainer: StochasticTrainer | None = None
-    for size, steps in zip(sizes, (num_steps - num_steps // 3, num_steps // 3), strict=True):
+    settled = False
+    for part, steps in ((2, num_steps - num_steps // 3), (1, num_steps // 3)):
+        size = max(1, num_inducing // part)
         inducing = random_orbit_points(functional, problem.x, size, generator)
         if trainer is None:
             trainer = StochasticTrainer(
@@ -208,46 +257,26 @@ def fit_variational(
         else:
             trainer.replace_inducing(inducing)
         settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback)
+    estimate = trainer.estimate()
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
     points = trainer.inducing.detach()
-    scale = len(problem.x) / trainer.batch_size
-
-    def objective() -> Tensor:
-        return scale * trainer.bound_on(trainer._next_batch()).data
-
+    held_out = None
     with torch.no_grad():
-        values = torch.stack([objective() - trainer.q.divergence() for _ in range(20)])
         if isinstance(problem.likelihood, Gaussian):
+            noise = float(problem.likelihood.noise[0])
             statistics, lower = gather(process, frozen, points, problem.x, problem.targets, generator)
-            q = statistics.optimum(float(problem.likelihood.noise[0]))
-            posterior = SparsePosterior(process, points, q, lower)
-            held_out = statistics.leave_one_out(float(problem.likelihood.noise[0])).mean
+            posterior = SparsePosterior(process, points, statistics.optimum(noise), lower)
+            held_out = statistics.leave_one_out(noise).mean
         else:
-            posterior, held_out = SparsePosterior(process, points, trainer.q), None
-    error = float(values.std() / math.sqrt(len(values)))
+            posterior = SparsePosterior(process, points, trainer.q)
     return Fit(
         posterior,
         frozen,
-        float(values.mean()),
+        float(estimate.mean),
         "lower bound",
-        error,
+        float(estimate.standard_error),
         settled,
-        objective,
+        StochasticObjective(trainer),
         trainer.history.smoothed,
         held_out,
     )
-
-
-def _held_out(columns: Tensor, residual: Tensor, problem: Problem) -> Tensor | None:
-    if not isinstance(problem.likelihood, Gaussian):
-        return None
-    return (
-        Statistics(columns, residual, problem.targets).leave_one_out(float(problem.likelihood.noise[0])).mean
-    )
-
-
-def rows_of(functional: Functional, x: Tensor) -> Atoms:
-    """The atoms of rows for prediction."""
-    atoms = functional.atoms(x)
-    assert isinstance(atoms, Atoms)
-    return atoms

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 STEP = 0.02
+LARGEST = 3.0
+"""An error above this, in the units of the raw parameter, says that the data do not determine it; it is cut off here."""
 
 
 def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
@@ -44,11 +46,8 @@ def learned_errors(
     """The error of each learned range's upper end, by moving each parameter one standard deviation to both sides."""
     squares = dict.fromkeys(learned(), 0.0)
     for parameter, error in zip(parameters, errors, strict=True):
-        flat, spread = parameter.data.view(-1), error.reshape(-1)
+        flat, spread = parameter.data.view(-1), error.reshape(-1).clamp_max(LARGEST)
         for i in range(flat.numel()):
-            if not bool(spread[i].isfinite()):
-                spread = spread.clone()
-                spread[i] = 5.0
             old = flat[i].clone()
             ends = []
             for sign in (1, -1):

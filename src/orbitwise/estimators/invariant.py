@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,43 +11,61 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
-from orbitwise.estimators.engines import Fit, Problem
 from orbitwise.estimators.error_bars import learned_errors, parameter_errors
 from orbitwise.estimators.validation import check_inputs
-from orbitwise.functionals.freezing import drawn_orbits
+from orbitwise.functionals.freezing import learnable_orbits
+from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Difference
 
 
-class LearnedOrbit:
+class LearnedOrbit(ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
-    def _store_orbit(self, problem: Problem, fit: Fit) -> None:
-        orbits = drawn_orbits(problem.functional)
-        self.orbit_: Any = orbits[0] if orbits else None
-        self._orbit_objective = fit.objective
-        self._orbit_parameters = problem.parameters
+    orbit_: Any
+    posterior_: Any
+    functional_: Functional
+    _image_shape: Sequence[int] | None
+
+    def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
+        """Remember the orbit to be learned, and what counts as background.
+
+        Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
+        """
+        orbits = learnable_orbits(functional)
+        self.orbit_ = orbits[0] if orbits else None
+        self._background = float(x.min()) if orbits and self._image_shape is not None else 0.0
+
+    def _set_objective(self, objective: Callable[[], torch.Tensor], parameters: list[nn.Parameter]) -> None:
+        """Remember what was maximised over what, for error bars."""
+        self._objective, self._learned_parameters = objective, [p for p in parameters if p.requires_grad]
+        self.__dict__.pop("_orbit_errors", None)
 
     @property
     def orbit_errors_(self) -> dict[str, float]:
         """The standard error of every learned range, by the curvature of the evidence; computed when first asked for."""
         check_is_fitted(self)
-        if self.orbit_ is None or self._orbit_objective is None:
+        if self.orbit_ is None:
             return {}
         if not hasattr(self, "_orbit_errors"):
-            errors = parameter_errors(self._orbit_objective, self._orbit_parameters)
-            self._orbit_errors = learned_errors(self.orbit_.learned, self._orbit_parameters, errors)
+            errors = parameter_errors(self._objective, self._learned_parameters)
+            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors)
         return self._orbit_errors
+
+    @property
+    def _place(self) -> str:
+        return getattr(self, "device", "cpu")
 
     def sample_orbit(
         self, X: ArrayLike, n: int = 8, random_state: int | np.random.RandomState | None = 0
     ) -> NDArray[np.float64]:
         """n random points of the learned orbit of every row of X: [rows, n, features]."""
         check_is_fitted(self)
-        x = check_inputs(self, X).to(self.device) - self._background
+        x = check_inputs(self, X).to(self._place) - self._background
         if self.orbit_ is None:
             return np.repeat(np.asarray(x.cpu())[:, None], n, axis=1) + self._background
-        generator = torch.Generator(self.device).manual_seed(
+        generator = torch.Generator(self._place).manual_seed(
             int(check_random_state(random_state).randint(2**31))
         )
         with torch.no_grad():
@@ -59,8 +79,8 @@ class LearnedOrbit:
 
         A function of which x tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
         """
-        moved = torch.from_numpy(self.sample_orbit(X, n, random_state)).to(self.device) - self._background
-        x = check_inputs(self, X).to(self.device) - self._background
+        moved = torch.from_numpy(self.sample_orbit(X, n, random_state)).to(self._place) - self._background
+        x = check_inputs(self, X).to(self._place) - self._background
         pairs = torch.stack([x[:, None].expand_as(moved), moved], dim=2).flatten(0, 1)
         functional = Difference() @ self.functional_
         with torch.no_grad():

@@ -23,7 +23,7 @@ NOISE_START = 0.01
 
 
 def encode(
-    coding: Coding, codes: Int[Tensor, " n"], num_classes: int
+    coding: str, codes: Int[Tensor, " n"], num_classes: int
 ) -> tuple[Float[Tensor, "n c"], Likelihood]:
     """Targets and likelihood; two classes take a single column, where the coding allows."""
     if coding == "one_hot":
@@ -37,7 +37,7 @@ def encode(
 
 
 def probabilities(
-    coding: Coding, mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], scale: float, num_classes: int
+    coding: str, mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], scale: float, num_classes: int
 ) -> Float[Tensor, "n k"]:
     """Class probabilities from the posterior moments of f."""
     if coding == "one_hot":

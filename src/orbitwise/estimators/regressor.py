@@ -14,9 +14,12 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.engines import nodes_for
+from orbitwise.estimators.invariant import LearnedOrbit
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.regression_model import Observation, RegressionModel, constant_part, prepare
 from orbitwise.estimators.validation import check_inputs, check_training
+from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.training import Training, maximize
@@ -25,7 +28,7 @@ ROWS_AT_ONCE = 1024
 
 
 @final
-class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
+class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseEstimator):
     """Exact Gaussian-process regression of a function f(x) = L_x g that is invariant by construction.
 
     Parameters
@@ -36,7 +39,8 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         priors and constraints respected; `kernel` is not changed.
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip",
-        "quarter_turn", "flip+quarter_turn"), an orbit to average over, or any functional of g.
+        "quarter_turn", "flip+quarter_turn", or of learnable moves of images "rotation", "affine", …), an
+        orbit to average over, or any functional of g. Drawn orbits are frozen to `num_nodes` fixed nodes.
     noise : float, default=None
         Noise variance in units of y squared; None learns it.
     mean : {"zero", "constant", "linear"}, default="zero"
@@ -47,10 +51,12 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         Standardise targets. The evidence is always that of the targets as given.
     one_sided : {"auto", True, False}, default="auto"
         Whether one side of a group average is enough, see `orbitwise.process.Process`.
+    num_nodes : int, default=None
+        Fixed nodes of a drawn orbit; None takes as many as the number of rows allows.
     max_iterations, num_restarts : int, default=200, 0
         L-BFGS iterations at most, and additional random starts.
     random_state : int, RandomState or None, default=None
-        Seeds restarts.
+        Seeds restarts and the nodes of a drawn orbit.
 
     Attributes
     ----------
@@ -76,6 +82,7 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         image_shape: Sequence[int] | None = None,
         normalize_y: bool = True,
         one_sided: Literal["auto"] | bool = "auto",
+        num_nodes: int | None = None,
         max_iterations: int = 200,
         num_restarts: int = 0,
         random_state: int | np.random.RandomState | None = None,
@@ -87,6 +94,7 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         self.image_shape = image_shape
         self.normalize_y = normalize_y
         self.one_sided = one_sided
+        self.num_nodes = num_nodes
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.random_state = random_state
@@ -106,9 +114,14 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
         [n, rows, outputs].
         """
         x, targets, weight = check_training(self, X, y, sample_weight)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        generator = torch.Generator().manual_seed(seed)
         functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+        self._set_orbit(functional, x)
+        num_nodes = nodes_for(len(x)) if self.num_nodes is None else self.num_nodes
+        functional = freeze_functional(functional, num_nodes, generator)
         model = prepare(
-            x,
+            x - self._background,
             targets,
             weight,
             functional,
@@ -119,8 +132,6 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
             self.one_sided,
             observations,
         )
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        generator = torch.Generator().manual_seed(seed)
         if self.max_iterations == 0:
             # The objective would only repeat the factorisation that conditioning needs.
             training = Training(np.nan, False, "no iterations asked for")
@@ -133,6 +144,7 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
                 generator=generator,
             )
         self._store(model)
+        self._set_objective(model.objective, list(model.parameters()))
         self.converged_ = training.converged
         self.history_ = training.history
         return self
@@ -199,7 +211,7 @@ class InvariantGPRegressor(RegressorMixin, MultiOutputMixin, BaseEstimator):
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
-        return check_inputs(self, X, plain)
+        return check_inputs(self, X, plain) - self._background
 
     def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
         return (values[..., 0] if self._is_vector else values).numpy()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from orbitwise.functionals.averages import OrbitAverage
+from orbitwise.functionals.averages import OrbitAverage, OrbitSum
 from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import freeze
+from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 
 
@@ -17,6 +18,8 @@ def freeze_functional(
     """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared with it."""
     if isinstance(functional, OrbitAverage):
         return OrbitAverage(_freeze_orbit(functional.orbit, num_nodes, generator))
+    if isinstance(functional, OrbitSum):
+        return OrbitSum(_freeze_orbit(functional.average.orbit, num_nodes, generator))
     if isinstance(functional, Composition):
         parts = (
             freeze_functional(part, num_nodes, generator) for part in (functional.outer, functional.inner)
@@ -28,9 +31,18 @@ def freeze_functional(
     return functional
 
 
-def drawn_orbits(functional: torch.nn.Module) -> list[Orbit]:
-    """The orbits inside a functional that draw at random."""
-    return [module for module in functional.modules() if isinstance(module, Orbit) and module.is_drawn]
+def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
+    """The orbits with bounds to learn inside a functional, whether drawn afresh or frozen."""
+    return [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
+
+
+def is_drawn(functional: nn.Module) -> bool:
+    """Whether the functional draws its rows at random; a frozen orbit inside it does not."""
+    if isinstance(functional, FrozenOrbit):
+        return False
+    if isinstance(functional, Orbit) and functional.is_drawn:
+        return True
+    return any(is_drawn(part) for part in functional.children())
 
 
 def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None) -> Orbit:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import final
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 SPAN = 50
 """Steps that the smoothed bound averages over."""
+COLLAPSE = 10.0
+"""A fall of this many times the usual change from step to step is no noise."""
 
 
 @final
@@ -37,19 +40,14 @@ class Rates:
         left = min(1.0, (progress - self.decay_from) / (1 - self.decay_from))
         return 0.5 * (1 + math.cos(math.pi * left)) + 1e-3
 
-    def natural_at(self, age: int, shape: Sequence[int], everything: bool, quadratic: bool) -> float:
-        """The rate of natural-gradient steps after `age` of them, for n rows a batch and u inducing variables.
+    def natural_at(self, age: int, rows: int, inducing: int, everything: bool) -> float:
+        """The rate of natural-gradient steps after `age` of them, for batches of so many rows.
 
-        `whole` says that a batch is all data, `quadratic` that the likelihood's bound is quadratic
-        everywhere.
+        `everything` says that a batch is all data, and exact: then one step is the best, given the rest.
         """
         if self.natural is not None:
             return self.natural
-        rows, inducing = shape
         settled = 1.0 if everything else min(0.5, max(0.005, rows / (4 * inducing)))
-        if not quadratic:
-            # An expansion holds near the present q only: begin with small steps.
-            return min(settled, 0.5, 0.05 * (age + 1))
         # the first steps average all batches seen so far
         return max(settled, 1 / (age + 1))
 
@@ -101,7 +99,7 @@ class History:
     def add(self, bound: float) -> None:
         """The bound of a step, and its average over the last steps of this run."""
         self.bound.append(bound)
-        recent = self.bound[max(self.first, len(self.bound) - SPAN) :]
+        recent = self._recent()
         self.smoothed.append(sum(recent) / len(recent))
         self.best = max(self.best, self.smoothed[-1])
 
@@ -115,3 +113,14 @@ class History:
         if len(self.smoothed) - self.first <= 2 * window:
             return False
         return self.smoothed[-1] - self.smoothed[-1 - window] < tolerance
+
+    def has_collapsed(self, bound: float, num_targets: int) -> bool:
+        """Whether a bound is below the best of this run by more than noise, its size and a nat a target."""
+        changes = [abs(after - before) for before, after in pairwise(self._recent())]
+        if not changes:
+            return False
+        fall = max(COLLAPSE * median(changes), abs(self.best), num_targets)
+        return bound < self.best - fall
+
+    def _recent(self) -> list[float]:
+        return self.bound[max(self.first, len(self.bound) - SPAN) :]

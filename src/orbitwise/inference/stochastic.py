@@ -32,7 +32,7 @@ from orbitwise.inference.projection import (
 )
 from orbitwise.inference.schedule import Batches, History, Rates
 from orbitwise.inference.training import log_prior
-from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn
+from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn, natural_step
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.recognition import Recognition
@@ -43,8 +43,8 @@ __all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
 
 MAX_BACK_OFFS = 12
 SNAPSHOT_EVERY = 25
-COLLAPSE = 10.0
-"""A bound that falls below the best by this many times its size, or nats a target, has collapsed."""
+SETTLING = 100
+"""Steps over which a bound that has settled gains less than the tolerance."""
 
 
 class BoundEstimate(NamedTuple):
@@ -144,7 +144,7 @@ class StochasticTrainer:
             try:
                 index = self.next_batch()
                 terms, bound = self._evaluate(index, descent.moves(warming))
-                if moved and self._has_collapsed(bound):
+                if moved and self.history.has_collapsed(bound, self.targets.numel()):
                     raise ValueError(f"the bound fell to {bound:.6g}")
                 evaluated = True
                 if descent.moves(warming):
@@ -171,7 +171,7 @@ class StochasticTrainer:
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
                 if self.history.smoothed[-1] > best_bound:
                     (best, best_q), best_bound = self._snapshot(), self.history.smoothed[-1]
-                if tolerance is not None and self.history.has_settled(100, tolerance):
+                if tolerance is not None and self.history.has_settled(SETTLING, tolerance):
                     return True
         return tolerance is None
 
@@ -226,24 +226,13 @@ class StochasticTrainer:
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
         """Step q along its natural gradient, and remember."""
-        scale = len(self.x) / len(index)
-        with torch.no_grad():
-            if isinstance(self.q, Whitened):
-                quadratic = terms.quadratic.concave(terms.moments.mean)
-                # -½λ(m + aᵀv)² + η(m + aᵀv) has the slope η - λm in aᵀv
-                slope = quadratic.slope - quadratic.curvature * terms.projection.offset.sum(1, keepdim=True)
-                columns, groups = terms.projection.total, terms.projection.columns.shape[1]
-                everything = scale == 1 and groups == 1
-                rate = self.rates.natural_at(
-                    self.age, columns.shape, everything, self.likelihood.is_quadratic
-                )
-                self.q = self.q.step(columns, scale * quadratic.curvature, scale * slope, factor * rate)
-            self.memory.learn(index, terms)
+        if isinstance(self.q, Whitened):
+            scale = len(self.x) / len(index)
+            rows, groups, size = terms.projection.columns.shape
+            rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
+            self.q = natural_step(self.likelihood, self.q, terms, self.targets[index], scale, rate)
+        self.memory.learn(index, terms)
         self.age += 1
-
-    def _has_collapsed(self, bound: float) -> bool:
-        best = self.history.best
-        return math.isfinite(best) and bound < best - COLLAPSE * max(abs(best), self.targets.numel())
 
     def _descent(self) -> Descent:
         rates = self.rates

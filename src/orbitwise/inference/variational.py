@@ -34,6 +34,7 @@ from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method
 
 TILT_ROUNDS = 4
+MAX_HALVINGS = 30
 
 
 class BoundTerms(NamedTuple):
@@ -100,27 +101,71 @@ def bound_terms(
     Slack and tilt must not come from drawn rows themselves; exact rows find their own best ones where none
     are given.
     """
-    needs_tilt = likelihood.needs_tilt
     if rows.is_drawn:
         check_drawn(likelihood)
-        if slack_residual is None or (needs_tilt and tilt is None):
+        if slack_residual is None or (likelihood.needs_tilt and tilt is None):
             raise ValueError("Drawn rows need a slack and a tilt that were not computed from them.")
     projection = project(process, inducing, lower, rows, method)
+    return projected_terms(likelihood, q, projection, targets, slack_residual, tilt)
+
+
+def projected_terms(
+    likelihood: Likelihood,
+    q: Whitened | WhitenedFactor,
+    projection: Projection,
+    targets: Float[Tensor, "n c"],
+    slack_residual: Float[Tensor, " n"] | None = None,
+    tilt: Float[Tensor, "n c"] | None = None,
+) -> BoundTerms:
+    """The same for rows that were projected already."""
     moments = projected_moments(projection, q)
     residual = moments.residual[:, None]
     slack_residual = moments.residual.clamp_min(0) if slack_residual is None else slack_residual
     slack_residual = slack_residual.detach()[:, None] * (1.0 if likelihood.is_quadratic else 0.0)
-    if needs_tilt and tilt is None:
+    if not likelihood.needs_tilt:
+        tilt = None
+    elif tilt is None:
         tilt = _best_tilt(likelihood, targets, moments, slack_residual)
     full = Moments(moments.mean, moments.spread + residual, moments.mean_square + residual)
-    quadratic = likelihood.expansion(full, targets, tilt if needs_tilt else None)
+    quadratic = likelihood.expansion(full, targets, tilt)
     # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the slack c, in place of -½ λr
-    slack = quadratic.curvature.detach() * slack_residual
+    slack = quadratic.curvature * slack_residual
     excess = quadratic.curvature * residual
     gain = 0.5 * (excess - torch.log1p(slack) - (excess - slack) / (1 + slack))
     data = (quadratic.expectation(full) + gain).sum()
     square = (moments.mean_square + residual / (1 + slack)).detach()
     return BoundTerms(data, projection, moments, quadratic, square)
+
+
+def natural_step(
+    likelihood: Likelihood,
+    q: Whitened,
+    terms: BoundTerms,
+    targets: Float[Tensor, "n c"],
+    scale: float,
+    rate: float,
+) -> Whitened:
+    """q after a natural-gradient step on a batch whose data term counts `scale` times.
+
+    The expansion of a likelihood that is not quadratic holds nearby only: the rate is halved until the bound
+    of the batch rises.
+    """
+    with torch.no_grad():
+        quadratic = terms.quadratic.concave(terms.moments.mean)
+        columns, curvature = terms.projection.total, scale * quadratic.curvature
+        # -½λ(m + aᵀv)² + η(m + aᵀv) has the slope η - λm in aᵀv
+        slope = scale * quadratic.slope - curvature * terms.projection.offset.sum(1, keepdim=True)
+        stepped = q.step(columns, curvature, slope, rate)
+        if likelihood.is_quadratic:
+            return stepped
+        start = scale * terms.data - q.divergence()
+        for _ in range(MAX_HALVINGS):
+            data = projected_terms(likelihood, stepped, terms.projection, targets).data
+            if scale * data - stepped.divergence() >= start:
+                return stepped
+            rate *= 0.5
+            stepped = q.step(columns, curvature, slope, rate)
+        return q
 
 
 @final

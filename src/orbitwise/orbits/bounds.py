@@ -31,6 +31,7 @@ class Bounds(nn.Module):
     moves: Tensor
     shifts: Tensor
     fixed_half: Tensor
+    fixed_centre: Tensor
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Bounds(nn.Module):
         self.register_buffer("fixed_half", torch.where(moves, 0.0, half))
         self.register_buffer("shifts", torch.tensor([name in two_sided for name in self.names]))
         self.raw_half = nn.Parameter(self._inverse(half.clamp_min(1e-6)), requires_grad=bool(moves.any()))
+        self.register_buffer("fixed_centre", centre.clone())
         self.centre = nn.Parameter(centre, requires_grad=bool(self.shifts.any()))
 
     def _inverse(self, half: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ class Bounds(nn.Module):
     @property
     def middle(self) -> Float[Tensor, " p"]:
         """(upper + lower)/2."""
-        return torch.where(self.shifts, self.centre, self.centre.detach())
+        return torch.where(self.shifts, self.centre, self.fixed_centre)
 
     @property
     def active(self) -> Bool[Tensor, " p"]:

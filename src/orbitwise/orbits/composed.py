@@ -38,7 +38,9 @@ class ComposedOrbit(DrawnOrbit):
         for stage in stages:
             if not isinstance(stage, Orbit):
                 raise TypeError(f"The stages of a ComposedOrbit are orbits, not {type(stage).__name__}.")
-        self.stages = nn.ModuleList(stages)
+        # A composition among the stages is its stages, so that freezing sees all that are exact.
+        parts = [list(stage.stages) if isinstance(stage, ComposedOrbit) else [stage] for stage in stages]
+        self.stages = nn.ModuleList(stage for part in parts for stage in part)
 
     @property
     def randomness(self) -> Noise:

@@ -76,7 +76,7 @@ class ModuleOrbit(DrawnOrbit):
             rows.append(torch.cat([self._checked(draw, row, 1) for draw in draws], dim=1))
         return torch.cat(rows)
 
-    def _checked(self, moved: Tensor, x: Tensor, count: int) -> Tensor:
+    def _checked(self, moved: object, x: Tensor, count: int) -> Tensor:
         """What the module returned, or a ValueError that names it."""
         name = type(self.module).__name__
         if not isinstance(moved, Tensor) or moved.dim() != 3 or moved.shape[:2] != (len(x), count):

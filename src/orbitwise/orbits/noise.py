@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.stats.qmc import Sobol
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 Density = Literal["uniform", "normal"]
 Draws = Literal["random", "sobol"]
@@ -96,5 +97,7 @@ def _sobol_set(
 ) -> Int[Tensor, "k q"]:
     """A scrambled Sobol set in units of 2^-SOBOL_BITS."""
     seed = int(torch.randint(2**31, (), generator=generator, device=place))
-    points = SobolEngine(num_entries, scramble=True, seed=seed).draw(count, dtype=torch.float64)
-    return (points * 2**SOBOL_BITS).long().to(place)
+    # SciPy's, because torch's own cannot be made within torch.func.jvp. Whole powers of two are balanced.
+    engine = Sobol(num_entries, scramble=True, bits=SOBOL_BITS, rng=np.random.default_rng(seed))
+    points = engine.random_base2((count - 1).bit_length())[:count]
+    return torch.from_numpy((points * 2**SOBOL_BITS).astype(np.int64)).to(place)

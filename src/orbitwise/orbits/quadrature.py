@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from orbitwise.orbits.noise import Noise
@@ -19,7 +19,8 @@ from orbitwise.orbits.noise import Noise
 Rule = Literal["random", "sobol", "gauss"]
 MOST_GAUSS_DIMENSIONS = 2
 
-Nodes = tuple[Float[Tensor, "s q"], Float[Tensor, " s"]]
+Nodes = tuple[Tensor, Tensor]
+"""Nodes [s, q] and their weights [s]."""
 
 
 def nodes_for(

@@ -169,9 +169,9 @@ def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> t
 
 def _entries(kernel: Kernel, left: Block, right: Block) -> int:
     """How many entries, each a double sum over atoms, make up the pairs held at once."""
-    batch = torch.broadcast_shapes(
-        left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape
-    ).numel()
+    batch = max(
+        math.prod(shape) for shape in (left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape)
+    )
     return max(1, _pairs_at_once(left) // (_atoms_per_point(left) * _atoms_per_point(right) * batch))
 
 

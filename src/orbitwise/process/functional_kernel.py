@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, final
 
+import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -41,6 +42,14 @@ class FunctionalKernel(Kernel):
     @property
     def is_stationary(self) -> bool:
         return False
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.base_kernel.batch_shape
+
+    @batch_shape.setter
+    def batch_shape(self, value: torch.Size) -> None:
+        """GPyTorch sets it when it expands or indexes a kernel; the base kernel is told by itself."""
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
         if params.get("last_dim_is_batch"):

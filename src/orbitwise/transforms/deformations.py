@@ -88,7 +88,7 @@ class TangentDeformation(Transform):
 
 
 def _gaussian(size: int, width: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices that smooth and that differentiate a line of pixels; a ramp has slope 1 away from edges."""
+    """The matrices that smooth and differentiate a line of pixels; a ramp has slope 1 away from edges."""
     place = torch.arange(size, dtype=like.dtype, device=like.device)
     apart = place[:, None] - place
     reach = torch.arange(-math.ceil(10 * width), math.ceil(10 * width) + 1, dtype=torch.float64)

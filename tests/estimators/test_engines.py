@@ -1,0 +1,113 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from orbitwise.estimators.engines import (
+    Problem,
+    choose_engine,
+    fit_collapsed,
+    fit_exact,
+    fit_variational,
+    nodes_for,
+)
+from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.likelihoods import Bernoulli, Gaussian
+from orbitwise.orbits import SampledOrbit
+from orbitwise.process import Process
+from orbitwise.transforms import Rotation
+
+
+def make_problem(functional=None, likelihood=None, count=60):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    targets = torch.sin(2 * x.norm(dim=1, keepdim=True))
+    if isinstance(likelihood, Bernoulli):
+        targets = targets.sign()
+    process = Process(None, ScaleKernel(RBFKernel())).double()
+    functional = Evaluation() if functional is None else functional.double()
+    return Problem(process, functional, likelihood or Gaussian(0.1), x, targets, generator)
+
+
+def rotation():
+    return OrbitAverage(SampledOrbit(Rotation(), -0.3, 0.3, num_samples=8))
+
+
+def test_auto_goes_by_rows_and_likelihood():
+    assert choose_engine("auto", make_problem()) == "exact"
+    assert choose_engine("auto", make_problem(likelihood=Bernoulli())) == "collapsed"
+    assert choose_engine("auto", make_problem(count=2000)) == "collapsed"
+    assert choose_engine("auto", make_problem(count=6000)) == "variational"
+    with pytest.raises(ValueError, match="Gaussian"):
+        choose_engine("exact", make_problem(likelihood=Bernoulli()))
+    with pytest.raises(ValueError, match="inference must be"):
+        choose_engine("magic", make_problem())
+
+
+def test_nodes_shrink_with_rows():
+    assert [nodes_for(count) for count in (1, 500, 1000, 10**6)] == [16, 16, 8, 4]
+
+
+def test_collapsed_with_many_inducing_points_reaches_the_exact_evidence():
+    exact = fit_exact(make_problem(), None, 30)
+    sparse = fit_collapsed(make_problem(), None, 60, 30)
+    assert exact.kind == "exact"
+    assert sparse.kind == "lower bound"
+    assert sparse.log_evidence == pytest.approx(exact.log_evidence, abs=0.5)
+    assert sparse.log_evidence <= exact.log_evidence + 1e-3
+
+
+def test_variational_comes_near_the_collapsed_bound():
+    collapsed = fit_collapsed(make_problem(), None, 40, 30)
+    stochastic = fit_variational(make_problem(), 40, 240, 60)
+    assert stochastic.log_evidence == pytest.approx(collapsed.log_evidence, abs=8)
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    means = [fit.posterior.moments(fit.functional, x).mean.detach() for fit in (collapsed, stochastic)]
+    torch.testing.assert_close(means[0], means[1], atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("fit", [lambda p: fit_exact(p, 8, 15), lambda p: fit_collapsed(p, 8, 60, 15)])
+def test_a_rotation_is_learned_where_the_data_are_rotation_invariant(fit):
+    problem = make_problem(rotation())
+    start = problem.functional.orbit.upper.item()
+    found = fit(problem)
+    assert problem.functional.orbit.upper.item() > 2 * start
+    assert found.log_evidence > fit(make_problem()).log_evidence
+
+
+def test_nodes_cost_an_error_bar_only_where_they_are_drawn():
+    assert fit_exact(make_problem(), None, 2).standard_error == 0
+    assert fit_exact(make_problem(rotation()), 4, 2).standard_error > 0
+
+
+def test_tilted_likelihoods_train():
+    found = fit_collapsed(make_problem(likelihood=Bernoulli()), None, 30, 12)
+    problem = make_problem(likelihood=Bernoulli())
+    mean = found.posterior.moments(Evaluation(), problem.x).mean.detach()
+    assert float((mean.sign() == problem.targets).double().mean()) > 0.85
+    assert found.history[-1] > found.history[0]
+
+
+def test_held_out_means_are_leave_one_out():
+    found = fit_exact(make_problem(count=12), None, 5)
+    problem = found.objective.problem
+    keep = torch.arange(12) != 3
+    rest = Problem(
+        problem.process,
+        problem.functional,
+        problem.likelihood,
+        problem.x[keep],
+        problem.targets[keep],
+        problem.generator,
+    )
+    refit = fit_exact(rest, None, 0)
+    expected = refit.posterior.moments(Evaluation(), problem.x[3:4]).mean
+    np.testing.assert_allclose(found.held_out[3].numpy(), expected.detach().numpy()[0], rtol=1e-5, atol=1e-7)
+
+
+def test_objectives_can_be_pickled():
+    found = fit_exact(make_problem(rotation(), count=10), 4, 1)
+    again = pickle.loads(pickle.dumps(found.objective))
+    assert again().item() == pytest.approx(found.objective().item())

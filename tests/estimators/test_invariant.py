@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor
+from orbitwise.orbits import SampledOrbit
+from orbitwise.transforms import Rotation
+
+
+@pytest.fixture(scope="module")
+def rings():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    return X, np.sin(2 * np.linalg.norm(X, axis=1))
+
+
+@pytest.fixture(scope="module")
+def model(rings):
+    orbit = SampledOrbit(Rotation(), -0.3, 0.3)
+    return InvariantGPRegressor(invariance=orbit, num_nodes=8, max_iterations=20, random_state=0).fit(*rings)
+
+
+def test_the_orbit_is_learned_and_the_argument_untouched(model):
+    assert model.orbit_.upper.item() > 0.6
+    assert model.invariance.upper.item() == pytest.approx(0.3)
+
+
+def test_samples_stay_on_the_circle_within_the_learned_bounds(model, rings):
+    X = rings[0][:4]
+    samples = model.sample_orbit(X, n=20)
+    assert samples.shape == (4, 20, 2)
+    np.testing.assert_allclose(np.linalg.norm(samples, axis=-1), np.linalg.norm(X, axis=1)[:, None].repeat(20, 1))
+    turned = np.angle(np.exp(1j * (np.angle(samples @ [1, 1j]) - np.angle(X @ [1, 1j])[:, None])))
+    assert np.abs(turned).max() <= model.orbit_.upper.item() + 1e-9
+    np.testing.assert_array_equal(samples, model.sample_orbit(X, n=20))
+
+
+def test_error_bars_are_finite_and_positive(model):
+    errors = model.orbit_errors_
+    assert set(errors) == set(model.orbit_.learned())
+    assert all(0 < error < 10 for error in errors.values())
+
+
+def test_a_learned_invariance_makes_f_less_sensitive_than_a_plain_gp(model, rings):
+    plain = InvariantGPRegressor(max_iterations=20).fit(*rings)
+    X = rings[0][:10]
+    change = model.insensitivity(X)["all"]
+    assert 0 <= change["prior"] < 1
+    moved = model.sample_orbit(X, n=4)
+    pairs = plain.predict(moved.reshape(-1, 2)).reshape(10, 4) - plain.predict(X)[:, None]
+    ours = model.predict(moved.reshape(-1, 2)).reshape(10, 4) - model.predict(X)[:, None]
+    assert np.mean(ours**2) < np.mean(pairs**2)
+
+
+def test_without_an_orbit_there_is_nothing_to_sample_or_to_bar(rings):
+    X, y = rings
+    plain = InvariantGPRegressor(max_iterations=2).fit(X, y)
+    assert plain.orbit_ is None
+    assert plain.orbit_errors_ == {}
+    np.testing.assert_array_equal(plain.sample_orbit(X[:2], n=3)[:, 1], X[:2])
+
+
+def test_images_may_have_any_background():
+    rng = np.random.default_rng(0)
+    images = rng.uniform(size=(20, 25)) * (rng.uniform(size=(20, 25)) > 0.5)
+    y = np.arange(20) % 2
+    settings = {"invariance": "rotation", "image_shape": (5, 5), "random_state": 0, "max_iterations": 3}
+    zero = InvariantGPClassifier(**settings).fit(images, y).predict_proba(images)
+    minus_one = InvariantGPClassifier(**settings).fit(2 * images - 1, y).predict_proba(2 * images - 1)
+    np.testing.assert_allclose(zero, minus_one, atol=1e-3)

@@ -1,0 +1,62 @@
+import torch
+
+from orbitwise.functionals import Difference, DirectionalDerivative, Evaluation, OrbitAverage, OrbitSum
+from orbitwise.functionals.freezing import freeze_functional, is_drawn, learnable_orbits
+from orbitwise.orbits import FiniteOrbit, SampledOrbit
+from orbitwise.transforms import Translation, coordinate_permutations
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_frozen_average_is_exact_and_repeats():
+    drawn = OrbitAverage(SampledOrbit(Translation(2), -0.5, 0.5, num_samples=4))
+    frozen = freeze_functional(drawn, 6, generator())
+    x = torch.randn(3, 2, generator=generator())
+    first, second = frozen.atoms(x), frozen.atoms(x)
+    assert not first.is_drawn
+    assert first.num_atoms == 6
+    assert torch.equal(first.points, second.points)
+
+
+def test_bounds_stay_shared():
+    orbit = SampledOrbit(Translation(1), -0.5, 0.5, num_samples=4)
+    frozen = freeze_functional(OrbitAverage(orbit), 3, generator())
+    assert learnable_orbits(frozen) == [orbit]
+    names = {id(p) for p in orbit.parameters()}
+    assert names == {id(p) for p in frozen.parameters()}
+
+
+def test_compositions_and_combinations_are_frozen_inside():
+    average = OrbitAverage(SampledOrbit(Translation(2), -0.5, 0.5, num_samples=4))
+    for functional in (
+        DirectionalDerivative(torch.ones(2)) @ average,
+        Difference() @ average,
+        average - Evaluation(),
+    ):
+        assert is_drawn(functional)
+        assert not is_drawn(freeze_functional(functional, 5, generator()))
+        x = torch.randn(2, 2, 2) if "Difference" in str(functional) else torch.randn(2, 2)
+        assert not freeze_functional(functional, 5, generator()).atoms(x).is_drawn
+
+
+def test_subsampled_finite_orbit_becomes_whole():
+    drawn = OrbitAverage(FiniteOrbit(coordinate_permutations(3), num_samples=4))
+    frozen = freeze_functional(drawn, 2)
+    atoms = frozen.atoms(torch.randn(2, 3))
+    assert atoms.num_atoms == 6
+    assert not atoms.is_drawn
+
+
+def test_exact_functionals_are_left_alone():
+    evaluation = Evaluation()
+    assert freeze_functional(evaluation, 3) is evaluation
+    assert not is_drawn(evaluation)
+    assert learnable_orbits(evaluation) == []
+
+
+def test_sums_of_subsampled_orbits_are_frozen_too():
+    total = freeze_functional(OrbitSum(FiniteOrbit(coordinate_permutations(3), num_samples=4)), 2)
+    assert not is_drawn(total)
+    assert total.atoms(torch.randn(2, 3)).weights.tolist() == [[1.0] * 6] * 2
