@@ -98,8 +98,9 @@ class InverseDistances(nn.Module):
         self.log_lengthscale = nn.Parameter(torch.full((int(kinds.max()) + 1,), float(np.log(start))))
 
     def forward(self, x: Tensor) -> Tensor:
-        first, second = x.reshape(len(x), -1, 3)[:, self.pairs].unbind(1)
-        return 1 / ((first - second).norm(dim=-1) * self.log_lengthscale.exp()[self.kinds])
+        atoms = x.reshape(len(x), -1, 3)
+        first, second = (atoms.index_select(1, place) for place in self.pairs)
+        return (first - second).square().sum(-1).rsqrt() / self.log_lengthscale.exp()[self.kinds]
 
 
 def kinds_of_pairs(orbit: FiniteOrbit, num_atoms: int) -> Tensor:

@@ -92,7 +92,7 @@ def test_exact_rows_find_the_best_tilt(process):
 
 
 def test_gradients_are_those_of_the_bound_that_was_returned():
-    """Slack and tilt are held: by the envelope theorem the gradient at the best ones is the whole gradient."""
+    """Slack and tilt are held: at the best ones that is the whole gradient (envelope theorem)."""
     process = Process(None, ScaleKernel(RBFKernel())).double()
 
     def value() -> Tensor:

@@ -150,7 +150,7 @@ def test_lim_eq_22_has_the_mean_y_over_2_omega(value):
 
 
 def test_lim_eq_23_is_a_bound_only_with_the_divergence_of_omega():
-    """yf/2 - θ(c)f²/2 - log 2 - KL[q(ω) ‖ p(ω)], KL = log cosh(c/2) - θ(c)c²/2: without it, above the truth."""
+    """yf/2 - θf²/2 - log 2 - KL[q(ω) ‖ p(ω)], KL = log cosh(c/2) - θc²/2: without it, above the truth."""
     tilt, mean, variance = 4.0, 0.5, 0.2
     theta = math.tanh(tilt / 2) / (2 * tilt)
     divergence = math.log(math.cosh(tilt / 2)) - 0.5 * theta * tilt**2

@@ -1,6 +1,7 @@
 """Functionals once more, written out by hand as lists of terms, and covariances as double loops over them.
 
-A term is (weight, point, tangent), the tangent None for a value of g. Kernels are called for one pair of points at a time.
+A term is (weight, point, tangent), the tangent None for a value of g. Kernels are called for one pair of
+points at a time.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Derivative covariances, against GPyTorch's own gradient kernels, high-order finite differences and exact limits."""
+"""Derivative covariances, against GPyTorch's gradient kernels, finite differences and exact limits."""
 
 import gpytorch
 import pytest
@@ -105,7 +105,7 @@ def ours(kernel: Kernel, x: Tensor, y: Tensor, v: Tensor, w: Tensor) -> tuple[Te
 @torch.no_grad()
 def test_every_profile_agrees_with_finite_differences(name: str):
     kernel, v, w = make(name), seeded(3, seed=1), seeded(3, seed=2)
-    # The stencil must not reach the kink of a Matérn kernel: far apart in every coordinate, and a smaller step.
+    # The stencil must not reach the kink of a Matérn kernel: far apart, and a smaller step.
     x, y = seeded(4, 3, seed=3), seeded(3, 3, seed=4) + (1.5 if name in KINKED else 0.0)
     step, tolerance = (0.004, 1e-8) if name in KINKED else (0.03, 1e-9)
     for fast, slow in zip(ours(kernel, x, y, v, w), by_differences(kernel, x, y, v, w, step), strict=True):

@@ -1,4 +1,4 @@
-"""The errata of METHOD 9 that the covariance function touches, one test each: the printed formula fails, ours holds.
+"""The errata of METHOD 9 that covariances touch, one test each: the printed formula fails, ours holds.
 
 RKHS 4.3 is in test_gaussian_orbit.py, beside its closed form.
 """
@@ -74,7 +74,7 @@ def test_lim_a_eq_7_the_unbiased_estimate_takes_covariances_of_g_not_of_f():
 
 @torch.no_grad()
 def test_lim_eq_14_inducing_variables_live_in_g():
-    """Printed: k_fu averages k(x_a, x). Right: k_g(x_a, z), the second argument being the inducing input z."""
+    """Printed: k_fu averages k(x_a, x). Right: k_g(x_a, z), with z the inducing input."""
     x, z = seeded(3, 3), seeded(4, 3, seed=1)
     orbit = FiniteOrbit(coordinate_permutations(3))
     kernel = process().kernel

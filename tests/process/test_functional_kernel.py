@@ -246,7 +246,10 @@ def test_clear_errors():
     with pytest.raises(ValueError, match="DirectionalDerivative, not Gradient"):
         kernel(seeded(4, 3)).to_dense()
     kernel = FunctionalKernel(RBFKernel().double(), permuted())
-    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="last_dim_is_batch"):
+    with (
+        pytest.warns(DeprecationWarning, match="last_dim_is_batch"),
+        pytest.raises(ValueError, match="last_dim_is_batch"),
+    ):
         kernel(seeded(4, 3), diag=True, last_dim_is_batch=True)
     with pytest.raises(ValueError, match="permutes 3 coordinates, but the inputs have 2"):
         kernel(seeded(4, 2)).to_dense()
@@ -262,7 +265,7 @@ def test_it_is_copied_and_pickled_with_what_it_knows():
         assert torch.equal(twin(x).to_dense(), expected)
         twin.base_kernel.lengthscale = 0.1
         assert not torch.equal(twin(x).to_dense(), expected)
-    # The process that it keeps is no module of its own: parameters are counted once, and a new base kernel is used.
+    # The process that it keeps is no module: parameters count once, and a new base kernel is used.
     assert [name for name, _ in kernel.named_parameters()] == ["base_kernel.raw_lengthscale"]
     kernel.base_kernel = MaternKernel(nu=1.5).double()
     assert not torch.allclose(kernel(x).to_dense(), expected)

@@ -206,7 +206,6 @@ def test_select_takes_the_active_dimensions_in_their_order():
     x = seeded(2, 3)
     assert torch.equal(select(RBFKernel(active_dims=[2, 0]), x), x[:, [2, 0]])
     assert select(RBFKernel(), x) is x
-    assert select(RBFKernel(active_dims=[0]), None) is None
 
 
 def test_lazily_evaluated_kernels_may_be_switched_off():

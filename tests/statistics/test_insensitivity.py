@@ -69,7 +69,7 @@ def test_without_the_normalisation_equation_5_fails():
 
 @torch.no_grad()
 def test_more_overlap_means_less_change():
-    """The more the augmentation sets of x and of x_a overlap, the less sensitive is f: at an equal distance |x - x_a|."""
+    """The more the augmentation sets of x and x_a overlap, the less sensitive is f."""
     x, near = torch.tensor([[0.4]], dtype=torch.float64), torch.tensor([[0.6]], dtype=torch.float64)
     overlaps = [
         float(FunctionalKernel(base(), OrbitAverage(shifts(reach)), normalize=True)(x, near).to_dense())

@@ -1,7 +1,7 @@
 """Unbiased estimates of quadratic forms of drawn rows, by z-scores at fixed seeds (METHOD 4).
 
-Each case draws one row thousands of times. The estimate's mean must lie within four standard errors of the truth, and that of
-the naive estimate, in which draws meet themselves, must not: so the test can tell.
+Each case draws one row thousands of times. The estimate's mean must lie within four standard errors of the
+truth, and that of the naive estimate, in which draws meet themselves, must not: so the test can tell.
 """
 
 import math
@@ -175,7 +175,7 @@ def test_quadratic_forms_of_projections_are_unbiased(name: str):
     assert abs(z_score(estimates, truth)) < 4
     naive = torch.einsum("ns,nst,nt->n", atoms.weights, unreduced, atoms.weights)
     assert abs(z_score(naive, truth)) > 6
-    # The same from sums over groups, one solve each, and the draws' pairs with themselves where they have a factor.
+    # The same from sums over groups, and the draws' pairs with themselves where they have a factor.
     sums, factors = group_sums(atoms, a), pair_factors(atoms, method)
     by_groups = torch.einsum("ngu,uv,gh,nhv->n", sums, form(), factors.between, sums)
     own = torch.einsum("ns,nss->ns", atoms.weights.square(), unreduced)

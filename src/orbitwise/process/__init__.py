@@ -1,4 +1,4 @@
-"""The base process g, one covariance function for all its functionals, and unbiased reductions of drawn ones."""
+"""The base process g, one covariance for all its functionals, and unbiased reductions of drawn ones."""
 
 from orbitwise.process.functional_kernel import FunctionalKernel
 from orbitwise.process.process import Process, Rows

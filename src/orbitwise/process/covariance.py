@@ -1,7 +1,8 @@
-"""The one covariance function: cov(L_i g, L'_j g) = Σ_s Σ_t w_is w'_jt k_g(p_is, p'_jt), derivatives where atoms ask for them.
+"""The one covariance function: cov(L_i g, L'_j g) = Σ_s Σ_t w_is w'_jt k_g(p_is, p'_jt).
 
-Everything streams over tiles of the matrix, forward and backward, so that memory is bounded whatever the number of atoms.
-When kernel and orbit share a symmetry, one side of the double sum is enough (`one_of_equal_symmetry`).
+Where atoms are derivatives, so is k_g. Everything streams over tiles of the matrix, forward and backward, so
+that memory is bounded whatever the number of atoms. When kernel and orbit share a symmetry, one side of the
+double sum is enough (`one_of_equal_symmetry`).
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from orbitwise.functionals.gradients import Gradients
 from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
 from orbitwise.process.jets import jet
 
-PAIRS_AT_ONCE = {"cpu": 2**19, "cuda": 2**27}
-"""Kernel evaluations held at a time when `row_block` is not given: 4 MiB in double precision on a CPU, which stays in its
-caches between the few passes over it, and enough to fill a GPU."""
+PAIRS_AT_ONCE = {"cpu": 2**20, "cuda": 2**27}
+"""Kernel evaluations held at a time when `row_block` is not given: on a CPU 8 MiB in double precision, which
+stay in its caches between the few passes over them, on a GPU enough to fill it."""
 
 
 def block_covariance(
     kernel: Kernel, left: Block, right: Block | None = None, row_block: int | None = None
 ) -> Float[Tensor, "*batch n m"]:
-    """The covariance of two blocks of rows; without `right`, of `left` with itself, of which one half is computed.
+    """The covariance of two blocks of rows; without `right`, of `left` with itself, one half computed.
 
-    It is computed in tiles of about `PAIRS_AT_ONCE` kernel evaluations, or in bands of `row_block` rows of `left`.
+    It is computed in tiles of about `PAIRS_AT_ONCE` kernel evaluations, or in bands of `row_block` rows of
+    `left` (of points, where these are gradients).
     """
     symmetric = right is None
     left, right = one_of_equal_symmetry(left, left if right is None else right)
-    reduce = _reduced
+    reduce: Callable[..., Tensor] = _reduced
     if isinstance(left, Gradients) or isinstance(right, Gradients):
         if takes_gradients(kernel, left, right):
             reduce = gradient_covariance
@@ -69,7 +71,7 @@ def paired_covariance(
         raise ValueError(f"Cannot pair {left.num_rows} rows with {right.num_rows} rows.")
     step = _entries(kernel, left, right) if row_block is None else _checked(row_block)
     if step >= left.num_rows:
-        return _paired(kernel, left, right)
+        return _paired(kernel, left, right)  # pyright: ignore
     slices = [slice(i, i + step) for i in range(0, left.num_rows, step)]
     return torch.cat(
         [_bounded(_paired, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1
@@ -94,7 +96,8 @@ def pair_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, 
 def one_of_equal_symmetry(left: Block, right: Block) -> tuple[Block, Block]:
     """Keep only the identity of each orbit of `left` when both sides carry the same usable symmetry.
 
-    Σ_h Σ_h' k(hx, h'y) = |G| Σ_h' k(x, h'y) when k(hx, hy) = k(x, y); the process strips symmetries it cannot use.
+    Σ_h Σ_h' k(hx, h'y) = |G| Σ_h' k(x, h'y) when k(hx, hy) = k(x, y); the process strips symmetries it
+    cannot use.
     """
     if left.symmetry is None or right.symmetry is None or left.symmetry.token is not right.symmetry.token:
         return left, right
@@ -158,7 +161,7 @@ def _select_orders(
 
 
 def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> tuple[int, int]:
-    """How many rows of `left` and of `right` (points, for gradients) to take at once: about as many atoms of each."""
+    """How many rows of `left` and of `right` to take at once: about as many atoms of each."""
     height, width = left.points.shape[-3], right.points.shape[-3]
     if row_block is not None:
         return _checked(row_block), width

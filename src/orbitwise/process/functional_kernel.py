@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, final
 
 import torch
@@ -17,9 +18,9 @@ from orbitwise.process.process import Process
 class FunctionalKernel(Kernel):
     """k_f(x, y) = cov(L_x g, L_y g) for g with the given base kernel.
 
-    Batch dimensions, ARD, active dimensions, priors and constraints are the base kernel's. `normalize` gives every
-    f(x) unit prior variance (LIM-A eq. 2). Functionals whose rows are drawn at random are refused, because their Gram
-    matrix is not positive definite.
+    Batch dimensions, ARD, active dimensions, priors and constraints are the base kernel's. `normalize` gives
+    every f(x) unit prior variance (LIM-A eq. 2). Functionals whose rows are drawn at random are refused,
+    because their Gram matrix is not positive definite.
     """
 
     has_lengthscale = False
@@ -30,13 +31,13 @@ class FunctionalKernel(Kernel):
         functional: Functional,
         normalize: bool = False,
         one_sided: Literal["auto"] | bool = "auto",
-        active_dims: tuple[int, ...] | list[int] | None = None,
+        active_dims: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(active_dims=active_dims)
+        super().__init__(active_dims=None if active_dims is None else tuple(active_dims))
         self.base_kernel = base_kernel
         self.functional = functional
         self.normalize = normalize
-        self.one_sided = one_sided
+        self.one_sided: Literal["auto"] | bool = one_sided
         self._kept: tuple[Process, ...] = ()
 
     @property
@@ -64,7 +65,7 @@ class FunctionalKernel(Kernel):
         return process.paired_covariance(left, right) if diag else process.covariance(left, right)
 
     def _process(self) -> Process:
-        """The base process. It is kept, so that an asserted invariance is checked once, and hidden from the modules."""
+        """The base process, kept so that an asserted invariance is checked once; a tuple hides the module."""
         if not self._kept or self._kept[0].kernel is not self.base_kernel:
             self._kept = (Process(None, self.base_kernel, self.one_sided),)
         return self._kept[0]

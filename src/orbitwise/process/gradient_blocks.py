@@ -1,8 +1,9 @@
 """Covariances of blocks of derivatives that share their points, without expanding them to rows.
 
 For k = κ(|p-q|²), δ = p - q and rows (i, k) = Σ_s w_is ∂_{v_isk}, (j, l) = Σ_t w_jt ∂_{v_jtl}:
-cov = Σ_st w_is w_jt [-2κ′ v_isk·v_jtl - 4κ″ (δ·v_isk)(δ·v_jtl)]. The first term contracts t before the product over d, the
-second is an outer product over k and l: kernel evaluations and elementwise work do not grow with the number of directions.
+cov = Σ_st w_is w_jt [-2κ′ v_isk·v_jtl - 4κ″ (δ·v_isk)(δ·v_jtl)]. The first term contracts t before the
+product over d, the second is an outer product over k and l: kernel evaluations do not grow with the number of
+directions.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from orbitwise.process.profiles import radial_profile
 
 
 def takes_gradients(kernel: Kernel, left: Block, right: Block) -> bool:
-    """Whether `gradient_covariance` serves: a scaled sum of radial kernels, and no rows that mix values and slopes."""
+    """Whether `gradient_covariance` serves: a sum of radial kernels, no rows that mix values and slopes."""
     mixed = any(isinstance(block, Atoms) and block.order.unique().numel() > 1 for block in (left, right))
     batched = max(left.points.dim(), right.points.dim()) > 3 or len(kernel.batch_shape) > 0
     return not mixed and not batched and _is_radial(kernel)
 
 
 def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tensor, "n m"]:
-    """The covariance of two blocks, at least one of them `Gradients`, the other too or atoms of values or of slopes."""
+    """The covariance of two blocks, one of them `Gradients`, the other too or atoms of values or slopes."""
     left, right = _as_gradients(left), _as_gradients(right)
     if isinstance(left, Atoms):
         return gradient_covariance(kernel, right, left).T
@@ -38,6 +39,7 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     if type(kernel) is ConstantKernel:
         return left.points.new_zeros(left.num_rows, right.num_rows)
     profile = radial_profile(kernel)
+    assert profile is not None
     (n, s, _), (m, t, _) = left.points.shape, right.points.shape
     lengthscale = kernel.lengthscale
     flat = centred(*(select(kernel, block.points).flatten(0, 1) for block in (left, right)))
@@ -47,9 +49,7 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     weights = left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
     slope = (-2 * weights * profile(squares, 1)).reshape(n, s, m, t)
     # (p - q)·v for every direction k: [n s k, m t]
-    along_v = (p.reshape(n, s, 1, -1) * v).sum(-1)[..., None] - (v.flatten(0, 2) @ q.T).reshape(
-        n, s, -1, m * t
-    )
+    along_v = (p.reshape(n, s, 1, -1) * v).sum(-1).reshape(-1, 1) - v.flatten(0, 2) @ q.T
     along_v = along_v.reshape(n, s, -1, m, t)
     if isinstance(right, Atoms):
         # ∂_v κ = 2κ′ (p - q)·v
@@ -65,10 +65,12 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
 
 
 def _is_radial(kernel: Kernel) -> bool:
-    if type(kernel) is ScaleKernel and kernel.active_dims is None:
-        return _is_radial(kernel.base_kernel)
+    if type(kernel) is ScaleKernel:
+        # A scale copies the active dimensions of its base, which selects them itself.
+        plain = kernel.active_dims is None or kernel.base_kernel.active_dims is not None
+        return plain and _is_radial(kernel.base_kernel)
     if type(kernel) is AdditiveKernel and kernel.active_dims is None:
-        return all(_is_radial(part) for part in kernel.kernels)
+        return all(_is_radial(part) for part in kernel.kernels)  # pyright: ignore
     return type(kernel) is ConstantKernel or radial_profile(kernel) is not None
 
 

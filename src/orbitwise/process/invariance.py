@@ -1,7 +1,8 @@
 """When is the base kernel itself invariant to an orbit's group, k_g(hx, hy) = k_g(x, y)?
 
-Then averaging one side suffices: |G| kernel evaluations instead of |G|². It is proved for kernels of distances and inner
-products with one lengthscale under maps that preserve both; anything else the user may assert, and is checked once.
+Then averaging one side suffices: |G| kernel evaluations instead of |G|². It is proved for kernels of
+distances and inner products with one lengthscale under maps that preserve both; anything else the user may
+assert, and is checked once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def is_rotation_invariant(kernel: Kernel) -> bool:
     if type(kernel) is ScaleKernel:
         return is_rotation_invariant(kernel.base_kernel)
     if type(kernel) in (AdditiveKernel, ProductKernel):
-        return all(is_rotation_invariant(part) for part in kernel.kernels)
+        return all(is_rotation_invariant(part) for part in kernel.kernels)  # pyright: ignore
     # One lengthscale for each coordinate is never taken for invariant, even while they are equal:
     # values would agree, but gradients would not.
     if type(kernel) in (RBFKernel, MaternKernel, RQKernel, LinearKernel):
@@ -45,11 +46,11 @@ def is_rotation_invariant(kernel: Kernel) -> bool:
 def check_asserted(
     kernel: Kernel, block: Block, rows: int = 3, elements: int = 32, tolerance: float = 1e-4
 ) -> bool:
-    """Raise a ValueError unless k_g(hx, hy) = k_g(x, y), and its gradient, on some rows of a block with a symmetry.
+    """Raise a ValueError unless k_g(hx, hy) = k_g(x, y), and its gradient, on some rows of a symmetric block.
 
-    Returns whether those rows could tell: a single one, or copies of it, says little about a stationary kernel.
+    Returns whether those rows could tell: one row, or copies of it, says little about a stationary kernel.
     """
-    size, count = block.symmetry.size, block.points.shape[-3]
+    size, count = block.symmetry.size, block.points.shape[-3]  # pyright: ignore
     some = block.rows(slice(None, None, max(1, count // rows)))
     some = replace(some, points=some.points.detach(), weights=some.weights.detach())
     # The atoms h·x of the rows: their covariance must not depend on h.
@@ -59,8 +60,9 @@ def check_asserted(
     gap = (torch.stack(seen) - seen[0]).abs().max() / seen[0].abs().max().clamp_min(1e-30)
     if not gap < tolerance:
         raise ValueError(
-            "one_sided=True asserts that the kernel is invariant to the orbit's group, but on these inputs k(hx, hy), or "
-            f"its gradient by a hyperparameter, differs from k(x, y) by {float(gap):.1e} of its size. Use one_sided='auto'."
+            "one_sided=True asserts that the kernel is invariant to the orbit's group, but on these inputs "
+            "k(hx, hy), or its gradient by a hyperparameter, differs from k(x, y) by "
+            f"{float(gap):.1e} of its size. Use one_sided='auto'."
         )
     return bool((some.points != some.points[..., :1, :, :]).any())
 

@@ -1,7 +1,8 @@
 """Kernels with their first and mixed second directional derivatives, in closed form.
 
-A jet holds k(p, q), ∂_v k, ∂_w k and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w). Leaves come from
-`orbitwise.process.profiles`; scale, sum and product rules combine them. Values alone work for every GPyTorch kernel.
+A jet holds k(p, q), ∂_v k, ∂_w k and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w). Leaves
+come from `orbitwise.process.profiles`; scale, sum and product rules combine them. Values alone work for every
+GPyTorch kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ProductKern
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.process.profiles import Profile, dot_product_profile, over_rows, radial_profile
+from orbitwise.process.profiles import Profile, dot_product_profile, over_rows, radial_profile, rbf
 
 
 @dataclass(frozen=True)
@@ -26,24 +27,23 @@ class Jet:
     mixed: Float[Tensor, "*#batch a b"] | None = None
 
     def scale(self, factor: Tensor) -> Jet:
-        factor = factor.to(self.value.dtype)
-        return Jet(*(None if part is None else factor * part for part in self.parts))
+        return Jet(factor * self.value, *(None if part is None else factor * part for part in self.parts[1:]))
 
     def __add__(self, other: Jet) -> Jet:
-        return Jet(*(None if a is None else a + b for a, b in zip(self.parts, other.parts, strict=True)))
+        pairs = zip(self.parts[1:], other.parts[1:], strict=True)
+        return Jet(self.value + other.value, *(None if a is None or b is None else a + b for a, b in pairs))
 
     def __mul__(self, other: Jet) -> Jet:
-        value = self.value * other.value
         left = right = mixed = None
-        if self.left is not None:
+        if self.left is not None and other.left is not None:
             left = self.left * other.value + self.value * other.left
-        if self.right is not None:
+        if self.right is not None and other.right is not None:
             right = self.right * other.value + self.value * other.right
-        if self.mixed is not None:
+        if self.mixed is not None and other.mixed is not None:
             # ∂_v∂_w (k₁k₂) = k₁ᵛʷk₂ + k₁ᵛk₂ʷ + k₁ʷk₂ᵛ + k₁k₂ᵛʷ
             mixed = self.mixed * other.value + self.value * other.mixed
-            mixed = mixed + self.left * other.right + self.right * other.left
-        return Jet(value, left, right, mixed)
+            mixed = mixed + self.left * other.right + self.right * other.left  # pyright: ignore
+        return Jet(self.value * other.value, left, right, mixed)
 
     @property
     def parts(self) -> tuple[Tensor | None, ...]:
@@ -60,42 +60,45 @@ def jet(
 ) -> Jet:
     """The jet of a GPyTorch kernel, with derivatives along v and w where they are given.
 
-    `rows` says that the last batch dimension of the points counts rows, which the kernel's own batch does not have.
+    `rows` says that the last batch dimension of the points counts rows, for which the kernel's own batch has
+    no place.
     """
     # Parameters follow the points' precision, so that float32 points cost float32 products.
     # Exact types: a subclass may compute something else.
     kind = type(kernel)
-    if kind in (ScaleKernel, AdditiveKernel, ProductKernel):
-        if kind is not ScaleKernel or kernel.base_kernel.active_dims is None:
-            # A ScaleKernel copies the active dimensions of its base, which selects them itself.
-            p, q, v, w = (select(kernel, tensor) for tensor in (p, q, v, w))
-        parts = [kernel.base_kernel] if kind is ScaleKernel else list(kernel.kernels)
-        total, *others = [jet(part, p, q, v, w, rows) for part in parts]
-        if kind is ScaleKernel:
-            return total.scale(over_rows(kernel.outputscale[..., None, None], kernel, rows))
+    if type(kernel) is ScaleKernel:
+        if kernel.base_kernel.active_dims is None:
+            # Else the scale has copied the active dimensions of its base, which selects them itself.
+            p, q, v, w = _selected(kernel, p, q, v, w)
+        scale = over_rows(kernel.outputscale[..., None, None], kernel, rows)
+        return jet(kernel.base_kernel, p, q, v, w, rows).scale(scale)
+    if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
+        p, q, v, w = _selected(kernel, p, q, v, w)
+        total, *others = [jet(part, p, q, v, w, rows) for part in kernel.kernels]  # pyright: ignore
         for other in others:
             total = total + other if kind is AdditiveKernel else total * other
         return total
     if (radial := radial_profile(kernel, rows)) is not None:
-        points = [select(kernel, tensor) for tensor in (p, q, v, w)]
-        return _radial_jet(radial, over_rows(kernel.lengthscale, kernel, rows), *points)
+        lengthscale = over_rows(kernel.lengthscale, kernel, rows)
+        return _radial_jet(radial, lengthscale, *_selected(kernel, p, q, v, w))
     if (product := dot_product_profile(kernel, rows)) is not None:
-        return _dot_product_jet(*product, *(select(kernel, tensor) for tensor in (p, q, v, w)))
+        return _dot_product_jet(*product, *_selected(kernel, p, q, v, w))
     if v is None and w is None:
         return Jet(_values(kernel, p, q, rows))
     if kind is ConstantKernel:
         zero = torch.zeros_like(value := _values(kernel, p, q, rows))
         return Jet(value, *(None if part is None else zero for part in (v, w, None if v is None else w)))
     raise ValueError(
-        f"{kind.__name__} has no derivatives in closed form here. Observe slopes through FiniteDifference, or use RBF, "
-        "Matérn-3/2, Matérn-5/2, rational quadratic, polynomial, linear or constant kernels, their scalings, sums and products."
+        f"{kind.__name__} has no derivatives in closed form here. Observe slopes through FiniteDifference, "
+        "or use RBF, Matérn-3/2, Matérn-5/2, rational quadratic, polynomial, linear or constant kernels, "
+        "their scalings, sums and products."
     )
 
 
 def centred(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
 ) -> tuple[Float[Tensor, "*#batch a d"], Float[Tensor, "*#batch b d"]]:
-    """Both lists of points, moved so that the second has its mean at the origin: products cancel badly far from it."""
+    """Both lists of points about the mean of the second: products cancel badly far from the origin."""
     centre = q.detach().mean(dim=-2, keepdim=True)
     return p - centre, q - centre
 
@@ -113,7 +116,7 @@ def squared_distance(
 def snapped_squared_distance(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
 ) -> Float[Tensor, "*#batch a b"]:
-    """|p - q|², exactly zero where rounding cannot tell it from zero: slopes feel √|p-q|² at coincident points."""
+    """|p - q|², exactly zero where rounding cannot tell it from zero: slopes feel its root at such points."""
     squares = squared_distance(p, q)
     p_square, q_square = (x.detach().square().sum(-1) for x in (p, q))
     noise = 8 * torch.finfo(squares.dtype).eps * (p_square[..., :, None] + q_square[..., None, :])
@@ -126,10 +129,13 @@ def _radial_jet(
     lengthscale = lengthscale.to(p.dtype)
     p, q = (points / lengthscale for points in centred(p, q))
     if v is None and w is None:
-        return Jet(radial(squared_distance(p, q), 0))
+        squares = squared_distance(p, q)
+        if radial is rbf and not squares.requires_grad:
+            return Jet(squares.mul_(-0.5).exp_())  # without a second array
+        return Jet(radial(squares, 0))
     squares = snapped_squared_distance(p, q)
     value, slope = radial(squares, 0), radial(squares, 1)
-    along_v = along_w = left = right = mixed = None
+    left = right = mixed = None
     if v is not None:
         v = v / lengthscale
         # (p - q)·v, and ∂_v κ(|p-q|²) = 2κ′ (p - q)·v
@@ -139,9 +145,9 @@ def _radial_jet(
         w = w / lengthscale
         along_w = p @ w.mT - (q * w).sum(-1)[..., None, :]
         right = -2 * slope * along_w
-    if along_v is not None and along_w is not None:
+    if v is not None and w is not None:
         # ∂_v∂_w κ = -4κ″ (p-q)·v (p-q)·w - 2κ′ v·w
-        mixed = -4 * radial(squares, 2) * along_v * along_w - 2 * slope * (v @ w.mT)
+        mixed = -4 * radial(squares, 2) * along_v * along_w - 2 * slope * (v @ w.mT)  # pyright: ignore
     return Jet(value, left, right, mixed)
 
 
@@ -174,11 +180,17 @@ def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
     pairs = torch.broadcast_tensors(p[..., :, None, :], q[..., None, :, :])
     # All pairs of all rows as one long list, because the kernel's batch has no place for rows: [*batch n s t]
     values = kernel(*(x.flatten(-4, -2) for x in pairs), diag=True)
-    return values.unflatten(-1, pairs[0].shape[-4:-1])
+    return values.unflatten(-1, pairs[0].shape[-4:-1])  # pyright: ignore
 
 
-def select(kernel: Kernel, tensor: Tensor | None) -> Tensor | None:
+def select(kernel: Kernel, tensor: Tensor) -> Tensor:
     """The coordinates that the kernel looks at."""
-    if tensor is None or kernel.active_dims is None:
-        return tensor
-    return tensor.index_select(-1, kernel.active_dims)
+    active = kernel.active_dims
+    return tensor if active is None else tensor.index_select(-1, active)  # pyright: ignore
+
+
+def _selected(
+    kernel: Kernel, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    v, w = (None if tangents is None else select(kernel, tangents) for tangents in (v, w))
+    return select(kernel, p), select(kernel, q), v, w

@@ -28,9 +28,9 @@ ROUNDING = 64
 class Process(Module):
     """g ~ GP(mean, kernel), for any GPyTorch mean and scalar kernel.
 
-    Rows are one block of atoms, or a list of blocks of different widths, never padded. `one_sided` says when half of
-    a double sum over a group is skipped: "auto" where the kernel is proved invariant to the group, True where you
-    assert it (checked once on the first rows), False never.
+    Rows are one block of atoms, or a list of blocks of different widths, never padded. `one_sided` says when
+    one side of a double sum over a group is skipped: "auto" where the kernel is proved invariant to the
+    group, True where you assert it (checked once on a few rows), False never.
     """
 
     def __init__(self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto") -> None:
@@ -52,16 +52,16 @@ class Process(Module):
         if right is not None:
             rights = [self._usable(block) for block in as_blocks(right)]
             table = [[block_covariance(self.kernel, a, b, row_block) for b in rights] for a in lefts]
-        else:
-            table = [[None] * len(lefts) for _ in lefts]
-            for i, a in enumerate(lefts):
-                table[i][i] = block_covariance(self.kernel, a, row_block=row_block)
-                for j in range(i):
-                    table[i][j] = block_covariance(self.kernel, a, lefts[j], row_block)
-                    table[j][i] = table[i][j].mT
-        if len(table) == 1 and len(table[0]) == 1:
-            return table[0][0]
-        return torch.cat([torch.cat(row, dim=-1) for row in table], dim=-2)
+            return _joined(table)
+        # the lower half, block by block, and its mirror image
+        lower = [
+            [block_covariance(self.kernel, a, None if a is b else b, row_block) for b in lefts[: i + 1]]
+            for i, a in enumerate(lefts)
+        ]
+        count = len(lefts)
+        return _joined(
+            [[lower[i][j] if j <= i else lower[j][i].mT for j in range(count)] for i in range(count)]
+        )
 
     def variance(self, rows: Rows, row_block: int | None = None) -> Float[Tensor, "*batch n"]:
         """var(L g) of every row, at the cost of the diagonal."""
@@ -115,6 +115,13 @@ def as_blocks(rows: Rows) -> list[Block]:
     return [rows] if isinstance(rows, Atoms | Gradients) else list(rows)
 
 
+def _joined(table: list[list[Tensor]]) -> Tensor:
+    """One matrix of a table of blocks."""
+    if len(table) == 1 and len(table[0]) == 1:
+        return table[0][0]
+    return torch.cat([torch.cat(row, dim=-1) for row in table], dim=-2)
+
+
 def _block_mean(mean: Mean, block: Block) -> Tensor:
     if isinstance(mean, ZeroMean):
         return block.points.new_zeros(*block.points.shape[:-3], block.num_rows)
@@ -123,7 +130,7 @@ def _block_mean(mean: Mean, block: Block) -> Tensor:
         values = mean(atoms.points.flatten(-3, -2))
     else:
         flat, tangents = atoms.points.flatten(-3, -2), atoms.tangents.flatten(-3, -2)
-        value, slope = torch.func.jvp(mean, (flat,), (tangents,))
+        value, slope = torch.func.jvp(mean, (flat,), (tangents,))  # pyright: ignore
         values = torch.where(atoms.order.repeat(atoms.num_rows) == 1, slope, value)
-    values = values.unflatten(-1, (atoms.num_rows, atoms.num_atoms))
+    values = values.unflatten(-1, (atoms.num_rows, atoms.num_atoms))  # pyright: ignore
     return (values * atoms.weights).sum(-1)

@@ -1,7 +1,7 @@
 """Radial profiles κ(|p-q|²) and dot-product profiles h(pᵀΛq) with two derivatives: three formulas a kernel.
 
-Never differentiate a GPyTorch kernel twice instead: where inputs coincide, Matérn and periodic kernels silently give zeros
-(METHOD 10). The scaled squared distance is q; κ′ and κ″ are derivatives by q.
+Never differentiate a GPyTorch kernel twice instead: where inputs coincide, Matérn and periodic kernels
+silently give zeros (METHOD 10). The scaled squared distance is q; κ′ and κ″ are derivatives by q.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ SMALLEST_DISTANCE = 1e-15
 
 
 def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
-    """κ(q, order) of a kernel of the scaled squared distance q, or None when the kernel is not one we know."""
-    kind = type(kernel)
-    if kind is RBFKernel:
-        return _rbf
-    if kind is MaternKernel and kernel.nu == 1.5:
+    """κ(q, order) of a kernel of the scaled squared distance q, or None for a kernel that we do not know."""
+    if type(kernel) is RBFKernel:
+        return rbf
+    if type(kernel) is MaternKernel and kernel.nu == 1.5:
         return _matern_32
-    if kind is MaternKernel and kernel.nu == 2.5:
+    if type(kernel) is MaternKernel and kernel.nu == 2.5:
         return _matern_52
-    if kind is RQKernel:
+    if type(kernel) is RQKernel:
         alpha = over_rows(kernel.alpha[..., None], kernel, rows)
-        return lambda q, order: _rational_quadratic(q, order, alpha.to(q.dtype))
+        return lambda q, order: _rational_quadratic(q, order, alpha)
     return None
 
 
 def dot_product_profile(kernel: Kernel, rows: bool = False) -> tuple[Tensor, Profile] | None:
     """(Λ, h(t, order)) of a kernel of the product t = pᵀΛq, or None when the kernel is not one we know."""
-    kind = type(kernel)
-    if kind is LinearKernel:
+    if type(kernel) is LinearKernel:
         return over_rows(kernel.variance, kernel, rows), lambda t, order: _power(t, order, 0.0, 1)
-    if kind is PolynomialKernel:
-        offset = over_rows(kernel.offset[..., None], kernel, rows)
-        return torch.ones_like(offset), lambda t, order: _power(t, order, offset.to(t.dtype), kernel.power)
+    if type(kernel) is PolynomialKernel:
+        offset, power = over_rows(kernel.offset[..., None], kernel, rows), int(kernel.power)
+        return torch.ones_like(offset), lambda t, order: _power(t, order, offset, power)
     return None
 
 
@@ -48,7 +46,8 @@ def over_rows(parameter: Tensor, kernel: Kernel, rows: bool) -> Tensor:
     return parameter.unsqueeze(-3) if rows and len(kernel.batch_shape) else parameter
 
 
-def _rbf(q: Tensor, order: int) -> Tensor:
+def rbf(q: Tensor, order: int) -> Tensor:
+    """κ = e^{-q/2}."""
     value = (-0.5 * q).exp_()
     return value if order == 0 else (-0.5) ** order * value
 
@@ -60,7 +59,7 @@ def _matern_32(q: Tensor, order: int) -> Tensor:
         return (1 + r) * decay
     if order == 1:
         return -1.5 * decay
-    # κ″ = 9/4 e^{-r}/r grows like 1/r, but only ever meets two factors of the order of r: the product is 0 at r = 0.
+    # κ″ = 9/4 e^{-r}/r grows like 1/r, but only meets two factors of the order of r: their product is 0 at 0.
     return torch.where(q > 0, 2.25 * decay / r, 0)
 
 
@@ -79,7 +78,6 @@ def _rational_quadratic(q: Tensor, order: int, alpha: Tensor) -> Tensor:
 
 
 def _power(t: Tensor, order: int, offset: Tensor | float, power: int) -> Tensor:
-    power = int(power)
     if order > power:
         return torch.zeros_like(t)
     return math.prod(range(power, power - order, -1)) * (t + offset) ** (power - order)

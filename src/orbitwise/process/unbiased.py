@@ -1,7 +1,8 @@
-"""Quadratic forms of rows with drawn atoms, estimated without bias (METHOD 4; LIM eq. 21; LIM-A eq. 8, 12, 15).
+"""Quadratic forms of rows with drawn atoms, without bias (METHOD 4; LIM eq. 21; LIM-A eq. 8, 12, 15).
 
-A draw must never meet itself. For a row Σ_s w_s a_s the estimate of its quadratic form is Σ_st c_st w_s w_t r(a_s, a_t) with
-c_st = between[group(s), group(t)] + [s = t]·diagonal[group(s)], group 0 being the exact atoms. With nothing drawn c is 1.
+A draw must never meet itself. For a row Σ_s w_s a_s the estimate of its quadratic form is
+Σ_st c_st w_s w_t r(a_s, a_t) with c_st = between[group(s), group(t)] + [s = t]·diagonal[group(s)], group 0
+being the exact atoms. With nothing drawn c is 1.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class PairFactors:
 def pair_factors(atoms: Atoms, method: Method = "halves") -> PairFactors:
     """The factors that make quadratic forms of these rows unbiased.
 
-    "halves" uses only pairs of different groups of a family; "all_pairs" uses every pair of different draws. A family
-    of one group always uses all pairs, with the weights of a finite population where the group was drawn without
-    replacement.
+    "halves" uses only pairs of different groups of a family; "all_pairs" uses every pair of different draws.
+    A family of one group always uses all pairs, with the weights of a finite population where the group was
+    drawn without replacement.
     """
     if method not in ("halves", "all_pairs"):
         raise ValueError(f"method must be 'halves' or 'all_pairs', not {method!r}.")
@@ -92,7 +93,7 @@ def reduce_quadratic(
 
 
 def unbiased_variance(kernel: Kernel, atoms: Atoms, method: Method = "halves") -> Float[Tensor, "*batch n"]:
-    """An unbiased estimate of the prior variance of each row; pairs of atoms whose factor is zero are not evaluated."""
+    """An unbiased estimate of the prior variance of each row; pairs with factor zero are not evaluated."""
     factors = pair_factors(atoms, method)
     places = [torch.nonzero(atoms.draw == g).flatten() for g in range(len(atoms.groups) + 1)]
     total = torch.zeros_like(atoms.weights[..., 0])
@@ -116,7 +117,7 @@ def unbiased_variance(kernel: Kernel, atoms: Atoms, method: Method = "halves") -
 
 
 def _finite_population(count: int, population: int) -> tuple[float, float]:
-    """Factors off and on the diagonal for `count` of `population` elements, with weights 1/count (LIM-A eq. 8)."""
+    """Factors off and on the diagonal, for `count` of `population` elements of weight 1/count."""
     if count == population:
         return 1.0, 1.0
     _check_pairs(count)
