@@ -213,3 +213,29 @@ def test_lazily_evaluated_kernels_may_be_switched_off():
     with gpytorch.settings.lazily_evaluate_kernels(False):
         eager = jet(kernel, p, p).value
     torch.testing.assert_close(eager, jet(kernel, p, p).value)
+
+
+@pytest.mark.parametrize("name", RADIAL)
+def test_values_in_place_are_those_that_gradients_are_taken_of(name: str):
+    kernel, p, q = spread(KERNELS[name]().double()), seeded(4, 3), seeded(5, 3, seed=1)
+    before = p.clone(), q.clone()
+    with torch.no_grad():
+        in_place = jet(kernel, p, q).value
+    assert torch.equal(in_place, jet(kernel, p, q).value)
+    assert torch.equal(p, before[0])
+    assert torch.equal(q, before[1])
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("name", KERNELS)
+@torch.no_grad()
+def test_the_precision_is_that_of_the_points(name: str, rows: bool):
+    """A kernel learned in double precision serves products in single precision."""
+    kernel = spread(KERNELS[name]().double())
+    p, q = (points[None] if rows else points for points in (seeded(4, 3), seeded(5, 3, seed=1)))
+    double, single = jet(kernel, p, q, rows=rows).value, jet(kernel, p.float(), q.float(), rows=rows).value
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
+    if name in (*RADIAL, "linear", "polynomial", "sum"):
+        for part in jet(kernel, p.float(), q.float(), p.float(), q.float(), rows=rows).parts:
+            assert part.dtype == torch.float32

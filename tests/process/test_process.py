@@ -192,6 +192,23 @@ def test_a_row_that_is_almost_surely_zero_stays_zero():
     assert bool((matrix[1] == 0).all())
 
 
+@torch.no_grad()
+def test_the_precision_is_that_of_the_rows():
+    """The kernel in double precision, the rows in single: so are the covariances."""
+    x = seeded(4, 3)
+    for functional in (
+        OrbitAverage(FiniteOrbit(coordinate_permutations(3))),
+        Gradient(),
+        DirectionalDerivative(V),
+    ):
+        for kernel in (ScaleKernel(RBFKernel()).double(), RBFKernel(ard_num_dims=3).double()):
+            base = Process(None, kernel)
+            double, single = functional.atoms(x), functional.atoms(x.float())
+            for call in (base.covariance, base.variance):
+                assert call(single).dtype == torch.float32
+                torch.testing.assert_close(call(single).double(), call(double), rtol=1e-5, atol=1e-5)
+
+
 def test_processes_are_copied_and_pickled():
     rows = blocks()[1]
     base = Process(None, MaternKernel(nu=1.5).double(), one_sided=True)

@@ -169,7 +169,7 @@ def fit_exact(
     The standard error is the deviation of the evidence over other draws of the nodes.
     """
     num_nodes = nodes_for(len(problem.x)) if num_nodes is None else num_nodes
-    rounds = [(max(2, num_nodes // 2), max_iterations), (num_nodes, max(1, max_iterations // 2))]
+    rounds = [(max(2, num_nodes // 2), max_iterations), (num_nodes, max(1, max_iterations // 3))]
     history: list[float] = []
     for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:
         objective = ExactObjective(problem, freeze_functional(problem.functional, nodes, problem.generator))

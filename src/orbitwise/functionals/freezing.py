@@ -48,7 +48,7 @@ def is_drawn(functional: nn.Module) -> bool:
 def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None) -> Orbit:
     if isinstance(orbit, DrawnOrbit):
         like = next((p for p in orbit.parameters()), torch.zeros((), dtype=torch.float64))
-        return freeze(orbit, num_nodes, generator, like)
+        return freeze(orbit, num_nodes, generator, like, rule="sobol")
     if isinstance(orbit, FiniteOrbit) and orbit.is_drawn:
         return FiniteOrbit(orbit.transform, orbit.elements, orbit.weights)
     return orbit

@@ -41,7 +41,7 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     profile = radial_profile(kernel)
     assert profile is not None
     (n, s, _), (m, t, _) = left.points.shape, right.points.shape
-    lengthscale = kernel.lengthscale
+    lengthscale = kernel.lengthscale.to(left.points)
     flat = centred(*(select(kernel, block.points).flatten(0, 1) for block in (left, right)))
     p, q = (points / lengthscale for points in flat)
     v = select(kernel, left.directions) / lengthscale

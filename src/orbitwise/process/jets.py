@@ -58,7 +58,7 @@ def jet(
     w: Float[Tensor, "*#batch b d"] | None = None,
     rows: bool = False,
 ) -> Jet:
-    """The jet of a GPyTorch kernel, with derivatives along v and w where they are given.
+    """The jet of a GPyTorch kernel in the precision of the points, with derivatives along v and w if given.
 
     `rows` says that the last batch dimension of the points counts rows, for which the kernel's own batch has
     no place.
@@ -70,7 +70,7 @@ def jet(
         if kernel.base_kernel.active_dims is None:
             # Else the scale has copied the active dimensions of its base, which selects them itself.
             p, q, v, w = _selected(kernel, p, q, v, w)
-        scale = over_rows(kernel.outputscale[..., None, None], kernel, rows)
+        scale = over_rows(kernel.outputscale[..., None, None], kernel, rows).to(p)
         return jet(kernel.base_kernel, p, q, v, w, rows).scale(scale)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         p, q, v, w = _selected(kernel, p, q, v, w)
@@ -79,7 +79,7 @@ def jet(
             total = total + other if kind is AdditiveKernel else total * other
         return total
     if (radial := radial_profile(kernel, rows)) is not None:
-        lengthscale = over_rows(kernel.lengthscale, kernel, rows)
+        lengthscale = over_rows(kernel.lengthscale, kernel, rows).to(p)
         return _radial_jet(radial, lengthscale, *_selected(kernel, p, q, v, w))
     if (product := dot_product_profile(kernel, rows)) is not None:
         return _dot_product_jet(*product, *_selected(kernel, p, q, v, w))
@@ -156,6 +156,7 @@ def _dot_product_jet(
 ) -> Jet:
     variance = variance.to(p.dtype)
     # k = h(pᵀΛq); ∂_v k = h′ vᵀΛq; ∂_v∂_w k = h″ (vᵀΛq)(pᵀΛw) + h′ vᵀΛw
+    variance = variance.to(p)
     product = (p * variance) @ q.mT
     value = profile(product, 0)
     left = right = mixed = None
@@ -176,11 +177,11 @@ def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
             f"{type(kernel).__name__} has several outputs per input; Orbitwise takes scalar kernels."
         )
     if not rows:
-        return kernel(p, q).to_dense()
+        return kernel(p, q).to_dense().to(p)
     pairs = torch.broadcast_tensors(p[..., :, None, :], q[..., None, :, :])
     # All pairs of all rows as one long list, because the kernel's batch has no place for rows: [*batch n s t]
     values = kernel(*(x.flatten(-4, -2) for x in pairs), diag=True)
-    return values.unflatten(-1, pairs[0].shape[-4:-1])  # pyright: ignore
+    return values.unflatten(-1, pairs[0].shape[-4:-1]).to(p)  # pyright: ignore
 
 
 def select(kernel: Kernel, tensor: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
         return _matern_52
     if type(kernel) is RQKernel:
         alpha = over_rows(kernel.alpha[..., None], kernel, rows)
-        return lambda q, order: _rational_quadratic(q, order, alpha)
+        return lambda q, order: _rational_quadratic(q, order, alpha.to(q))
     return None
 
 
@@ -37,7 +37,7 @@ def dot_product_profile(kernel: Kernel, rows: bool = False) -> tuple[Tensor, Pro
         return over_rows(kernel.variance, kernel, rows), lambda t, order: _power(t, order, 0.0, 1)
     if type(kernel) is PolynomialKernel:
         offset, power = over_rows(kernel.offset[..., None], kernel, rows), int(kernel.power)
-        return torch.ones_like(offset), lambda t, order: _power(t, order, offset, power)
+        return torch.ones_like(offset), lambda t, order: _power(t, order, offset.to(t), power)
     return None
 
 
