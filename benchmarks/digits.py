@@ -107,8 +107,12 @@ def main():
             records.append(record)
             print(json.dumps(record), flush=True)
             arguments.out.parent.mkdir(exist_ok=True)
-            arguments.out.write_text(json.dumps({"threads": torch.get_num_threads(), "records": records}, indent=1))
-    table = Table(title=f"8×8 digits, {NUM_TRAIN} for training, {len(arguments.splits)} splits (mean ± standard error)")
+            arguments.out.write_text(
+                json.dumps({"threads": torch.get_num_threads(), "records": records}, indent=1)
+            )
+    table = Table(
+        title=f"8×8 digits, {NUM_TRAIN} for training, {len(arguments.splits)} splits (mean ± standard error)"
+    )
     for heading in ("method", "test error %", "log loss", "log evidence", "seconds"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for name in methods:
@@ -118,7 +122,9 @@ def main():
             values = scale * np.array([row.get(key, np.nan) for row in rows])
             error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
             digits = {"error": 2, "log_loss": 4}.get(key, 0)
-            cells.append("-" if np.isnan(values).any() else f"{values.mean():,.{digits}f} ± {error:.{digits}f}")
+            cells.append(
+                "-" if np.isnan(values).any() else f"{values.mean():,.{digits}f} ± {error:.{digits}f}"
+            )
         table.add_row(name, *cells)
     Console(width=110).print(table)
 

@@ -179,7 +179,7 @@ def main() -> None:
     for key, ratio in ratios.items():
         console.print(f"{key.replace('_', ' ')}, ours over sgdml's: {ratio:.2f}")
     report = {
-        "command": "python benchmarks/molecule_forces.py " + " ".join(sys.argv[1:]),
+        "command": " ".join(["python benchmarks/molecule_forces.py", *sys.argv[1:]]),
         "versions": {
             "orbitwise": orbitwise.__version__,
             "python": platform.python_version(),

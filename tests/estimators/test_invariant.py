@@ -28,7 +28,9 @@ def test_samples_stay_on_the_circle_within_the_learned_bounds(model, rings):
     X = rings[0][:4]
     samples = model.sample_orbit(X, n=20)
     assert samples.shape == (4, 20, 2)
-    np.testing.assert_allclose(np.linalg.norm(samples, axis=-1), np.linalg.norm(X, axis=1)[:, None].repeat(20, 1))
+    np.testing.assert_allclose(
+        np.linalg.norm(samples, axis=-1), np.linalg.norm(X, axis=1)[:, None].repeat(20, 1)
+    )
     turned = np.angle(np.exp(1j * (np.angle(samples @ [1, 1j]) - np.angle(X @ [1, 1j])[:, None])))
     assert np.abs(turned).max() <= model.orbit_.upper.item() + 1e-9
     np.testing.assert_array_equal(samples, model.sample_orbit(X, n=20))
@@ -45,6 +47,8 @@ def test_a_learned_invariance_makes_f_less_sensitive_than_a_plain_gp(model, ring
     X = rings[0][:10]
     change = model.insensitivity(X)["all"]
     assert 0 <= change["prior"] < 1
+    assert model.insensitivity(X)["angle"] == change, "the angle is the only move"
+    assert plain.insensitivity(X) == {}
     moved = model.sample_orbit(X, n=4)
     pairs = plain.predict(moved.reshape(-1, 2)).reshape(10, 4) - plain.predict(X)[:, None]
     ours = model.predict(moved.reshape(-1, 2)).reshape(10, 4) - model.predict(X)[:, None]
@@ -67,3 +71,14 @@ def test_images_may_have_any_background():
     zero = InvariantGPClassifier(**settings).fit(images, y).predict_proba(images)
     minus_one = InvariantGPClassifier(**settings).fit(2 * images - 1, y).predict_proba(2 * images - 1)
     np.testing.assert_allclose(zero, minus_one, atol=1e-3)
+
+
+def test_each_move_of_an_image_is_told_apart():
+    rng = np.random.default_rng(0)
+    images = rng.uniform(size=(20, 36))
+    model = InvariantGPRegressor(
+        invariance="affine+deformation", image_shape=(6, 6), num_nodes=4, max_iterations=1, random_state=0
+    ).fit(images, rng.normal(size=20))
+    change = model.insensitivity(images[:5])
+    assert set(change) == {"all", "deformation", *model.orbit_.bounds.names}
+    assert all(0 < part["prior"] < change["all"]["prior"] * 1.2 for part in change.values())

@@ -32,8 +32,12 @@ def test_probabilities_sum_to_one_and_prefer_the_right_class(coding, num_classes
 def test_a_wider_posterior_is_less_sure():
     mean = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
     for coding in ("stick_breaking", "dirichlet"):
-        narrow = probabilities(coding, mean, torch.full_like(mean, 1e-6), 1.0, 3 if coding == "stick_breaking" else 2)
-        wide = probabilities(coding, mean, torch.full_like(mean, 9.0), 1.0, 3 if coding == "stick_breaking" else 2)
+        narrow = probabilities(
+            coding, mean, torch.full_like(mean, 1e-6), 1.0, 3 if coding == "stick_breaking" else 2
+        )
+        wide = probabilities(
+            coding, mean, torch.full_like(mean, 9.0), 1.0, 3 if coding == "stick_breaking" else 2
+        )
         assert wide.max() < narrow.max()
 
 

@@ -141,4 +141,3 @@ def test_drawn_orbits_are_frozen(data):
     assert whole.fit(*data).functional_.orbit.size == 2
     x = data[0][:3]
     np.testing.assert_allclose(whole.predict(x), whole.predict(-x))
-

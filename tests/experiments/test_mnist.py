@@ -45,9 +45,3 @@ def test_rotated_images_are_turned_by_the_stated_angles(small_mnist):
     for image, result, angle in zip(plain, turned, angles, strict=True):
         alpha = torch.tensor([[[angle, 0, 0, 0, 0, 0]]], dtype=torch.float32)
         torch.testing.assert_close(mnist.AffineWarp((28, 28))(image[None], alpha)[0, 0], result)
-
-
-def test_noise_is_found_where_the_loss_is_least():
-    target = 3e-3
-    found = mnist.choose_noise(lambda noise: (np.log(noise) - np.log(target)) ** 2, 0.1)
-    assert found == pytest.approx(target, rel=0.5)

@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from orbitwise.inference.calibration import best_scale, cross_entropy, expected_calibration_error
+from orbitwise.inference.calibration import (
+    best_scale,
+    cross_entropy,
+    expected_calibration_error,
+    held_out_loss,
+    least_noise,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.randn(500, 3, generator=GENERATOR, dtype=torch.float64)
@@ -50,3 +56,16 @@ def test_calibrated_probabilities_have_no_error_and_overconfident_ones_have():
     mixed = torch.tensor([[0.9, 0.1]] * 5 + [[0.6, 0.4]] * 5, dtype=torch.float64)
     hits = torch.tensor([1] * 5 + [0] * 5)
     assert expected_calibration_error(mixed, hits) == pytest.approx(0.5 * 0.9 + 0.5 * 0.4)
+
+
+@pytest.mark.parametrize("target", [0.1, 3e-3, 1e-5])
+def test_noise_is_found_where_the_loss_is_least(target):
+    found = least_noise(lambda noise: (math.log(noise) - math.log(target)) ** 2, 0.1)
+    assert found == pytest.approx(target, rel=0.35)
+
+
+def test_a_single_column_stands_for_two_classes():
+    scores, labels = torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 0])
+    both = torch.cat([-scores, scores], dim=1)
+    assert held_out_loss(scores, labels) == held_out_loss(both, labels)
+    assert held_out_loss(scores, labels) == cross_entropy(both, labels, best_scale(both, labels))

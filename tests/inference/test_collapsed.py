@@ -56,7 +56,7 @@ def test_titsias_is_below_the_tight_bound_is_below_the_evidence(problem, size):
 
 def test_titsias_equals_its_definition(problem):
     process, x, y, _ = problem
-    z, noise = x[:6], float(Gaussian(0.05).noise)
+    z, noise = x[:6], Gaussian(0.05).noise.item()
     kernel = process.kernel
     K_uu, K_uf = kernel(z).to_dense(), kernel(z, x).to_dense()
     Q = K_uf.T @ torch.linalg.solve(K_uu, K_uf)

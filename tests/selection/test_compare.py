@@ -37,7 +37,9 @@ def test_classification_is_told_from_the_labels():
 
 
 def test_settings_and_estimator_are_used(symmetric_data):
-    comparison = compare(*symmetric_data, invariances=[None], estimator=InvariantGPRegressor(noise=0.5), max_iterations=3)
+    comparison = compare(
+        *symmetric_data, invariances=[None], estimator=InvariantGPRegressor(noise=0.5), max_iterations=3
+    )
     assert comparison.best_estimator.noise == 0.5
     assert comparison.best_estimator.max_iterations == 3
 

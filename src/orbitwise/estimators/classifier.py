@@ -28,7 +28,13 @@ from orbitwise.estimators.invariant import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.validation import check_inputs, flatten_images
-from orbitwise.inference.calibration import best_scale
+from orbitwise.inference.calibration import (
+    best_scale,
+    cross_entropy,
+    held_out_loss,
+    least_noise,
+    two_columns,
+)
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.process.process import Process
 
@@ -49,18 +55,21 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     likelihood : {"one_hot", "stick_breaking", "dirichlet"}, default="one_hot"
         How labels are observed: Gaussian noise on one-hot codes, with probabilities from a softmax whose scale
         leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression); or Dirichlet.
+    noise : {"evidence", "leave_one_out"}, default="evidence"
+        How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so leave-one-out on
+        the training set often predicts better.
     image_shape : tuple of int, default=None
         (height, width) or (channels, height, width) of an image in a row of X.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
-    num_inducing, num_nodes, max_iterations, num_steps, batch_size : int
-        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations; stochastic steps and rows a step.
+    num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
+        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations and additional starts; stochastic steps and rows a step.
     random_state, device, verbose, callback, warm_start
         Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last fit.
 
     Attributes
     ----------
-    classes_, kernel_, functional_, orbit_, log_evidence_, evidence_kind_, log_evidence_error_, history_, converged_.
+    classes_, kernel_, noise_, functional_, orbit_, leave_one_out_log_loss_, log_evidence_, evidence_kind_, log_evidence_error_, history_, converged_.
     """
 
     def __init__(
@@ -69,11 +78,13 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         invariance: Invariance = None,
         *,
         likelihood: Coding = "one_hot",
+        noise: Literal["evidence", "leave_one_out"] = "evidence",
         image_shape: Sequence[int] | None = None,
         inference: Engine = "auto",
         num_inducing: int = 500,
         num_nodes: int | None = None,
         max_iterations: int = 30,
+        num_restarts: int = 0,
         num_steps: int = 600,
         batch_size: int = 256,
         random_state: int | np.random.RandomState | None = None,
@@ -85,11 +96,13 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.kernel = kernel
         self.invariance = invariance
         self.likelihood = likelihood
+        self.noise = noise
         self.image_shape = image_shape
         self.inference = inference
         self.num_inducing = num_inducing
         self.num_nodes = num_nodes
         self.max_iterations = max_iterations
+        self.num_restarts = num_restarts
         self.num_steps = num_steps
         self.batch_size = batch_size
         self.random_state = random_state
@@ -107,6 +120,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("Classification needs at least two classes, but the labels hold one class only.")
+        if self.noise not in ("evidence", "leave_one_out"):
+            raise ValueError(f"noise must be 'evidence' or 'leave_one_out', not {self.noise!r}.")
+        if self.noise == "leave_one_out" and self.likelihood != "one_hot":
+            raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
         problem = self._problem(x, torch.from_numpy(codes))
         engine = choose_engine(self.inference, problem)
         fit = self._run(engine, problem)
@@ -143,7 +160,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             self.device
         )
         self._set_orbit(functional, x)
-        rows = torch.from_numpy(x).to(self.device) - self._background
+        rows = torch.from_numpy(np.array(x)).to(self.device) - self._background
         if previous is not None and previous.x.shape[1] == x.shape[1]:
             functional, process, likelihood = previous.functional, previous.process, previous.likelihood
             self._set_orbit(functional, x)
@@ -168,9 +185,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
                 print(f"{engine} {step:5d}  {bound:,.1f}")
 
         if engine == "exact":
-            return fit_exact(problem, self.num_nodes, self.max_iterations, report)
+            return fit_exact(problem, self.num_nodes, self.max_iterations, self.num_restarts, report)
         if engine == "collapsed":
-            return fit_collapsed(problem, self.num_nodes, self.num_inducing, self.max_iterations, report)
+            return fit_collapsed(
+                problem, self.num_nodes, self.num_inducing, self.max_iterations, self.num_restarts, report
+            )
         return fit_variational(problem, self.num_inducing, self.num_steps, self.batch_size, report)
 
     def _store(self, fit: Fit, problem: Problem, engine: Engine, codes: torch.Tensor) -> None:
@@ -182,9 +201,16 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.log_evidence_error_ = fit.standard_error
         self.history_, self.converged_ = fit.history, fit.converged
         self._scale = 1.0
-        if self.likelihood == "one_hot" and fit.held_out is not None:
-            scores = fit.held_out
-            if scores.shape[1] == 1:
-                scores = torch.cat([-scores, scores], dim=1)
-            self._scale = best_scale(scores, codes.to(scores.device))
+        if fit.at_noise is not None:
+            self._calibrate(fit.at_noise, problem.likelihood.noise[0].item(), codes.to(self.device))
         self._set_objective(fit.objective, problem.parameters)
+
+    def _calibrate(self, at_noise: Callable[[float], Any], noise: float, codes: torch.Tensor) -> None:
+        """Choose the noise by leave-one-out where asked to, and the scale of the softmax always."""
+        if self.noise == "leave_one_out":
+            noise = least_noise(lambda value: held_out_loss(at_noise(value)[1], codes), 4 * noise)
+        self.posterior_, held_out = at_noise(noise)
+        scores = two_columns(held_out)
+        self.noise_ = noise
+        self._scale = best_scale(scores, codes)
+        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self._scale)

@@ -20,7 +20,7 @@ from orbitwise.inference.inducing import random_orbit_points
 from orbitwise.inference.polish import Statistics, gather
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.stochastic import StochasticTrainer
-from orbitwise.inference.training import log_prior, maximize
+from orbitwise.inference.training import Training, log_prior, maximize
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
@@ -51,6 +51,20 @@ class Problem:
         modules = (self.process, self.likelihood, self.functional)
         return [p for module in modules for p in module.parameters() if p.requires_grad]
 
+    def maximize(
+        self,
+        objective: Callable[[], Tensor],
+        max_iterations: int,
+        num_restarts: int = 0,
+        callback: Callback | None = None,
+    ) -> Training:
+        """L-BFGS over all that is learned; restarts are drawn from the problem's own generator."""
+        seed = int(torch.randint(2**31, (1,), generator=self.generator, device=self.generator.device))
+        starts = torch.Generator().manual_seed(seed)
+        return maximize(
+            objective, self.parameters, max_iterations, num_restarts, 0.5, generator=starts, callback=callback
+        )
+
     @property
     def is_drawn(self) -> bool:
         """Whether rows would be drawn at random."""
@@ -69,7 +83,8 @@ class Fit:
     converged: bool
     objective: Callable[[], Tensor]
     history: list[float] = field(default_factory=list)
-    held_out: Tensor | None = None
+    at_noise: Callable[[float], tuple[Posterior, Tensor]] | None = None
+    """For Gaussian noise: the posterior and the leave-one-out means at another noise variance."""
 
 
 def choose_engine(engine: str, problem: Problem) -> str:
@@ -162,7 +177,11 @@ class StochasticObjective:
 
 
 def fit_exact(
-    problem: Problem, num_nodes: int | None, max_iterations: int, callback: Callback | None = None
+    problem: Problem,
+    num_nodes: int | None,
+    max_iterations: int,
+    num_restarts: int = 0,
+    callback: Callback | None = None,
 ) -> Fit:
     """Exact evidence on frozen rows; with drawn orbits first on half the nodes, then on all of them.
 
@@ -173,20 +192,26 @@ def fit_exact(
     history: list[float] = []
     for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:
         objective = ExactObjective(problem, freeze_functional(problem.functional, nodes, problem.generator))
-        training = maximize(objective, problem.parameters, iterations, callback=callback)
+        training = problem.maximize(objective, iterations, num_restarts, callback)
         history += training.history
+        num_restarts = 0
     functional, error = objective.functional, 0.0
+
+    def at_noise(noise: float) -> tuple[Posterior, Tensor]:
+        with torch.no_grad():
+            variances = torch.full_like(problem.targets[:, 0], noise)
+            rows = functional.atoms(problem.x)
+            posterior = exact.condition(problem.process, rows, problem.targets, variances)
+            return posterior, posterior.leave_one_out().mean
+
     with torch.no_grad():
-        posterior = exact.condition(
-            problem.process, functional.atoms(problem.x), problem.targets, objective.noise()
-        )
+        posterior, _ = at_noise(problem.likelihood.noise[0].item())
         value = float(objective.evidence())
         if problem.is_drawn:
             others = (freeze_functional(problem.functional, num_nodes, problem.generator) for _ in range(2))
             values = [value, *(float(ExactObjective(problem, other).evidence()) for other in others)]
             error = float(torch.tensor(values).std())
-        held_out = posterior.leave_one_out().mean
-    return Fit(posterior, functional, value, "exact", error, training.converged, objective, history, held_out)
+    return Fit(posterior, functional, value, "exact", error, training.converged, objective, history, at_noise)
 
 
 def fit_collapsed(
@@ -194,6 +219,7 @@ def fit_collapsed(
     num_nodes: int | None,
     num_inducing: int,
     max_iterations: int,
+    num_restarts: int = 0,
     callback: Callback | None = None,
 ) -> Fit:
     """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round.
@@ -212,20 +238,21 @@ def fit_collapsed(
         for _ in range(turns):
             objective.improve_tilt()
             iterations = max(1, max_iterations // turns)
-            training = maximize(objective, problem.parameters, iterations, callback=callback)
+            training = problem.maximize(objective, iterations, num_restarts, callback)
             history += training.history
+            num_restarts = 0
         tilt = objective.tilt
     with torch.no_grad():
         columns = objective.columns()
         q = collapsed.optimal_q(columns, objective.quadratic(), problem.likelihood.shares_curvature)
         posterior = SparsePosterior(problem.process, inducing, q, columns.lower)
         value = float(objective.bound())
-        held_out = None
+        at_noise = None
         if isinstance(problem.likelihood, Gaussian):
             statistics = Statistics(columns.columns, columns.residual, problem.targets)
-            held_out = statistics.leave_one_out(float(problem.likelihood.noise[0])).mean
+            at_noise = _at_noise(problem.process, inducing, statistics, columns.lower)
     return Fit(
-        posterior, functional, value, "lower bound", 0.0, training.converged, objective, history, held_out
+        posterior, functional, value, "lower bound", 0.0, training.converged, objective, history, at_noise
     )
 
 
@@ -260,13 +287,12 @@ def fit_variational(
     estimate = trainer.estimate()
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
     points = trainer.inducing.detach()
-    held_out = None
+    at_noise = None
     with torch.no_grad():
         if isinstance(problem.likelihood, Gaussian):
-            noise = float(problem.likelihood.noise[0])
             statistics, lower = gather(process, frozen, points, problem.x, problem.targets, generator)
-            posterior = SparsePosterior(process, points, statistics.optimum(noise), lower)
-            held_out = statistics.leave_one_out(noise).mean
+            at_noise = _at_noise(process, points, statistics, lower)
+            posterior, _ = at_noise(problem.likelihood.noise[0].item())
         else:
             posterior = SparsePosterior(process, points, trainer.q)
     return Fit(
@@ -278,5 +304,15 @@ def fit_variational(
         settled,
         StochasticObjective(trainer),
         trainer.history.smoothed,
-        held_out,
+        at_noise,
     )
+
+
+def _at_noise(
+    process: Process, inducing: Tensor, statistics: Statistics, lower: Tensor
+) -> Callable[[float], tuple[Posterior, Tensor]]:
+    def at_noise(noise: float) -> tuple[Posterior, Tensor]:
+        posterior = SparsePosterior(process, inducing, statistics.optimum(noise), lower)
+        return posterior, statistics.leave_one_out(noise).mean
+
+    return at_noise

@@ -75,18 +75,46 @@ class LearnedOrbit(ABC):
     def insensitivity(
         self, X: ArrayLike, n: int = 4, random_state: int | np.random.RandomState | None = 0
     ) -> dict[str, dict[str, float]]:
-        """How much f changes under the learned orbit: E[(f(x) - f(x_a))²] over the prior variance of f(x), for prior and posterior.
+        """How much f changes under the learned orbit, by all its moves together and by each alone.
 
-        A function of which x tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
+        E[(f(x) - f(x_a))²] over the prior variance of f(x), under prior and posterior. A function of which x tells
+        nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
         """
-        moved = torch.from_numpy(self.sample_orbit(X, n, random_state)).to(self._place) - self._background
+        check_is_fitted(self)
         x = check_inputs(self, X).to(self._place) - self._background
+        if self.orbit_ is None:
+            return {}
+        generator = torch.Generator(self._place).manual_seed(
+            int(check_random_state(random_state).randint(2**31))
+        )
+        with torch.no_grad():
+            noise = self.orbit_.noise((len(x), n), generator, x)
+            return {
+                name: self._change(x, self.orbit_.move(x, noise * mask)) for name, mask in self._moves(noise)
+            }
+
+    def _moves(self, noise: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Masks of the noise that leave one named move each, "deformation" for what has no bounds of its own."""
+        moves = [("all", torch.ones_like(noise[0, 0]))]
+        bounds = getattr(self.orbit_, "bounds", None)
+        if bounds is None or len(bounds.names) > noise.shape[-1]:
+            return moves
+        place = torch.arange(noise.shape[-1], device=noise.device)
+        moves += [
+            (name, (place == i).to(noise))
+            for i, name in enumerate(bounds.names)
+            if name in bounds.intervals()
+        ]
+        if len(bounds.names) < noise.shape[-1]:
+            moves.append(("deformation", (place >= len(bounds.names)).to(noise)))
+        return moves
+
+    def _change(self, x: torch.Tensor, moved: torch.Tensor) -> dict[str, float]:
         pairs = torch.stack([x[:, None].expand_as(moved), moved], dim=2).flatten(0, 1)
         functional = Difference() @ self.functional_
-        with torch.no_grad():
-            process = self.posterior_.process
-            prior = torch.cat([process.variance(functional.atoms(part)) for part in pairs.split(256)])
-            scale = process.variance(self.functional_.atoms(x)).repeat_interleave(n)
-            moments = [self.posterior_.moments(functional, part) for part in pairs.split(256)]
-            change = torch.cat([part.mean_square.mean(-1) for part in moments])
-        return {"all": {"prior": float((prior / scale).mean()), "posterior": float((change / scale).mean())}}
+        process = self.posterior_.process
+        rows = [functional.atoms(part) for part in pairs.split(256)]
+        scale = process.variance(self.functional_.atoms(x)).repeat_interleave(moved.shape[1])
+        prior = torch.cat([process.variance(part) for part in rows])
+        posterior = torch.cat([self.posterior_.row_moments(part).mean_square.mean(-1) for part in rows])
+        return {"prior": float((prior / scale).mean()), "posterior": float((posterior / scale).mean())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
 import numpy as np
@@ -14,22 +14,31 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.engines import nodes_for
+from orbitwise.estimators.engines import Engine, Fit, nodes_for
 from orbitwise.estimators.invariant import LearnedOrbit
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.regression_model import Observation, RegressionModel, constant_part, prepare
+from orbitwise.estimators.sparse_regression import (
+    check_settings,
+    fit_model,
+    fit_sparse,
+    place,
+    regression_engine,
+    resume,
+    sparse_problem,
+)
 from orbitwise.estimators.validation import check_inputs, check_training
 from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.training import Training, maximize
+from orbitwise.inference.exact import ExactPosterior
 
 ROWS_AT_ONCE = 1024
 
 
 @final
 class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseEstimator):
-    """Exact Gaussian-process regression of a function f(x) = L_x g that is invariant by construction.
+    """Gaussian-process regression of a function f(x) = L_x g that is invariant by construction.
 
     Parameters
     ----------
@@ -40,7 +49,7 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip",
         "quarter_turn", "flip+quarter_turn", or of learnable moves of images "rotation", "affine", …), an
-        orbit to average over, or any functional of g. Drawn orbits are frozen to `num_nodes` fixed nodes.
+        orbit to average over, or any functional of g.
     noise : float, default=None
         Noise variance in units of y squared; None learns it.
     mean : {"zero", "constant", "linear"}, default="zero"
@@ -52,19 +61,29 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
     one_sided : {"auto", True, False}, default="auto"
         Whether one side of a group average is enough, see `orbitwise.process.Process`.
     num_nodes : int, default=None
-        Fixed nodes of a drawn orbit; None takes as many as the number of rows allows.
+        Fixed nodes of a drawn orbit, exact or collapsed; None takes as many as the number of rows allows.
     max_iterations, num_restarts : int, default=200, 0
-        L-BFGS iterations at most, and additional random starts.
+        L-BFGS iterations at most (exact and collapsed), and additional random starts (exact only).
     random_state : int, RandomState or None, default=None
-        Seeds restarts and the nodes of a drawn orbit.
+        Seeds restarts, inducing points, batches and the nodes of a drawn orbit.
+    inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
+        By size: exact to 1,500 rows, collapsed to 5,000, then stochastic. Always exact, and only so, with
+        `observations`, sample weights other than 1, a mean other than "zero", or noise=0.
+    num_inducing, num_steps, batch_size : int, default=500, 600, 256
+        Inducing points of collapsed and variational inference; stochastic steps, and rows a step.
+    device, verbose, callback, warm_start : default="cpu", False, None, False
+        Where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last.
 
     Attributes
     ----------
     kernel_ : the learned kernel. noise_ : the learned noise variance. functional_ : L.
     observation_noise_ : the noise variance of each of the `observations`.
-    log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted; "exact".
-    evidence_terms_ : its "fit", "complexity" and "constant", which sum to it.
-    jitter_ : what the factorisation needed, usually 0.
+    inference_ : the engine that was used.
+    log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted, which is
+        "exact", or a "lower bound" on it.
+    log_evidence_error_ : its standard error over draws of the orbit, 0 where nothing is drawn.
+    evidence_terms_ : its "fit", "complexity" and "constant", which sum to it; exact only.
+    jitter_ : what the factorisation needed, usually 0; exact only.
     converged_, history_ : of the best start. posterior_ : the posterior of g.
     """
 
@@ -86,6 +105,14 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
         max_iterations: int = 200,
         num_restarts: int = 0,
         random_state: int | np.random.RandomState | None = None,
+        inference: Engine = "auto",
+        num_inducing: int = 500,
+        num_steps: int = 600,
+        batch_size: int = 256,
+        device: str = "cpu",
+        verbose: bool = False,
+        callback: Callable[[int, float], None] | None = None,
+        warm_start: bool = False,
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
@@ -98,6 +125,14 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.random_state = random_state
+        self.inference = inference
+        self.num_inducing = num_inducing
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.device = device
+        self.verbose = verbose
+        self.callback = callback
+        self.warm_start = warm_start
 
     def fit(
         self,
@@ -114,39 +149,45 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
         [n, rows, outputs].
         """
         x, targets, weight = check_training(self, X, y, sample_weight)
+        check_settings(self)
+        engine = regression_engine(self, weight, observations)
         seed = int(check_random_state(self.random_state).randint(2**31))
         generator = torch.Generator().manual_seed(seed)
-        functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+        previous = getattr(self, "_model", None) if self.warm_start else None
+        if previous is not None and previous.x.shape[1] == x.shape[1]:
+            functional, kernel = self._functional.cpu(), previous.process.kernel.cpu()
+        else:
+            functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+            previous, kernel = None, self.kernel
+        self._functional = functional.double()
         self._set_orbit(functional, x)
+        x = x - self._background
         num_nodes = nodes_for(len(x)) if self.num_nodes is None else self.num_nodes
-        functional = freeze_functional(functional, num_nodes, generator)
         model = prepare(
-            x - self._background,
+            x,
             targets,
             weight,
-            functional,
-            self.kernel,
+            # Sparse engines freeze anew; here a few nodes show what the functional is like.
+            freeze_functional(functional, num_nodes if engine == "exact" else 2, generator),
+            kernel,
             self.noise,
             self.mean,
             self.normalize_y,
             self.one_sided,
             observations,
         )
-        if self.max_iterations == 0:
-            # The objective would only repeat the factorisation that conditioning needs.
-            training = Training(np.nan, False, "no iterations asked for")
+        if previous is not None:
+            resume(model, previous)
+        place(model, functional, self.device)
+        self.inference_ = engine
+        if engine == "exact":
+            fit = fit_model(self, model, functional, num_nodes, generator, self._report)
+            parameters = list(model.parameters())
         else:
-            training = maximize(
-                model.objective,
-                list(model.parameters()),
-                self.max_iterations,
-                self.num_restarts,
-                generator=generator,
-            )
-        self._store(model)
-        self._set_objective(model.objective, list(model.parameters()))
-        self.converged_ = training.converged
-        self.history_ = training.history
+            problem = sparse_problem(model, functional, x, targets, self.device, generator)
+            fit, parameters = fit_sparse(self, model, problem, self._report), problem.parameters
+        self._store(model, fit)
+        self._set_objective(fit.objective, parameters)
         return self
 
     def predict(
@@ -171,7 +212,7 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
         with torch.no_grad():
             rows = self.functional_.atoms(x)
-            draws = self.posterior_.sample(rows, n_samples, generator)
+            draws = self.posterior_.sample(rows, n_samples, generator).cpu()
             draws = draws * self._scale[None, :, None] + self._shift[None, :, None]
         return (draws[:, 0] if self._is_vector else draws).numpy()
 
@@ -180,23 +221,24 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
     ) -> Any:
         x = self._inputs(X, plain=functional.is_identity)
         with torch.no_grad():
-            noise = self._scale.square() * (self._model.noise() if include_noise else 0.0)
+            noise = self._scale.square() * (self._model.noise().cpu() if include_noise else 0.0)
             blocks = self._blocks(functional, x)
-            shift = constant_part(functional, x)[:, None] * self._shift
+            shift = constant_part(functional, x).cpu()[:, None] * self._shift
             if return_std:
                 parts = [self.posterior_.row_moments(block) for block in blocks]
                 standardised = torch.cat([part.mean for part in parts])
             else:
                 standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
-            mean = self._column(standardised * self._scale + shift)
+            mean = self._column(standardised.cpu() * self._scale + shift)
             if return_cov:
                 spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
-                spread = spread[..., None] * self._scale.square()
+                spread = spread.cpu()[..., None] * self._scale.square()
                 identity = torch.eye(len(spread), dtype=spread.dtype)[..., None]
                 return mean, self._column(spread + noise * identity)
             if return_std:
-                variance = torch.cat([part.variance for part in parts])
-                return mean, self._column((variance[:, None] * self._scale.square() + noise).sqrt())
+                # one column for all outputs, or one for each
+                variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts]).cpu()
+                return mean, self._column((variance * self._scale.square() + noise).sqrt())
         return mean
 
     def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
@@ -211,29 +253,38 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
-        return check_inputs(self, X, plain) - self._background
+        return check_inputs(self, X, plain).to(self.device) - self._background
 
     def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
         return (values[..., 0] if self._is_vector else values).numpy()
 
     def _variance(self, standardised: torch.Tensor) -> float | NDArray[np.float64]:
         """A variance in units of the targets: a number, or one for each output when there are several."""
-        variance = (standardised * self._scale.square()).numpy()
+        variance = (standardised.cpu() * self._scale.square()).numpy()
         return float(variance[0]) if len(variance) == 1 else variance
 
-    def _store(self, model: RegressionModel) -> None:
-        with torch.no_grad():
-            self.posterior_ = model.posterior()
-            terms = model.evidence(self.posterior_)
+    def _report(self, step: int, bound: float) -> None:
+        if self.callback is not None:
+            self.callback(step, bound)
+        if self.verbose:
+            print(f"{self.inference_} {step:5d}  {bound:,.1f}")
+
+    def _store(self, model: RegressionModel, fit: Fit) -> None:
         self._model = model
-        self.kernel_ = model.process.kernel
-        self.functional_ = model.functional
         self._scale, self._shift = model.scale, model.shift
+        self.posterior_, self.functional_ = fit.posterior, fit.functional
+        self.kernel_ = model.process.kernel
         with torch.no_grad():
             self.noise_, *self.observation_noise_ = (
                 self._variance(noise) for noise in (model.noise(), *model.extra_noise())
             )
-        self.log_evidence_ = terms.value
-        self.evidence_terms_ = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}
-        self.evidence_kind_ = "exact"
-        self.jitter_ = terms.jitter
+        self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
+        self.log_evidence_error_ = fit.standard_error
+        self.converged_, self.history_ = fit.converged, fit.history
+        if isinstance(fit.posterior, ExactPosterior):
+            terms = model.evidence(fit.posterior)
+            parts = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}
+            self.evidence_terms_, self.jitter_ = parts, terms.jitter
+        else:
+            vars(self).pop("evidence_terms_", None)
+            vars(self).pop("jitter_", None)

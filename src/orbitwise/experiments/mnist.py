@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,16 @@ from orbitwise import datasets
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.calibration import best_scale, cross_entropy, expected_calibration_error
+from orbitwise.inference.calibration import (
+    best_scale,
+    cross_entropy,
+    expected_calibration_error,
+    held_out_loss,
+    least_noise,
+)
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.inducing import random_orbit_points
-from orbitwise.inference.polish import Statistics, gather
+from orbitwise.inference.polish import gather
 from orbitwise.inference.stochastic import Rates, StochasticTrainer
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.dirichlet import one_hot
@@ -49,43 +54,28 @@ ORBITS: dict[str, dict[str, Any] | None] = {
 def load(kind: str, device: str, num_train: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Images as rows between 0 and 1, and labels; "rotated" turns image i by draw i of default_rng(101) over 0 to 2π."""
     data = datasets.load("mnist")
-    images = torch.from_numpy(np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)).to(device).float() / 255
+    images = (
+        torch.from_numpy(np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)).to(device).float()
+        / 255
+    )
     labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(device)
     if kind == "rotated":
         angles = torch.from_numpy(np.random.default_rng(101).uniform(0, 2 * np.pi, len(images))).to(images)
         alpha = torch.zeros(len(images), 1, 6, device=device)
         alpha[:, 0, 0] = angles
         warp = AffineWarp(SHAPE)
-        images = torch.cat([warp(i, a)[:, 0] for i, a in zip(images.split(5000), alpha.split(5000), strict=True)])
+        images = torch.cat(
+            [warp(i, a)[:, 0] for i, a in zip(images.split(5000), alpha.split(5000), strict=True)]
+        )
     return images[:num_train], labels[:num_train], images[60_000:], labels[60_000:]
 
 
-def predict_means(posterior: SparsePosterior, functional: Functional, x: Tensor, generator: torch.Generator) -> Tensor:
+def predict_means(
+    posterior: SparsePosterior, functional: Functional, x: Tensor, generator: torch.Generator
+) -> Tensor:
     """Posterior means in batches."""
     with torch.no_grad():
         return torch.cat([posterior.moments(functional, part, generator).mean for part in x.split(500)])
-
-
-def choose_noise(loss_of: Callable[[float], float], start: float) -> float:
-    """The noise variance with the least loss, by a walk down from `start` and a refinement."""
-
-    def loss(log_noise: float) -> float:
-        return loss_of(math.exp(log_noise))
-
-    place, step = math.log(start), -math.log(4)
-    seen = {place: loss(place)}
-    while step < -0.4:
-        while place + step > math.log(1e-6) and place + step not in seen:
-            seen[place + step] = loss(place + step)
-            if seen[place + step] >= seen[place]:
-                break
-            place += step
-        for sign in (-1, 1):
-            half = place + sign * step / 2
-            seen.setdefault(half, loss(half))
-        place = min(seen, key=seen.__getitem__)
-        step /= 2
-    return math.exp(place)
 
 
 def evaluate(
@@ -101,14 +91,13 @@ def evaluate(
     x, y, x_test, y_test = data
     statistics, lower = gather(process, functional, inducing, x, one_hot(y, 10) - 0.1, generator)
     rows = []
-    noises = {"evidence": choose_noise(lambda value: -float(statistics.bound(value)), 2 * noise)}
+    noises = {"evidence": least_noise(lambda value: -float(statistics.bound(value)), 2 * noise)}
     if with_leave_one_out:
 
-        def held_out_loss(value: float) -> float:
-            means = statistics.leave_one_out(value).mean
-            return cross_entropy(means, y, best_scale(means, y))
+        def loss(value: float) -> float:
+            return held_out_loss(statistics.leave_one_out(value).mean, y)
 
-        noises["leave-one-out"] = choose_noise(held_out_loss, noises["evidence"])
+        noises["leave-one-out"] = least_noise(loss, noises["evidence"])
     for choice, value in noises.items():
         held_out = statistics.leave_one_out(value).mean
         scale = best_scale(held_out, y)
@@ -124,7 +113,9 @@ def evaluate(
                 "leave_one_out_log_loss": cross_entropy(held_out, y, scale),
                 "test_error": float((means.argmax(1) != y_test).double().mean()),
                 "test_log_loss": cross_entropy(means, y_test, scale),
-                "test_calibration_error": expected_calibration_error(torch.softmax(scale * means, -1), y_test),
+                "test_calibration_error": expected_calibration_error(
+                    torch.softmax(scale * means, -1), y_test
+                ),
             }
         )
     return rows
@@ -137,7 +128,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     x, y, *_ = data
     generator = torch.Generator(device).manual_seed(arguments.seed)
     settings = ORBITS[arguments.orbit]
-    orbit = None if settings is None else ImageOrbit(SHAPE, num_samples=arguments.draws, **settings).to(device)
+    orbit = (
+        None if settings is None else ImageOrbit(SHAPE, num_samples=arguments.draws, **settings).to(device)
+    )
     functional = Evaluation() if orbit is None else OrbitAverage(orbit)
     kernel = default_kernel(x[:2000].double(), separate_lengthscales=False)
     process, likelihood = Process(None, kernel), Gaussian(0.05).to(device)
@@ -149,7 +142,15 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if trainer is None:
             rates = Rates(kernel=arguments.rate, orbit=arguments.orbit_rate)
             trainer = StochasticTrainer(
-                process, functional, likelihood, x, one_hot(y, 10) - 0.1, inducing, generator, arguments.batch, rates
+                process,
+                functional,
+                likelihood,
+                x,
+                one_hot(y, 10) - 0.1,
+                inducing,
+                generator,
+                arguments.batch,
+                rates,
             )
         else:
             trainer.replace_inducing(inducing)
@@ -172,7 +173,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             if orbit is not None:
                 orbit.num_samples = arguments.polish_draws
             rows = evaluate(
-                process, functional, inducing, likelihood.noise.item(), data, generator, size >= arguments.loo_from
+                process,
+                functional,
+                inducing,
+                likelihood.noise.item(),
+                data,
+                generator,
+                size >= arguments.loo_from,
             )
             torch.cuda.empty_cache()
             for row in rows:
@@ -205,7 +212,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    record = {**run(arguments), "command": vars(arguments) | {"out": str(arguments.out)}, "torch": torch.__version__}
+    record = {
+        **run(arguments),
+        "command": vars(arguments) | {"out": str(arguments.out)},
+        "torch": torch.__version__,
+    }
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(record, indent=1))

@@ -41,7 +41,11 @@ def run(angle: float, seed: int, num_train: int, settings: dict[str, Any]) -> di
     for invariance in (None, "rotation"):
         start = time.perf_counter()
         model = InvariantGPClassifier(
-            invariance=invariance, likelihood="stick_breaking", image_shape=(8, 8), random_state=seed, **settings
+            invariance=invariance,
+            likelihood="stick_breaking",
+            image_shape=(8, 8),
+            random_state=seed,
+            **settings,
         ).fit(x[:num_train], y[:num_train])
         learned = None if model.orbit_ is None else math.degrees(model.orbit_.learned()["angle"][1])
         record["models"][invariance or "none"] = {

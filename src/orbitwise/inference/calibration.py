@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -36,3 +37,32 @@ def expected_calibration_error(
     gap = torch.zeros(num_bins, dtype=torch.float64, device=labels.device)
     gap.scatter_add_(0, bins, right - confidence.double())
     return float(gap.abs().sum() / len(labels))
+
+
+def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
+    """The cross entropy of held-out scores at their best scale; a single column stands for two classes."""
+    scores = two_columns(scores)
+    return cross_entropy(scores, labels, best_scale(scores, labels))
+
+
+def two_columns(scores: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
+    """Scores of two classes from a single column; others as they are."""
+    return torch.cat([-scores, scores], dim=1) if scores.shape[1] == 1 else scores
+
+
+def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:
+    """The noise variance with the least loss: a walk down from `start` by factors of 4, then halves of the step."""
+    place, step = math.log(start), -math.log(4)
+    seen = {place: loss_of(start)}
+
+    def loss(log_noise: float) -> float:
+        if log_noise not in seen:
+            seen[log_noise] = loss_of(math.exp(log_noise))
+        return seen[log_noise]
+
+    while place + step > math.log(smallest) and loss(place + step) < loss(place):
+        place += step
+    while step < -0.3:
+        step /= 2
+        place = min((place, place - step, place + step), key=loss)
+    return math.exp(place)

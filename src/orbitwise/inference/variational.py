@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.inference.exact import _draws
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.projection import (
     AnyRows,
@@ -190,13 +191,39 @@ class SparsePosterior(Posterior):
 
     def row_moments(self, rows: AnyRows) -> Moments:
         """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
-        rows = rows.frozen() if isinstance(rows, Atoms) else rows
-        projection = project(self.process, self.inducing, self.lower, rows)
+        projection = self._projection(rows)
         # Estimates by groups are taken as they are, too: all pairs of groups.
         projection = projection._replace(factors=torch.ones_like(projection.factors))
         moments = projected_moments(projection, self.q)
         variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
+
+    def row_mean(self, rows: AnyRows) -> Float[Tensor, "n c"]:
+        """The posterior mean alone."""
+        projection = self._projection(rows)
+        return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
+
+    def covariance(self, rows: Block) -> Float[Tensor, "*c n n"]:
+        """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
+        if isinstance(self.process, EstimatedProcess):
+            raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
+        rows = rows.frozen() if isinstance(rows, Atoms) else rows
+        columns = self._projection(rows).total
+        spread = self.q.spread(columns)
+        return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
+
+    def sample(
+        self, rows: Block, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c q"]:
+        """Joint posterior draws of rows, for every output."""
+        mean, covariance = self.row_mean(rows), self.covariance(rows)
+        each = covariance.expand(mean.shape[1], -1, -1)
+        draws = [_draws(m[:, None], k, num_samples, generator) for m, k in zip(mean.T, each, strict=True)]
+        return torch.stack(draws, dim=1)
+
+    def _projection(self, rows: AnyRows) -> Projection:
+        rows = rows.frozen() if isinstance(rows, Atoms) else rows
+        return project(self.process, self.inducing, self.lower, rows)
 
 
 def check_drawn(likelihood: Likelihood) -> None:

@@ -1,0 +1,195 @@
+"""The engines of regression: which one serves, and how each fits a model that was prepared.
+
+Exact inference merges equal rows and takes any observations; the sparse engines take rows as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orbitwise.estimators.engines import (
+    COLLAPSED_ROWS,
+    EXACT_ROWS,
+    Callback,
+    Fit,
+    Problem,
+    fit_collapsed,
+    fit_variational,
+)
+from orbitwise.estimators.regression_model import RegressionModel
+from orbitwise.functionals.freezing import freeze_functional, is_drawn
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.training import Training, maximize
+from orbitwise.likelihoods.gaussian import Gaussian
+
+
+def check_settings(estimator: Any) -> None:
+    """Raise a ValueError where the numbers for the engines, or the name of one, make no sense."""
+    engines = ("auto", "exact", "collapsed", "variational")
+    if estimator.inference not in engines:
+        raise ValueError(f"inference must be one of {', '.join(engines)}, not {estimator.inference!r}.")
+    for name in ("num_inducing", "num_steps", "batch_size"):
+        count = getattr(estimator, name)
+        if not isinstance(count, Integral) or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}.")
+
+
+def regression_engine(estimator: Any, weight: NDArray[np.float64], observations: Sequence[Any]) -> str:
+    """The engine for these data: by the number of rows, but exact where no other one serves."""
+    reasons = {
+        "observations of other functionals": len(observations) > 0,
+        "sample weights other than 1": bool((weight != 1).any()),
+        f"mean={estimator.mean!r}": estimator.mean != "zero",
+        "noise=0": estimator.noise == 0,
+    }
+    needs_exact = [reason for reason, holds in reasons.items() if holds]
+    if estimator.inference not in ("auto", "exact"):
+        if needs_exact:
+            reason = ", ".join(needs_exact)
+            raise ValueError(
+                f"inference={estimator.inference!r} does not take {reason}: use inference='exact'."
+            )
+        return estimator.inference
+    if estimator.inference == "exact" or needs_exact or len(weight) <= EXACT_ROWS:
+        return "exact"
+    return "collapsed" if len(weight) <= COLLAPSED_ROWS else "variational"
+
+
+def resume(model: RegressionModel, previous: RegressionModel) -> None:
+    """Start where an earlier model ended: its noise and mean (kernel and orbit are shared already)."""
+    with torch.no_grad():
+        model.raw_noise[0].copy_(previous.raw_noise[0])
+    mean, before = model.process.mean_module, previous.process.mean_module
+    if type(mean) is type(before):
+        mean.load_state_dict(before.state_dict())
+
+
+def place(model: RegressionModel, functional: Functional, device: str) -> None:
+    """Move a model to a device; scale and shift of the targets stay, for predictions come back."""
+    functional.to(device)
+    model.to(device)
+    model.x, model.weight, model.targets = (
+        each.to(device) for each in (model.x, model.weight, model.targets)
+    )
+    if model.fixed_noise is not None:
+        model.fixed_noise = model.fixed_noise.to(device)
+    model.extras = [
+        extra._replace(
+            functional=extra.functional.to(device),
+            x=extra.x.to(device),
+            noise=None if extra.noise is None else extra.noise.to(device),
+        )
+        for extra in model.extras
+    ]
+
+
+def fit_model(
+    estimator: Any,
+    model: RegressionModel,
+    functional: Functional,
+    num_nodes: int,
+    generator: torch.Generator,
+    report: Callback,
+) -> Fit:
+    """Exact inference; `functional` is the model's before it was frozen."""
+    if estimator.max_iterations == 0:
+        # The objective would only repeat the factorisation that conditioning needs.
+        training = Training(np.nan, False, "no iterations asked for")
+    else:
+        training = maximize(
+            model.objective,
+            list(model.parameters()),
+            estimator.max_iterations,
+            estimator.num_restarts,
+            generator=generator,
+            callback=report,
+        )
+    with torch.no_grad():
+        posterior = model.posterior()
+        value = model.evidence(posterior).value
+    error = node_error(model, functional, num_nodes, generator, value)
+    return Fit(
+        posterior,
+        model.functional,
+        value,
+        "exact",
+        error,
+        training.converged,
+        model.objective,
+        training.history,
+    )
+
+
+def node_error(
+    model: RegressionModel, functional: Functional, num_nodes: int, generator: torch.Generator, value: float
+) -> float:
+    """The deviation of the exact evidence over other draws of the nodes; 0 where nothing is drawn."""
+    if not is_drawn(functional):
+        return 0.0
+    generator = generator_on(model.x.device, generator)
+    kept, values = model.functional, [value]
+    try:
+        for _ in range(2):
+            model.functional = freeze_functional(functional, num_nodes, generator)
+            values.append(model.evidence().value)
+    finally:
+        model.functional = kept
+    return float(np.std(values, ddof=1))
+
+
+def generator_on(device: str | torch.device, generator: torch.Generator) -> torch.Generator:
+    """The generator itself where it is there already, else one on the device with its seed."""
+    device = torch.device(device)
+    if generator.device.type == device.type:
+        return generator
+    return torch.Generator(device).manual_seed(generator.initial_seed())
+
+
+def sparse_problem(
+    model: RegressionModel,
+    functional: Functional,
+    x: NDArray[np.float64],
+    targets: NDArray[np.float64],
+    device: str,
+    generator: torch.Generator,
+) -> Problem:
+    """All rows as they came, with standardised targets; noise that was given stays as it is."""
+    standardised = (torch.from_numpy(targets) - model.shift) / model.scale
+    likelihood = Gaussian(float(model.noise()[0]), learnable=model.fixed_noise is None)
+    return Problem(
+        model.process,
+        functional,
+        likelihood.to(device),
+        torch.from_numpy(x).to(device),
+        standardised.to(device),
+        generator_on(device, generator),
+    )
+
+
+def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report: Callback) -> Fit:
+    """The estimator's sparse engine, with the evidence of the targets as given; the model gets the noise."""
+    if estimator.inference_ == "variational":
+        size = min(estimator.num_inducing, len(problem.x) * (16 if problem.is_drawn else 1))
+        fit = fit_variational(problem, size, estimator.num_steps, estimator.batch_size, callback=report)
+    else:
+        held = problem.parameters if estimator.max_iterations == 0 else []
+        for parameter in held:
+            parameter.requires_grad_(False)
+        fit = fit_collapsed(
+            problem, estimator.num_nodes, estimator.num_inducing, estimator.max_iterations, callback=report
+        )
+        for parameter in held:
+            parameter.requires_grad_(True)
+        fit.converged = fit.converged and not held
+    if isinstance(problem.likelihood, Gaussian) and model.fixed_noise is None:
+        with torch.no_grad():
+            model.raw_noise[0].copy_(problem.likelihood.raw_noise[0])
+    # p(y) = p(standardised y) / scale, for every row and output
+    fit.log_evidence -= len(problem.x) * float(model.scale.log().sum())
+    return fit
