@@ -1,5 +1,3 @@
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -110,9 +108,3 @@ def test_held_out_means_are_leave_one_out():
         rtol=1e-5,
         atol=1e-7,
     )
-
-
-def test_objectives_can_be_pickled():
-    found = fit_exact(make_problem(rotation(), count=10), 4, 1)
-    again = pickle.loads(pickle.dumps(found.objective))
-    assert again().item() == pytest.approx(found.objective().item())

@@ -1,0 +1,128 @@
+"""What is learned, and the objectives that engines maximise: exact evidence, collapsed bound, stochastic bound.
+
+Objectives are small objects, not closures, so that fitted estimators can be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from orbitwise.functionals.freezing import is_drawn
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference import collapsed, exact
+from orbitwise.inference.stochastic import StochasticTrainer
+from orbitwise.inference.training import Training, log_prior, maximize
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.process.process import Process
+
+Callback = Callable[[int, float], None]
+
+
+@dataclass
+class Problem:
+    """What is to be learned from what: everything is changed in place by an engine."""
+
+    process: Process
+    functional: Functional
+    likelihood: Likelihood
+    x: Tensor
+    targets: Tensor
+    generator: torch.Generator
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that is learned."""
+        modules = (self.process, self.likelihood, self.functional)
+        return [p for module in modules for p in module.parameters() if p.requires_grad]
+
+    def maximize(
+        self,
+        objective: Callable[[], Tensor],
+        max_iterations: int,
+        num_restarts: int = 0,
+        callback: Callback | None = None,
+    ) -> Training:
+        """L-BFGS over all that is learned; restarts are drawn from the problem's own generator."""
+        seed = int(torch.randint(2**31, (1,), generator=self.generator, device=self.generator.device))
+        starts = torch.Generator().manual_seed(seed)
+        return maximize(
+            objective, self.parameters, max_iterations, num_restarts, 0.5, generator=starts, callback=callback
+        )
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether rows would be drawn at random."""
+        return is_drawn(self.functional)
+
+
+@dataclass
+class ExactObjective:
+    """The exact evidence of a problem on frozen rows, plus hyperpriors."""
+
+    problem: Problem
+    functional: Functional
+
+    def evidence(self) -> Tensor:
+        """log p(y) at the present parameters."""
+        problem = self.problem
+        rows = self.functional.atoms(problem.x)
+        return exact.evidence(problem.process, rows, problem.targets, self.noise()).value
+
+    def noise(self) -> Tensor:
+        """The noise variance of every row."""
+        return self.problem.likelihood.noise[0].expand(len(self.problem.x))
+
+    def __call__(self) -> Tensor:
+        return self.evidence() + log_prior(self.problem.process)
+
+
+@dataclass
+class CollapsedObjective:
+    """The collapsed bound of a problem on frozen rows, plus hyperpriors; `tilt` is held fixed."""
+
+    problem: Problem
+    functional: Functional
+    inducing: Tensor
+    tilt: Tensor | None
+
+    def columns(self) -> collapsed.Columns:
+        """All rows projected onto the inducing variables."""
+        return collapsed.project_rows(self.problem.process, self.functional, self.inducing, self.problem.x)
+
+    def quadratic(self) -> Quadratic:
+        """The likelihood's terms."""
+        return self.problem.likelihood.quadratic(self.problem.targets, self.tilt)
+
+    def bound(self) -> Tensor:
+        """The bound at the present parameters."""
+        shared = self.problem.likelihood.shares_curvature
+        return collapsed.collapsed_bound(self.columns(), self.quadratic(), shared)
+
+    def improve_tilt(self) -> None:
+        """Coordinate ascent of the tilts, where the likelihood has any."""
+        if self.tilt is not None:
+            with torch.no_grad():
+                likelihood, targets = self.problem.likelihood, self.problem.targets
+                self.tilt = collapsed.best_tilt(self.columns(), likelihood, targets, self.tilt)
+
+    def __call__(self) -> Tensor:
+        return self.bound() + log_prior(self.problem.process)
+
+
+@dataclass
+class StochasticObjective:
+    """The stochastic bound on one batch, drawn afresh at every call but from the same seed."""
+
+    trainer: StochasticTrainer
+
+    def __call__(self) -> Tensor:
+        trainer = self.trainer
+        state = trainer.generator.get_state()
+        index = torch.arange(min(len(trainer.x), 4 * trainer.batch_size), device=trainer.x.device)
+        data = trainer.bound_on(index).data * (len(trainer.x) / len(index))
+        trainer.generator.set_state(state)
+        return data + log_prior(trainer.process)
