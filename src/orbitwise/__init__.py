@@ -1,7 +1,8 @@
 """Orbitwise learns what a function should not care about.
 
-`transforms` move inputs, `orbits` say which moves and how far, `functionals` say what is observed of the base process g,
-`process` gives the moments of any functional, `inference` turns data into a posterior, `estimators` serve scikit-learn users.
+`transforms` move inputs, `orbits` say which moves and how far, `functionals` say what is observed of the
+base process g, `process` gives the moments of any functional, `likelihoods` meet the data, `inference` turns
+it all into a posterior, `estimators` serve scikit-learn users, `selection` compares.
 """
 
 from orbitwise import datasets, functionals, inference, likelihoods, orbits, process, selection, transforms

@@ -26,7 +26,8 @@ def small_mnist(monkeypatch):
 def test_a_small_run_writes_its_record(small_mnist, monkeypatch, tmp_path):
     out = tmp_path / "record.json"
     command = (
-        "mnist --orbit rotation --inducing 20 40 --steps 6 4 --report 40 --draws 4 --polish-draws 8 --batch 20 "
+        "mnist --orbit rotation --inducing 20 40 --steps 6 4 --report 40 --draws 4 --polish-draws 8 "
+        "--batch 20 "
         f"--num-train 80 --device cpu --out {out}"
     )
     monkeypatch.setattr(sys, "argv", command.split())

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -63,7 +65,9 @@ def test_titsias_equals_its_definition(problem):
     normal = torch.distributions.MultivariateNormal(torch.zeros(30).double(), Q + noise * torch.eye(30))
     trace = (kernel(x).to_dense().diagonal() - Q.diagonal()).sum()
     expected = normal.log_prob(y.T).sum() - 2 * trace / (2 * noise)
-    torch.testing.assert_close(bound(process, Evaluation(), z, x, y, tight=False), expected, rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(
+        bound(process, Evaluation(), z, x, y, tight=False), expected, rtol=1e-6, atol=1e-4
+    )
 
 
 def test_streamed_rows_give_the_same_bound_and_gradient(problem, monkeypatch):
@@ -98,9 +102,11 @@ def test_each_round_of_tilts_raises_the_bound(problem):
         tilt = torch.full_like(targets, 3.0)
         values = []
         for _ in range(5):
-            values.append(collapsed.collapsed_bound(columns, likelihood.quadratic(targets, tilt), shared=False))
+            values.append(
+                collapsed.collapsed_bound(columns, likelihood.quadratic(targets, tilt), shared=False)
+            )
             tilt = collapsed.best_tilt(columns, likelihood, targets, tilt, num_rounds=1)
-    assert all(later >= earlier - 1e-9 for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later >= earlier - 1e-9 for earlier, later in pairwise(values))
     assert values[-1] > values[0]
 
 

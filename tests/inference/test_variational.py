@@ -192,6 +192,51 @@ def test_posterior_moments_of_any_functional_are_those_of_its_atoms(process, fun
     torch.testing.assert_close(moments.mean_square, moments.mean.square() + moments.variance)
 
 
+@pytest.mark.parametrize("functional", FUNCTIONALS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("shared", [True, False])
+def test_posterior_covariances_of_any_functional_are_those_of_its_atoms(process, functional, shared):
+    """K - A(I - S)Aᵀ with the rows expanded; its diagonal are the variances, and means come alone."""
+    q = gaussian(shared)
+    posterior = SparsePosterior(process, Z, q)
+    rows = functional.atoms(X)
+    atoms = rows if not hasattr(rows, "expand") else rows.expand()
+    lower = inducing_factor(process, Z)
+    weights = process.covariance(atoms, Evaluation().atoms(Z)) @ torch.linalg.inv(lower).T
+    inner = torch.eye(SIZE).double() - torch.linalg.inv(q.precision)
+    covariance = posterior.covariance(rows)
+    assert covariance.dim() == (2 if shared else 3)
+    torch.testing.assert_close(covariance, process.covariance(atoms) - weights @ inner @ weights.T)
+    moments = posterior.row_moments(rows)
+    diagonal = covariance.diagonal(dim1=-2, dim2=-1).expand(OUTPUTS, -1).T
+    torch.testing.assert_close(diagonal, moments.variance)
+    torch.testing.assert_close(posterior.row_mean(rows), moments.mean)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_posterior_draws_have_the_posterior_moments(process, shared):
+    posterior = SparsePosterior(process, Z, gaussian(shared))
+    rows, count = AVERAGE.atoms(X), 40_000
+    draws = posterior.sample(rows, count, torch.Generator().manual_seed(0))
+    assert draws.shape == (ROWS, OUTPUTS, count)
+    torch.testing.assert_close(draws.mean(-1), posterior.row_mean(rows), atol=0.03, rtol=0)
+    covariance = posterior.covariance(rows).expand(OUTPUTS, -1, -1)
+    for output in range(OUTPUTS):
+        torch.testing.assert_close(draws[:, output].cov(), covariance[output], atol=0.03, rtol=0)
+    again = posterior.sample(rows, count, torch.Generator().manual_seed(0))
+    assert torch.equal(draws, again)
+
+
+def test_a_prior_mean_is_part_of_the_posterior_mean():
+    mean = ConstantMean().double()
+    mean.constant.data.fill_(1.7)
+    process = Process(mean, RBFKernel().double()).requires_grad_(False)
+    posterior = SparsePosterior(process, Z, gaussian(shared=True))
+    rows = AVERAGE.atoms(X)
+    torch.testing.assert_close(posterior.row_mean(rows), posterior.row_moments(rows).mean)
+    without = SparsePosterior(Process(None, process.kernel), Z, gaussian(shared=True))
+    torch.testing.assert_close(posterior.row_mean(rows), without.row_mean(rows) + 1.7)
+
+
 @torch.no_grad()
 def test_predictions_from_drawn_rows_never_have_negative_variance():
     """An unbiased variance of few draws may be negative; rows as they are keep each draw's own."""

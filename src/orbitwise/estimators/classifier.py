@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from orbitwise.estimators.engines import (
 from orbitwise.estimators.invariant import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.objectives import noise_of
 from orbitwise.estimators.validation import check_inputs, flatten_images
 from orbitwise.inference.calibration import (
     best_scale,
@@ -50,26 +51,30 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     kernel : gpytorch.kernels.Kernel, default=None
         Kernel of the base process g; None takes a scaled RBF kernel that starts at the scale of the data.
     invariance : None, str, Orbit or Functional, default=None
-        What f should not care about. Names of images ("rotation", "affine", "deformation", "affine+deformation",
-        "translation", …) need `image_shape` unless X has image dimensions.
+        What f should not care about. Names of images ("rotation", "affine", "deformation",
+        "affine+deformation", "translation", …) need `image_shape` unless X has image dimensions.
     likelihood : {"one_hot", "stick_breaking", "dirichlet"}, default="one_hot"
-        How labels are observed: Gaussian noise on one-hot codes, with probabilities from a softmax whose scale
-        leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression); or Dirichlet.
+        How labels are observed: Gaussian noise on one-hot codes, with probabilities from a softmax whose
+        scale leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression); or
+        Dirichlet.
     noise : {"evidence", "leave_one_out"}, default="evidence"
-        How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so leave-one-out on
-        the training set often predicts better.
+        How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so
+        leave-one-out on the training set often predicts better.
     image_shape : tuple of int, default=None
         (height, width) or (channels, height, width) of an image in a row of X.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
     num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
-        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations and additional starts; stochastic steps and rows a step.
+        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations and additional starts;
+        stochastic steps and rows a step.
     random_state, device, verbose, callback, warm_start
-        Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last fit.
+        Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the
+        last fit.
 
     Attributes
     ----------
-    classes_, kernel_, noise_, functional_, orbit_, leave_one_out_log_loss_, log_evidence_, evidence_kind_, log_evidence_error_, history_, converged_.
+    classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
+    log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y.
     """
 
     def __init__(
@@ -114,7 +119,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels."""
         flat, shape = flatten_images(self, X)
-        x, labels = validate_data(self, flat, y, dtype=np.float64, ensure_min_samples=1)
+        checked: Any = validate_data(
+            self, cast(Any, flat), cast(Any, y), dtype=np.float64, ensure_min_samples=1
+        )
+        x, labels = checked
         check_classification_targets(labels)
         self._image_shape = self.image_shape if shape is None else shape
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -202,7 +210,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.history_, self.converged_ = fit.history, fit.converged
         self._scale = 1.0
         if fit.at_noise is not None:
-            self._calibrate(fit.at_noise, problem.likelihood.noise[0].item(), codes.to(self.device))
+            self._calibrate(fit.at_noise, noise_of(problem.likelihood).item(), codes.to(self.device))
         self._set_objective(fit.objective, problem.parameters)
 
     def _calibrate(self, at_noise: Callable[[float], Any], noise: float, codes: torch.Tensor) -> None:

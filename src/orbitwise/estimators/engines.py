@@ -1,6 +1,7 @@
 """The three engines behind one call: exact for few rows, collapsed for some, stochastic for many.
 
-Each learns kernel, noise and orbit by its evidence or bound and returns the posterior with rows frozen for prediction.
+Each learns kernel, noise and orbit by its evidence or bound, and returns the posterior with rows frozen for
+prediction.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from orbitwise.estimators.objectives import (
     ExactObjective,
     Problem,
     StochasticObjective,
+    noise_of,
 )
 from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Functional
@@ -50,11 +52,11 @@ class Fit:
     converged: bool
     objective: Callable[[], Tensor]
     history: list[float] = field(default_factory=list)
-    at_noise: Callable[[float], tuple[Posterior, Tensor]] | None = None
+    at_noise: Callable[[float], tuple[Any, Tensor]] | None = None
     """For Gaussian noise: the posterior and the leave-one-out means at another noise variance."""
 
 
-def choose_engine(engine: str, problem: Problem) -> str:
+def choose_engine(engine: str, problem: Problem) -> Any:
     """The engine that `auto` stands for: by the number of rows, and exact only for Gaussian noise."""
     if engine not in ("auto", "exact", "collapsed", "variational"):
         raise ValueError(f"inference must be 'auto', 'exact', 'collapsed' or 'variational', not {engine!r}.")
@@ -70,7 +72,7 @@ def choose_engine(engine: str, problem: Problem) -> str:
 
 
 def nodes_for(count: int) -> int:
-    """Fixed nodes, a power of two from 4 to 16, that keep the pairs of atoms of exact inference affordable."""
+    """Fixed nodes, a power of two from 4 to 16, that keep exact inference affordable."""
     return max(4, min(16, 2 ** int(math.log2(math.sqrt(EXACT_PAIRS) / count))))
 
 
@@ -103,7 +105,7 @@ def fit_exact(
             return posterior, posterior.leave_one_out().mean
 
     with torch.no_grad():
-        posterior, _ = at_noise(problem.likelihood.noise[0].item())
+        posterior, _ = at_noise(noise_of(problem.likelihood).item())
         value = float(objective.evidence())
         if problem.is_drawn:
             others = (freeze_functional(problem.functional, num_nodes, problem.generator) for _ in range(2))
@@ -161,7 +163,7 @@ def fit_variational(
     batch_size: int,
     callback: Callback | None = None,
 ) -> Fit:
-    """The stochastic bound; the number of inducing points doubles once; Gaussian noise is polished at the end."""
+    """The stochastic bound; inducing points double once; Gaussian noise is polished at the end."""
     process, functional, generator = problem.process, problem.functional, problem.generator
     trainer: StochasticTrainer | None = None
     settled = False
@@ -182,7 +184,6 @@ def fit_variational(
         else:
             trainer.replace_inducing(inducing)
         settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback)
-    estimate = trainer.estimate()
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
     points = trainer.inducing.detach()
     at_noise = None
@@ -190,9 +191,11 @@ def fit_variational(
         if isinstance(problem.likelihood, Gaussian):
             statistics, lower = gather(process, frozen, points, problem.x, problem.targets, generator)
             at_noise = _at_noise(process, points, statistics, lower)
-            posterior, _ = at_noise(problem.likelihood.noise[0].item())
+            posterior, _ = at_noise(noise_of(problem.likelihood).item())
+            trainer.q = posterior.q
         else:
             posterior = SparsePosterior(process, points, trainer.q)
+    estimate = trainer.estimate()
     return Fit(
         posterior,
         frozen,
@@ -208,8 +211,8 @@ def fit_variational(
 
 def _at_noise(
     process: Process, inducing: Tensor, statistics: Statistics, lower: Tensor
-) -> Callable[[float], tuple[Posterior, Tensor]]:
-    def at_noise(noise: float) -> tuple[Posterior, Tensor]:
+) -> Callable[[float], tuple[SparsePosterior, Tensor]]:
+    def at_noise(noise: float) -> tuple[SparsePosterior, Tensor]:
         posterior = SparsePosterior(process, inducing, statistics.optimum(noise), lower)
         return posterior, statistics.leave_one_out(noise).mean
 

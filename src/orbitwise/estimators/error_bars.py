@@ -1,4 +1,4 @@
-"""Error bars of learned bounds, from the curvature of the evidence at its maximum (a Laplace approximation)."""
+"""Error bars of learned bounds from the curvature of the evidence at its maximum (Laplace)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 STEP = 0.02
 LARGEST = 3.0
-"""An error above this, in the units of the raw parameter, says that the data do not determine it; it is cut off here."""
+"""An error above this, in the raw parameter's units, says that the data do not determine it: cut off here."""
 
 
 def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
     """The standard deviation of every entry of the parameters: √diag(H⁻¹), H the Hessian of -objective.
 
-    The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets an infinite error.
+    The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets
+    an infinite error.
     """
     gradient = _gradient(objective, parameters)
     columns = []
@@ -43,7 +44,7 @@ def learned_errors(
     parameters: list[nn.Parameter],
     errors: list[Tensor],
 ) -> dict[str, float]:
-    """The error of each learned range's upper end, by moving each parameter one standard deviation to both sides."""
+    """The error of each learned range's upper end: each parameter moves one deviation to both sides."""
     squares = dict.fromkeys(learned(), 0.0)
     for parameter, error in zip(parameters, errors, strict=True):
         flat, spread = parameter.data.view(-1), error.reshape(-1).clamp_max(LARGEST)

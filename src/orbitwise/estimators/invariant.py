@@ -1,4 +1,4 @@
-"""What estimators tell about the invariance they learned: ranges with error bars, samples, and insensitivity (LIM-A A)."""
+"""What estimators tell of a learned invariance: error bars, samples, and insensitivity (LIM-A A)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class LearnedOrbit(ABC):
     def _set_objective(self, objective: Callable[[], torch.Tensor], parameters: list[nn.Parameter]) -> None:
         """Remember what was maximised over what, for error bars."""
         self._objective, self._learned_parameters = objective, [p for p in parameters if p.requires_grad]
-        self.__dict__.pop("_orbit_errors", None)
+        if hasattr(self, "_orbit_errors"):
+            del self._orbit_errors
 
     @property
     def orbit_errors_(self) -> dict[str, float]:
-        """The standard error of every learned range, by the curvature of the evidence; computed when first asked for."""
+        """The standard error of every learned range, by the evidence's curvature; computed when asked for."""
         check_is_fitted(self)
         if self.orbit_ is None:
             return {}
@@ -77,8 +78,8 @@ class LearnedOrbit(ABC):
     ) -> dict[str, dict[str, float]]:
         """How much f changes under the learned orbit, by all its moves together and by each alone.
 
-        E[(f(x) - f(x_a))²] over the prior variance of f(x), under prior and posterior. A function of which x tells
-        nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
+        E[(f(x) - f(x_a))²] over the prior variance of f(x), under prior and posterior. A function of which x
+        tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
         """
         check_is_fitted(self)
         x = check_inputs(self, X).to(self._place) - self._background
@@ -94,7 +95,7 @@ class LearnedOrbit(ABC):
             }
 
     def _moves(self, noise: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Masks of the noise that leave one named move each, "deformation" for what has no bounds of its own."""
+        """Masks of the noise that leave one named move each; "deformation" is what has no bounds."""
         moves = [("all", torch.ones_like(noise[0, 0]))]
         bounds = getattr(self.orbit_, "bounds", None)
         if bounds is None or len(bounds.names) > noise.shape[-1]:

@@ -41,7 +41,7 @@ AFFINE_NAMES = {
 
 
 def image_orbit(parts: Sequence[str], image_shape: Sequence[int]) -> ImageOrbit:
-    """The learnable orbit of the named parts, which starts slightly off the identity, at the image's scale."""
+    """The learnable orbit of the named parts; it starts slightly off the identity, at the image's scale."""
     names = [name for part in parts if part != "deformation" for name in AFFINE_NAMES[part]]
     size = min(image_shape[-2:])
     amplitude = size / 60 if "deformation" in parts else 0.0

@@ -1,4 +1,4 @@
-"""What is learned, and the objectives that engines maximise: exact evidence, collapsed bound, stochastic bound.
+"""What is learned, and what engines maximise: exact evidence, collapsed bound, stochastic bound.
 
 Objectives are small objects, not closures, so that fitted estimators can be pickled.
 """
@@ -16,10 +16,18 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.inference.training import Training, log_prior, maximize
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Process
 
 Callback = Callable[[int, float], None]
+
+
+def noise_of(likelihood: Likelihood) -> Tensor:
+    """The one noise variance of a Gaussian likelihood."""
+    if not isinstance(likelihood, Gaussian):
+        raise ValueError(f"{type(likelihood).__name__} has no noise variance; use Gaussian noise.")
+    return likelihood.noise[0]
 
 
 @dataclass
@@ -74,7 +82,7 @@ class ExactObjective:
 
     def noise(self) -> Tensor:
         """The noise variance of every row."""
-        return self.problem.likelihood.noise[0].expand(len(self.problem.x))
+        return noise_of(self.problem.likelihood).expand(len(self.problem.x))
 
     def __call__(self) -> Tensor:
         return self.evidence() + log_prior(self.problem.process)

@@ -63,7 +63,7 @@ class InvariantGPRegressor(LearnedOrbit, RegressorMixin, MultiOutputMixin, BaseE
     num_nodes : int, default=None
         Fixed nodes of a drawn orbit, exact or collapsed; None takes as many as the number of rows allows.
     max_iterations, num_restarts : int, default=200, 0
-        L-BFGS iterations at most (exact and collapsed), and additional random starts (exact only).
+        L-BFGS iterations at most and additional random starts, exact or collapsed.
     random_state : int, RandomState or None, default=None
         Seeds restarts, inducing points, batches and the nodes of a drawn orbit.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"

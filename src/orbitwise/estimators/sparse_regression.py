@@ -161,7 +161,7 @@ def sparse_problem(
 ) -> Problem:
     """All rows as they came, with standardised targets; noise that was given stays as it is."""
     standardised = (torch.from_numpy(targets) - model.shift) / model.scale
-    likelihood = Gaussian(float(model.noise()[0]), learnable=model.fixed_noise is None)
+    likelihood = Gaussian(model.noise()[0].item(), learnable=model.fixed_noise is None)
     return Problem(
         model.process,
         functional,
@@ -182,7 +182,12 @@ def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report:
         for parameter in held:
             parameter.requires_grad_(False)
         fit = fit_collapsed(
-            problem, estimator.num_nodes, estimator.num_inducing, estimator.max_iterations, callback=report
+            problem,
+            estimator.num_nodes,
+            estimator.num_inducing,
+            estimator.max_iterations,
+            num_restarts=estimator.num_restarts,
+            callback=report,
         )
         for parameter in held:
             parameter.requires_grad_(True)

@@ -1,3 +1,3 @@
-"""One module for every figure and table that the documentation shows: `python -m orbitwise.experiments.NAME`."""
+"""One module for every figure and table that is shown: `python -m orbitwise.experiments.NAME`."""
 
 __all__: list[str] = []

@@ -2,7 +2,8 @@
 
     python -m orbitwise.experiments.mnist --data rotated --orbit rotation --out results/rotated_mnist.json
 
-The number of inducing points grows during training, hyperparameters are relearned as it grows, and the last numbers are polished
+The number of inducing points grows during training, hyperparameters are relearned as it grows, and the last
+numbers are polished
 only. Nothing is chosen with test images: they are used to report the curve.
 """
 
@@ -52,7 +53,7 @@ ORBITS: dict[str, dict[str, Any] | None] = {
 
 
 def load(kind: str, device: str, num_train: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images as rows between 0 and 1, and labels; "rotated" turns image i by draw i of default_rng(101) over 0 to 2π."""
+    """Rows between 0 and 1, and labels; "rotated" turns image i by draw i of default_rng(101), 0 to 2π."""
     data = datasets.load("mnist")
     images = (
         torch.from_numpy(np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)).to(device).float()
@@ -87,7 +88,7 @@ def evaluate(
     generator: torch.Generator,
     with_leave_one_out: bool,
 ) -> list[dict[str, Any]]:
-    """Polish with these inducing points and report; one row for the noise of the evidence, one for that of leave-one-out."""
+    """Polish and report: a row for the noise of the evidence, and one for that of leave-one-out."""
     x, y, x_test, y_test = data
     statistics, lower = gather(process, functional, inducing, x, one_hot(y, 10) - 0.1, generator)
     rows = []
@@ -132,11 +133,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         None if settings is None else ImageOrbit(SHAPE, num_samples=arguments.draws, **settings).to(device)
     )
     functional = Evaluation() if orbit is None else OrbitAverage(orbit)
-    kernel = default_kernel(x[:2000].double(), separate_lengthscales=False)
+    kernel: Any = default_kernel(x[:2000].double(), separate_lengthscales=False)
     process, likelihood = Process(None, kernel), Gaussian(0.05).to(device)
     start = time.perf_counter()
     record: dict[str, Any] = {"orbit": arguments.orbit, "data": arguments.data, "stages": [], "curve": []}
-    trainer = None
+    trainer: StochasticTrainer | None = None
     for size, steps in zip(arguments.inducing, arguments.steps, strict=True):
         inducing = random_orbit_points(functional, x, size, generator)
         if trainer is None:
@@ -189,6 +190,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             if orbit is not None:
                 orbit.num_samples = arguments.draws
     record["total_seconds"] = time.perf_counter() - start
+    assert trainer is not None
     record["history"] = trainer.history.smoothed[:: max(1, len(trainer.history.smoothed) // 200)]
     return record
 

@@ -1,8 +1,9 @@
-"""Does learning find a known invariance? Digits turned by random angles, odd against even (LIM 5.1, figure 3).
+"""Does learning find a known invariance? Turned digits, odd against even (LIM 5.1, figure 3).
 
     python -m orbitwise.experiments.recovery --angle 45 --seed 0 --out results/recovery_45_0.json
 
-Images are turned uniformly within ± the given angle; a Pólya-Gamma classifier learns the bound of a rotation from its start near
+Images are turned uniformly within ± the given angle; a Pólya-Gamma classifier learns the bound of a rotation
+from its start near
 the identity, beside a plain one.
 """
 
@@ -24,14 +25,14 @@ from orbitwise.transforms.images import AffineWarp
 
 
 def turned_digits(angle: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The 8×8 digits in random order, each turned by its own angle within ± `angle` degrees, and whether it is odd."""
+    """The 8×8 digits in random order, each turned within ± `angle` degrees, and whether it is odd."""
     images, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(images))
     alpha = torch.zeros(len(images), 1, 6, dtype=torch.float64)
     alpha[:, 0, 0] = torch.from_numpy(np.radians(rng.uniform(-angle, angle, len(images))))
-    turned = AffineWarp((8, 8))(torch.from_numpy(images[order]), alpha)[:, 0]
-    return turned.numpy(), labels[order] % 2
+    turned = AffineWarp((8, 8))(torch.from_numpy(np.asarray(images)[order]), alpha)[:, 0]
+    return turned.numpy(), np.asarray(labels)[order] % 2
 
 
 def run(angle: float, seed: int, num_train: int, settings: dict[str, Any]) -> dict[str, Any]:

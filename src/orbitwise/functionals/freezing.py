@@ -1,4 +1,4 @@
-"""Freezing a functional: the same functional with the draws of its orbits fixed, for engines that need exact rows."""
+"""Freezing: the same functional with the draws of its orbits fixed, for engines that need exact rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 def freeze_functional(
     functional: Functional, num_nodes: int, generator: torch.Generator | None = None
 ) -> Functional:
-    """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared with it."""
+    """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared."""
     if isinstance(functional, OrbitAverage):
         return OrbitAverage(_freeze_orbit(functional.orbit, num_nodes, generator))
     if isinstance(functional, OrbitSum):
@@ -26,7 +26,11 @@ def freeze_functional(
         )
         return Composition(*parts)
     if isinstance(functional, Combination):
-        parts = [freeze_functional(part, num_nodes, generator) for part in functional.parts]
+        parts = [
+            freeze_functional(part, num_nodes, generator)
+            for part in functional.parts
+            if isinstance(part, Functional)
+        ]
         return Combination(parts, functional.factors)
     return functional
 

@@ -51,7 +51,7 @@ def two_columns(scores: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
 
 
 def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:
-    """The noise variance with the least loss: a walk down from `start` by factors of 4, then halves of the step."""
+    """The noise with the least loss: a walk down from `start` by factors of 4, then halves of the step."""
     place, step = math.log(start), -math.log(4)
     seen = {place: loss_of(start)}
 

@@ -1,7 +1,8 @@
 """The collapsed bound: q(u) integrated out in closed form, for exact or frozen rows (METHOD 3).
 
 With quadratic likelihood terms -½λf² + ηf + constant, P = I + AΛAᵀ and h = Aη:
-bound = Σ constant + ½ hᵀP⁻¹h - ½ log|P| - ½ Σ log(1 + λ_n r_n), for each output. For Gaussian noise this is the tighter form of
+bound = Σ constant + ½ hᵀP⁻¹h - ½ log|P| - ½ Σ log(1 + λ_n r_n), for each output. For Gaussian noise this is
+the tighter form of
 Titsias' bound; with λr in place of the logarithm it is his own. It is deterministic, so L-BFGS trains it.
 """
 
@@ -47,7 +48,7 @@ def project_rows(
         atoms = functional.atoms(rows)
         if not isinstance(atoms, Atoms) or atoms.is_drawn:
             raise ValueError(
-                "The collapsed bound takes exact rows: freeze a drawn orbit first, or use the stochastic engine."
+                "The collapsed bound takes exact rows: freeze a drawn orbit, or use the stochastic engine."
             )
         return process.covariance(points, atoms).double(), process.variance(atoms).double()
 
@@ -103,14 +104,19 @@ def best_tilt(
     tilt: Float[Tensor, "n c"],
     num_rounds: int = 10,
 ) -> Float[Tensor, "n c"]:
-    """The tilts c = √E[f²] of a likelihood that needs them, by rounds of coordinate ascent: each raises the bound."""
+    """The best tilts c = √E[f²], by rounds of coordinate ascent: each raises the bound.
+
+    Under the tight bound the residual counts as r/(1 + λr).
+    """
     with torch.no_grad():
         for _ in range(num_rounds):
-            q = optimal_q(columns, likelihood.quadratic(targets, tilt), likelihood.shares_curvature)
+            quadratic = likelihood.quadratic(targets, tilt)
+            q = optimal_q(columns, quadratic, likelihood.shares_curvature)
             mean = columns.columns.mT @ q.mean
             spread = q.spread(columns.columns.mT).square().sum(-1)
             variance = spread[:, None] if q.is_shared else spread.T
-            tilt = (mean.square() + variance + columns.residual[:, None]).sqrt()
+            residual = columns.residual[:, None]
+            tilt = (mean.square() + variance + residual / (1 + quadratic.curvature * residual)).sqrt()
     return tilt
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -39,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidates from the best evidence to the worst. `tied` names those within the standard errors of the best."""
+    """Candidates from the best evidence to the worst; `tied` names those within the errors of the best."""
 
     candidates: tuple[Candidate, ...]
 
@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Candidates whose evidence cannot be told from the best one's: closer than two standard errors of the difference."""
+        """Candidates closer to the best than two standard errors of the difference."""
         best = self.best
         return tuple(
             other.name
@@ -99,7 +99,8 @@ def compare(
 ) -> Comparison:
     """Fit the estimator once for every invariance and rank the fits by their evidence.
 
-    `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the estimator. Fits
+    `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the
+    estimator. Fits
     run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them.
     """
     if not invariances:
@@ -107,8 +108,9 @@ def compare(
     if estimator is None:
         is_regression = type_of_target(np.asarray(y)).startswith("continuous")
         estimator = InvariantGPRegressor() if is_regression else InvariantGPClassifier()
-    fits = Parallel(n_jobs=n_jobs)(
-        delayed(_fit)(clone(estimator).set_params(**settings, invariance=invariance), X, y)
+    prototype: Any = estimator
+    fits: Any = Parallel(n_jobs=n_jobs)(
+        delayed(_fit)(cast(Any, clone(prototype)).set_params(**settings, invariance=invariance), X, y)
         for invariance in invariances
     )
     candidates = [

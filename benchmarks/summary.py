@@ -1,0 +1,179 @@
+"""Reads the records in results/ and writes results/README.md: every figure there is made by a command.
+
+python benchmarks/summary.py
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+ORBITS = {"rotation_fixed": "rotation by any angle, not learned"}
+
+
+def table(headings, rows):
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def spread(values, digits):
+    """Mean ± standard error."""
+    values = np.array(values, dtype=float)
+    text = f"{values.mean():,.{digits}f}"
+    return text if len(values) < 2 else f"{text} ± {values.std(ddof=1) / len(values) ** 0.5:,.{digits}f}"
+
+
+def records_of(record):
+    return record if isinstance(record, list) else record["records"]
+
+
+def mnist_command(name, command):
+    parts = ["python -m orbitwise.experiments.mnist"]
+    for key in ("data", "orbit", "inducing", "steps", "report", "loo_from"):
+        value = command[key]
+        value = " ".join(map(str, value)) if isinstance(value, list) else value
+        parts.append(f"--{key.replace('_', '-')} {value}")
+    return " ".join([*parts, f"--out results/{name}"])
+
+
+def mnist(record):
+    rows = []
+    for row in record["curve"]:
+        error, loss = f"{100 * row['test_error']:.2f}", f"{row['test_log_loss']:.4f}"
+        held_out = f"{100 * row['leave_one_out_error']:.2f}"
+        cells = (row["noise_by"], f"{row['noise']:.2g}", held_out, error, loss, f"{row['seconds']:.0f}")
+        rows.append((f"{row['num_inducing']:,}", *cells))
+    headings = ("M", "noise by", "noise", "leave-one-out error %", "test error %", "test log loss", "seconds")
+    text = table(headings, rows)
+    learned = record["stages"][-1]["orbit"]
+    if learned:
+        ranges = ", ".join(f"{name} {high:.3f}" for name, (_, high) in learned.items())
+        text += f"\n\nUpper ends of the ranges: {ranges}. (π is {math.pi:.3f}; angles are in radians.)"
+    last = record["curve"][-2:] if len(record["curve"]) > 1 else record["curve"]
+    errors = ", ".join(f"{100 * row['test_error']:.2f} % (noise by {row['noise_by']})" for row in last)
+    headline = f"test error {errors} with {last[-1]['num_inducing']:,} inducing points"
+    if "angle" in learned:
+        how = "fixed at" if record["orbit"] == "rotation_fixed" else "learned as"
+        headline += f"; angle {how} ±{learned['angle'][1]:.3f} rad"
+    return headline, text + "\n\nSeconds count from the start of training, on one GPU; one seed."
+
+
+def digits(record):
+    rows, losses = [], {}
+    for name in dict.fromkeys(row["method"] for row in records_of(record)):
+        runs = [row for row in records_of(record) if row["method"] == name]
+        evidence = [row["log_evidence"] for row in runs if "log_evidence" in row]
+        error = spread([100 * row["error"] for row in runs], 2)
+        losses[name] = spread([row["log_loss"] for row in runs], 4)
+        seconds = spread([row["seconds"] for row in runs], 0)
+        rows.append((name, len(runs), error, losses[name], spread(evidence, 0) if evidence else "–", seconds))
+    headings = ("method", "splits", "test error %", "log loss", "log evidence", "seconds")
+    note = "Mean ± standard error over splits; 1,000 images for training, 797 for testing."
+    names = ("orbitwise affine+deformation", "support vectors", "gpytorch dirichlet")
+    headline = "log loss " + ", ".join(f"{losses[name]} ({name})" for name in names if name in losses)
+    return headline, f"{table(headings, rows)}\n\n{note}"
+
+
+def codings(record):
+    rows, losses = [], []
+    for invariance, coding in dict.fromkeys((row["invariance"], row["coding"]) for row in records_of(record)):
+        runs = [
+            row for row in records_of(record) if (row["invariance"], row["coding"]) == (invariance, coding)
+        ]
+        error = spread([100 * row["error"] for row in runs], 2)
+        loss = spread([row["log_loss"] for row in runs], 3)
+        losses += [f"{loss} ({coding})"] if invariance == "none" else []
+        rows.append((invariance, coding, len(runs), error, loss, spread([row["seconds"] for row in runs], 0)))
+    headings = ("invariance", "coding", "splits", "test error %", "log loss", "seconds")
+    note = f"{record['num_train']} images for training, 1,497 for testing; mean ± standard error over splits."
+    return f"log loss without invariance {', '.join(losses)}", f"{table(headings, rows)}\n\n{note}"
+
+
+def recovery(record):
+    rows, found = [], []
+    for angle in sorted({row["angle"] for row in records_of(record)}):
+        runs = [row["models"] for row in records_of(record) if row["angle"] == angle]
+        learned = [run["rotation"]["learned_degrees"] for run in runs]
+        gain = [run["rotation"]["bound"] - run["none"]["bound"] for run in runs]
+        errors = [spread([100 * run[name]["test_error"] for run in runs], 1) for name in ("none", "rotation")]
+        ends = f"{min(learned):.0f} to {max(learned):.0f}"
+        cells = (f"{angle:.0f}", len(runs), f"{np.median(learned):.1f}", ends, spread(gain, 0), *errors)
+        rows.append(cells)
+        found.append(f"±{angle:.0f}° learned as ±{np.median(learned):.1f}° (median)")
+    headings = ("turned by ± °", "seeds", "learned ± ° (median)", "least to most", "gain of the bound")
+    return "; ".join(found), table((*headings, "test error % without", "with"), rows)
+
+
+def group_kernel(record):
+    matrix, diagonal = record["seconds"]["matrix"], record["seconds"]["diagonal"]
+    rows = [(name, f"{1000 * matrix[name]:,.1f}", f"{1000 * diagonal[name]:,.1f}") for name in matrix]
+    text = table(("kernel", "matrix, ms", "diagonal, ms"), rows)
+    difference = f"{record['largest_difference_float64']:.1e}"
+    sizes = f"{record['num_points']} points, {record['num_elements']} permutations"
+    ratios = record["ratios"]["matrix"]["orbitwise, FunctionalKernel"]
+    headline = f"matrix {ratios['isotropic_over_ours']:.1f} times as fast as with `is_isotropic=True`, "
+    headline += f"{ratios['default_over_ours']:.0f} times as by default"
+    return headline, f"{text}\n\n{sizes}; largest difference of the kernels {difference}."
+
+
+def molecule_forces(record):
+    rows = []
+    for name, row in (record["orbitwise"] | record["sgdml"]).items():
+        errors = f"{row['energy_error']:.3f}", f"{row['force_error']:.3f}"
+        times = (f"{row[key]:.1f}" for key in ("learn_seconds", "train_seconds", "predict_seconds"))
+        rows.append((name if name.startswith("sgdml") else f"orbitwise, {name}", *errors, *times))
+    headings = ("model", "energy error", "force error", "choosing, s", "training, s", "predicting, s")
+    note = f"{record['num_train']} geometries of ethanol; mean absolute errors in kcal/mol and kcal/mol/Å. "
+    note += f"sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
+    ours, theirs = record["orbitwise"]["energies and forces"], record["sgdml"]["sgdml"]
+    headline = f"force error {ours['force_error']:.3f} beside {theirs['force_error']:.3f} kcal/mol/Å; "
+    headline += f"predictions take {record['ours_over_sgdml']['predict_seconds']:.1f} times as long"
+    return headline, f"{table(headings, rows)}\n\n{note}"
+
+
+KINDS = {
+    "digits.json": ("8×8 digits beside other classifiers", digits),
+    "codings.json": ("8×8 digits, three codings of labels", codings),
+    "recovery.json": ("Recovering a known rotation, odd against even digits", recovery),
+    "group_kernel.json": ("Invariant kernels beside `invariantkernels`", group_kernel),
+    "molecule_forces.json": ("Energies and forces beside `sgdml`", molecule_forces),
+}
+
+
+def section(path):
+    """(file, title, command, headline, text) of one record, or None for a form not known here."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if path.name in KINDS:
+        title, show = KINDS[path.name]
+        command = record.get("command") if isinstance(record, dict) else None
+        if isinstance(record, dict) and record.get("threads"):
+            title += f" ({record['threads']} {'threads' if record['threads'] > 1 else 'thread'})"
+        return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
+    if isinstance(record, dict) and "curve" in record:
+        data = "Rotated MNIST" if record["data"] == "rotated" else "MNIST"
+        orbit = ORBITS.get(record["orbit"], record["orbit"])
+        title = f"{data}, invariance: {orbit}"
+        return path.name, title, mnist_command(path.name, record["command"]), *mnist(record)
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    folder = parser.parse_args().results
+    found = {path: section(path) for path in sorted(folder.glob("*.json"))}
+    sections = [part for part in found.values() if part is not None]
+    for path in (path for path, part in found.items() if part is None):
+        print(f"left out {path}: no summary for its form")
+    rows = [(f"[{name}]({name})", title, headline) for name, title, _, headline, _ in sections]
+    parts = ["# Results", "Written by `python benchmarks/summary.py` from the files beside it, not by hand."]
+    parts.append(table(("file", "what", "in short"), rows))
+    for name, title, command, _, text in sections:
+        parts += [f"## {title}", f"[{name}]({name}), made by", f"    {command}", text]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
