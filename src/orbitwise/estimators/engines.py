@@ -184,6 +184,8 @@ def fit_variational(
         else:
             trainer.replace_inducing(inducing)
         settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback)
+        if trainer.history.interrupted:
+            break  # Ctrl-C keeps what was learned
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
     points = trainer.inducing.detach()
     at_noise = None
