@@ -66,9 +66,14 @@ def choose_engine(engine: str, problem: Problem) -> Any:
         )
     if engine != "auto":
         return engine
-    if len(problem.x) <= EXACT_ROWS and isinstance(problem.likelihood, Gaussian):
+    return engine_for(len(problem.x), exact_serves=isinstance(problem.likelihood, Gaussian))
+
+
+def engine_for(num_rows: int, exact_serves: bool = True) -> Any:
+    """The engine for this many rows."""
+    if num_rows <= EXACT_ROWS and exact_serves:
         return "exact"
-    return "collapsed" if len(problem.x) <= COLLAPSED_ROWS else "variational"
+    return "collapsed" if num_rows <= COLLAPSED_ROWS else "variational"
 
 
 def nodes_for(count: int) -> int:

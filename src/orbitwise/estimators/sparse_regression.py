@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from orbitwise.estimators.engines import (
-    COLLAPSED_ROWS,
-    EXACT_ROWS,
     Callback,
     Fit,
     Problem,
+    engine_for,
     fit_collapsed,
     fit_variational,
 )
@@ -56,9 +55,7 @@ def regression_engine(estimator: Any, weight: NDArray[np.float64], observations:
                 f"inference={estimator.inference!r} does not take {reason}: use inference='exact'."
             )
         return estimator.inference
-    if estimator.inference == "exact" or needs_exact or len(weight) <= EXACT_ROWS:
-        return "exact"
-    return "collapsed" if len(weight) <= COLLAPSED_ROWS else "variational"
+    return "exact" if estimator.inference == "exact" or needs_exact else engine_for(len(weight))
 
 
 def resume(model: RegressionModel, previous: RegressionModel) -> None:

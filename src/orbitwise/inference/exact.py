@@ -14,7 +14,13 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
+from orbitwise.inference.linear_algebra import (
+    cholesky,
+    gaussian_draws,
+    log_determinant,
+    solve_factored,
+    solve_lower,
+)
 from orbitwise.inference.posterior import Posterior
 from orbitwise.process.moments import Moments
 from orbitwise.process.process import Process, Rows, as_blocks
@@ -78,7 +84,7 @@ def sample_prior(
     process: Process, rows: Rows, num_samples: int, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n q"]:
     """Joint draws of the rows under the prior."""
-    return _draws(process.mean(rows)[:, None], process.covariance(rows), num_samples, generator)
+    return gaussian_draws(process.mean(rows)[:, None], process.covariance(rows), num_samples, generator)
 
 
 @final
@@ -146,7 +152,7 @@ class ExactPosterior(Posterior):
         mean = self.row_mean(rows)
         covariance = self.covariance(rows)
         return torch.stack(
-            [_draws(column[:, None], covariance, num_samples, generator) for column in mean.T], dim=1
+            [gaussian_draws(column[:, None], covariance, num_samples, generator) for column in mean.T], dim=1
         )
 
     def leave_one_out(self) -> LeaveOneOut:
@@ -173,18 +179,6 @@ def _terms(square: Tensor, lower: Tensor, targets: Tensor, jitter: float) -> Evi
     complexity = -0.5 * outputs * log_determinant(lower)
     constant = -0.5 * outputs * count * math.log(2 * math.pi)
     return Evidence(fit + complexity + constant, fit, complexity, constant, jitter)
-
-
-def _draws(mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None) -> Tensor:
-    # The square root by eigenvalues serves singular covariances too (equal points, symmetric points).
-    # Eigenvalues at rounding level are zero: the eigenvectors of λ carry errors of eps/λ, which part the
-    # values at symmetric points by eps/√λ.
-    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-    floor = torch.finfo(values.dtype).eps ** 0.75 * values[-1]
-    values = torch.where(values > floor, values, 0)
-    place = covariance.device if generator is None else generator.device
-    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
-    return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))
 
 
 def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:

@@ -62,3 +62,18 @@ def solve_factored(
 def log_determinant(lower: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
     """log|L Lᵀ|."""
     return 2 * lower.diagonal(dim1=-1, dim2=-2).log().sum(-1)
+
+
+def gaussian_draws(
+    mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None
+) -> Tensor:
+    """Joint normal draws [n, num_samples] with this mean and covariance, which may be singular."""
+    # The square root by eigenvalues serves singular covariances too (equal points, symmetric points).
+    # Eigenvalues at rounding level are zero: the eigenvectors of λ carry errors of eps/λ, which part the
+    # values at symmetric points by eps/√λ.
+    values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+    floor = torch.finfo(values.dtype).eps ** 0.75 * values[-1]
+    values = torch.where(values > floor, values, 0)
+    place = covariance.device if generator is None else generator.device
+    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
+    return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.inference.exact import _draws
+from orbitwise.inference.linear_algebra import gaussian_draws
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.projection import (
     AnyRows,
@@ -218,7 +218,9 @@ class SparsePosterior(Posterior):
         """Joint posterior draws of rows, for every output."""
         mean, covariance = self.row_mean(rows), self.covariance(rows)
         each = covariance.expand(mean.shape[1], -1, -1)
-        draws = [_draws(m[:, None], k, num_samples, generator) for m, k in zip(mean.T, each, strict=True)]
+        draws = [
+            gaussian_draws(m[:, None], k, num_samples, generator) for m, k in zip(mean.T, each, strict=True)
+        ]
         return torch.stack(draws, dim=1)
 
     def _projection(self, rows: AnyRows) -> Projection:
