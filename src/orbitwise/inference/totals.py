@@ -2,15 +2,14 @@
 
 With a_n = L⁻¹k_u(x_n), weights w, and r_n = k_n - |a_n|², the totals are Σ w a aᵀ, Σ w a(y-m), Σ w|y-m|²,
 Σ w r and Σ log(1 + w r/σ²). Memory is O(M² + block·M). The backward pass is written by hand: it meets every
-block of K_uf once more, in one product for Titsias' bound and two for the tight one, where reverse mode on
-the forward pass would need six.
+block of K_uf once more, and takes the gradient of L from the totals.
 """
 
 from __future__ import annotations
 
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +27,8 @@ from orbitwise.process.process import Process
 JITTER = 1e-10
 """Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 LEAST_ROWS = 128
+KEPT_NUMBERS = 2**26
+"""Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
 
 
 class Totals(NamedTuple):
@@ -52,7 +53,7 @@ class Totals(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rows:
+class Observations:
     """Observations L_n g + noise of variance σ²/w_n: a functional, its inputs, targets [n, c] and weights."""
 
     functional: Functional
@@ -64,10 +65,10 @@ class Rows:
         """w, ones where left out."""
         return torch.ones_like(self.targets[:, 0]) if self.weight is None else self.weight
 
-    def take(self, index: slice | Tensor) -> Rows:
+    def take(self, index: slice | Tensor) -> Observations:
         """Some of the rows."""
         weight = None if self.weight is None else self.weight[index]
-        return Rows(self.functional, self.x[index], self.targets[index], weight)
+        return Observations(self.functional, self.x[index], self.targets[index], weight)
 
     def atoms(self) -> Block:
         """The rows lowered; rows drawn at random are refused, for no bound holds with them."""
@@ -89,24 +90,38 @@ def stable_factor(process: Process, inducing: Inducing) -> Float[Tensor, "u u"]:
 
 def gather_totals(
     process: Process,
-    rows: Rows,
+    rows: Observations,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
     noise: Float[Tensor, ""],
     tight: bool = True,
 ) -> Totals:
     """One pass over the rows. Without `tight` the slack, which costs a product in training, is left at 0."""
-    leaves = [*process.parameters(), *rows.functional.parameters()]
-    leaves += [each for each in _tensors(inducing) if each.requires_grad]
-    leaves = [leaf for leaf in leaves if leaf.requires_grad]
-    plan = _Plan(process, rows, inducing, tight)
-    gram, product, square, trace, slack = _Sums.apply(plan, lower, noise, *leaves)  # pyright: ignore
-    weights = rows.weights()
-    return Totals(gram, product, square, trace, slack, len(rows.x), weights.log().sum())
+    learned = [p for p in (*process.parameters(), *rows.functional.parameters()) if p.requires_grad]
+    parts = [part for part in _tensors(inducing) if part.requires_grad]
+    # Stand-ins cut the inducing variables off from what they were made of, whose share autograd adds itself.
+    stand_ins = [part.detach().requires_grad_() for part in parts]
+    plan = _Plan(process, rows, _with(inducing, stand_ins), tight, [*learned, *stand_ins])
+    sums = _Sums.apply(plan, lower, noise, rows.targets, *learned, *parts)
+    return Totals(*sums, len(rows.x), rows.weights().log().sum())  # pyright: ignore
 
 
 def _tensors(inducing: Inducing) -> list[Tensor]:
-    return [inducing] if isinstance(inducing, Tensor) else [inducing.points, inducing.weights]
+    if isinstance(inducing, Tensor):
+        return [inducing]
+    tensors = (inducing.points, inducing.weights, inducing.tangents)
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _with(inducing: Inducing, stand_ins: list[Tensor]) -> Inducing:
+    """The inducing variables with the tensors that are learned replaced, in their order."""
+    left = iter(stand_ins)
+    if isinstance(inducing, Tensor):
+        return next(left, inducing)
+    names = ("points", "weights", "tangents")
+    given = {name: getattr(inducing, name) for name in names}
+    new = {name: next(left) for name, part in given.items() if part is not None and part.requires_grad}
+    return replace(inducing, **new)
 
 
 class _Block(NamedTuple):
@@ -120,12 +135,13 @@ class _Block(NamedTuple):
 @dataclass(frozen=True)
 class _Plan:
     process: Process
-    rows: Rows
+    rows: Observations
     inducing: Inducing
     tight: bool
+    leaves: list[Tensor]
 
-    def blocks(self) -> Iterator[Rows]:
-        """Rows in blocks whose kernel values are held at once."""
+    def blocks(self) -> Iterator[Observations]:
+        """Observations in blocks whose kernel values are held at once."""
         if len(self.rows.x) == 0:
             return
         with torch.no_grad():
@@ -136,7 +152,7 @@ class _Plan:
         for start in range(0, len(self.rows.x), step):
             yield self.rows.take(slice(start, start + step))
 
-    def moments(self, rows: Rows) -> _Block:
+    def moments(self, rows: Observations) -> _Block:
         """Prior moments of a block; the kernel keeps the precision of the inputs."""
         atoms = rows.atoms()
         points = inducing_rows(self.inducing, atoms.points.dtype)
@@ -145,18 +161,24 @@ class _Plan:
 
 
 class _Sums(torch.autograd.Function):
-    """(L, σ², parameters) → totals, with the gradient in one more pass over the blocks."""
+    """(L, σ², y, parameters) → totals, with the gradient in one more pass over the blocks."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, lower: Tensor, noise: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-        size, outputs = len(lower), plan.rows.targets.shape[1]
+    def forward(  # pyright: ignore
+        ctx: Any, plan: _Plan, lower: Tensor, noise: Tensor, targets: Tensor, *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
+        size, outputs = len(lower), targets.shape[1]
         gram, weighted = lower.new_zeros(size, size), lower.new_zeros(size, size)
         product = lower.new_zeros(size, outputs)
         square, trace, slack, pull = lower.new_zeros(4).unbind()
         learns = any(ctx.needs_input_grad)
+        keeps = learns and size * len(targets) <= KEPT_NUMBERS
+        kept: list[Tensor] = []
         for rows in plan.blocks():
             block, weight = plan.moments(rows), rows.weights()
             columns = solve_lower(lower, block.cross)
+            if keeps:
+                kept.append(columns)
             residual = block.variance - columns.square().sum(0)
             target = rows.targets - block.mean[:, None]
             gram.addmm_(columns if rows.weight is None else columns * weight, columns.mT)
@@ -170,7 +192,7 @@ class _Sums(torch.autograd.Function):
                     # ∂ slack: Σ w/(σ² + w r) a aᵀ for L, -Σ (w r/σ²)/(σ² + w r) for σ²
                     weighted.addmm_(columns * (weight / (noise * (1 + ratio))), columns.mT)
                     pull = pull - (ratio / (noise * (1 + ratio))).sum()
-        ctx.plan, ctx.leaves = plan, leaves
+        ctx.plan, ctx.columns = plan, kept
         ctx.save_for_backward(lower, noise, gram, product, weighted, pull)
         return gram, product, square, trace, slack
 
@@ -184,39 +206,32 @@ class _Sums(torch.autograd.Function):
         outer = both @ gram + to_product @ product.mT - 2 * (to_trace * gram + to_slack * weighted)
         to_lower = -torch.linalg.solve_triangular(lower.mT, outer, upper=True).tril()
         to_noise = to_slack * pull
-        if not ctx.leaves:
-            return None, to_lower, to_noise
-        inverse = torch.cholesky_inverse(lower)
-        # dK_uf = [L⁻ᵀ(Ḡ + Ḡᵀ)L⁻¹] K W + L⁻ᵀc̄ (W y)ᵀ - 2 K_uu⁻¹K diag(u)
-        half = torch.linalg.solve_triangular(lower.mT, both, upper=True)
-        spread = torch.linalg.solve_triangular(lower, half, upper=False, left=False)
-        slope = torch.linalg.solve_triangular(lower.mT, to_product, upper=True)
-        constant = plan.rows.weight is None and not plan.tight
-        if constant:
-            spread = spread - 2 * to_trace * inverse
-        total: list[Tensor | None] = [None] * len(ctx.leaves)
-        for rows in plan.blocks():
+        if not plan.leaves and not ctx.needs_input_grad[3]:
+            return None, to_lower, to_noise, None
+        total: list[Tensor | None] = [None] * len(plan.leaves)
+        to_targets: list[Tensor] = []
+        for place, rows in enumerate(plan.blocks()):
             weight = rows.weights()
             with torch.enable_grad():
                 block = plan.moments(rows)
-            cross = block.cross.detach()
+            kept = ctx.columns[place] if ctx.columns else None
+            columns = solve_lower(lower, block.cross.detach()) if kept is None else kept
             target = rows.targets - block.mean.detach()[:, None]
-            to_cross = torch.addmm(spread @ cross, slope, (weight[:, None] * target).mT)
-            to_variance = to_trace * weight
-            if not constant:
-                solved = inverse @ cross
-                residual = (block.variance.detach() - (cross * solved).sum(0)).clamp_min(0)
-                to_variance = to_variance + to_slack * weight / (noise + weight * residual)
-                if rows.weight is not None:
-                    # the first term of dK_uf carries the weights as well
-                    to_cross = torch.addmm((spread @ cross) * weight, slope, (weight[:, None] * target).mT)
-                to_cross = to_cross.addcmul_(solved, -2 * to_variance)
-            to_mean = -weight * (cross.mT @ slope).sum(1) - 2 * to_square * weight * target.sum(1)
-            pairs = zip(block, (to_cross, to_variance, to_mean), strict=True)
+            residual = (block.variance.detach() - columns.square().sum(0)).clamp_min(0)
+            to_variance = to_trace * weight + to_slack * weight / (noise + weight * residual)
+            # dA = (Ḡ + Ḡᵀ)AW + c̄(Wy)ᵀ - 2A diag(u),  dK_uf = L⁻ᵀdA: K_uu⁻¹ itself would lose half the digits
+            to_columns = (both @ columns) * weight if rows.weight is not None else both @ columns
+            to_columns.addmm_(to_product, (weight[:, None] * target).mT)
+            to_columns.addcmul_(columns, -2 * to_variance)
+            to_cross = torch.linalg.solve_triangular(lower.mT, to_columns, upper=True)
+            to_targets.append(weight[:, None] * (columns.mT @ to_product + 2 * to_square * target))
+            if not plan.leaves:
+                continue
+            pairs = zip(block, (to_cross, to_variance, -to_targets[-1].sum(1)), strict=True)
             values, slopes = zip(*((value, to) for value, to in pairs if value.requires_grad), strict=True)
-            parts = torch.autograd.grad(values, ctx.leaves, slopes, allow_unused=True)
+            parts = torch.autograd.grad(values, plan.leaves, slopes, allow_unused=True)
             total = [_sum(mine, part) for mine, part in zip(total, parts, strict=True)]
-        return None, to_lower, to_noise, *total
+        return None, to_lower, to_noise, torch.cat(to_targets), *total
 
 
 def _sum(left: Tensor | None, right: Tensor | None) -> Tensor | None:

@@ -37,11 +37,13 @@ def maximize(
     spread: float = 1.0,
     generator: torch.Generator | None = None,
     callback: Callable[[int, float], None] | None = None,
+    stop: Callable[[list[float]], bool] | None = None,
 ) -> Training:
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
     The first start is where the parameters are; each restart adds normal noise of deviation `spread`. An
-    interruption (Ctrl-C) keeps the best point so far.
+    interruption (Ctrl-C) keeps the best point so far. `stop` is shown the best values after each iteration,
+    and ends the run where it says so.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
@@ -59,7 +61,7 @@ def maximize(
     for start in range(1 + num_restarts):
         noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
         outcome, point, interrupted = _run(
-            objective, parameters, origin + spread * noise, max_iterations, callback
+            objective, parameters, origin + spread * noise, max_iterations, callback, stop
         )
         starts.append(outcome.value)
         if outcome.value > best.value or start == 0:
@@ -98,6 +100,7 @@ def _run(
     start: np.ndarray,
     max_iterations: int,
     callback: Callable[[int, float], None] | None,
+    stop: Callable[[list[float]], bool] | None = None,
 ) -> tuple[Training, np.ndarray, bool]:
     best_value, best_point, failure = -np.inf, start, ""
     latest: _Visit | None = None
@@ -145,6 +148,8 @@ def _run(
         history.append(best_value)
         if callback is not None:
             callback(len(history), best_value)
+        if stop is not None and stop(history):
+            raise StopIteration
 
     try:
         result = minimize(

@@ -1,0 +1,158 @@
+"""The learned orbit itself as an augmentation: every image is moved by a fresh draw, pixel for pixel as in f.
+
+One module serves torchvision's and kornia's pipelines and plain torch; albumentations gets a shell of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.orbits.composed import ComposedOrbit
+from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.transforms.images import check_image_shape
+
+PICTURES = ("L", "RGB", "RGBA", "F")
+"""Modes of PIL images whose pixels are plain numbers."""
+
+
+@final
+class OrbitTransform(nn.Module):
+    """Moves each image of a batch by a draw of its own from a copy of `orbit`, whose ranges stay as they are.
+
+    It takes tensors [*, C, H, W] or [H, W], arrays [H, W, C] or [H, W], and PIL images, and returns the like;
+    whole numbers are rounded. Further arguments, such as labels, pass unchanged: masks and boxes must not be
+    among them. An orbit of one channel moves all channels of an image alike. `fill` is what lies outside the
+    image. Draws come from `generator`, by default torch's own, which differs between workers of a DataLoader.
+    """
+
+    def __init__(
+        self,
+        orbit: Orbit,
+        image_shape: Sequence[int] | None = None,
+        fill: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.image_shape = image_shape_of(orbit, image_shape)
+        if not math.isfinite(fill):
+            raise ValueError(f"fill must be a finite pixel value, not {fill}.")
+        self.fill = float(fill)
+        self.generator = generator
+        self.orbit = copy.deepcopy(_drawn(orbit)).requires_grad_(False)
+        self._check_moves()
+
+    def forward(self, image: Any, *others: Any, generator: torch.Generator | None = None) -> Any:
+        """The moved image, followed by the other arguments where there are any."""
+        moved = self._move_any(image, self.generator if generator is None else generator)
+        return (moved, *others) if others else moved
+
+    def _move_any(self, image: Any, generator: torch.Generator | None) -> Any:
+        if isinstance(image, Tensor):
+            return self._move_pixels(image, generator)
+        if isinstance(image, np.ndarray):
+            # channels last, as albumentations and PIL have them
+            flat = torch.from_numpy(np.ascontiguousarray(image))
+            moved = self._move_pixels(flat.movedim(-1, 0) if flat.dim() == 3 else flat, generator)
+            return np.ascontiguousarray((moved.movedim(0, -1) if flat.dim() == 3 else moved).numpy())
+        if hasattr(image, "mode") and hasattr(image, "convert"):
+            from PIL import Image
+
+            if image.mode not in PICTURES:
+                raise ValueError(
+                    f"A PIL image must have one of the modes {', '.join(PICTURES)}, not {image.mode!r}: "
+                    "use image.convert('RGB')."
+                )
+            return Image.fromarray(self._move_any(np.asarray(image), generator))
+        raise TypeError(
+            f"An exported orbit moves tensors [*, C, H, W], arrays [H, W, C] and PIL images, not "
+            f"{type(image).__name__}."
+        )
+
+    def _move_pixels(self, image: Tensor, generator: torch.Generator | None) -> Tensor:
+        """A tensor of any precision [*, C, H, W] or [H, W], moved."""
+        channels, *plane = self.image_shape
+        given = 1 if image.dim() == 2 else image.shape[-3] if image.dim() > 2 else 0
+        if list(image.shape[-2:]) != plane or given < 1 or (channels > 1 and given != channels):
+            raise ValueError(
+                f"This orbit is one of images [C, H, W] = {self.image_shape}, but got shape "
+                f"{tuple(image.shape)}: resize the images, or learn an orbit at their size."
+            )
+        exact = image.dtype in (torch.float32, torch.float64)
+        pixels = (image if exact else image.float()) - self.fill
+        moved = self._move_rows(pixels.reshape(-1, given, math.prod(plane)), generator) + self.fill
+        moved = moved.reshape(image.shape)
+        if image.is_floating_point():
+            return moved.to(image.dtype)
+        least, most = _whole_range(image.dtype)
+        return moved.round().clamp(least, most).to(image.dtype)
+
+    def _move_rows(
+        self, pixels: Float[Tensor, "n c l"], generator: torch.Generator | None
+    ) -> Float[Tensor, "n c l"]:
+        count, given, _ = pixels.shape
+        noise = self.orbit.noise((count, 1), generator, pixels)
+        repeats = given // self.image_shape[0]
+        rows = pixels.reshape(count * repeats, -1)
+        return self.orbit.move(rows, noise.repeat_interleave(repeats, 0)).reshape(pixels.shape)
+
+    def _check_moves(self) -> None:
+        """Raise a ValueError unless draws are images of the same shape, all of one weight."""
+        for part in self.orbit.modules():
+            weights = getattr(part, "weights", None)
+            if isinstance(weights, Tensor) and not torch.allclose(weights, weights[:1]):
+                raise ValueError(
+                    f"An orbit whose elements carry weights is no augmentation: leave those of "
+                    f"{type(part).__name__} out."
+                )
+        device = next((tensor.device for tensor in self.orbit.state_dict().values()), None)
+        row = torch.zeros(1, math.prod(self.image_shape), device=device)
+        noise = self.orbit.noise((1, 1), torch.Generator().manual_seed(0), row)
+        moved = self.orbit.move(row, noise)
+        if moved.shape[-1] != row.shape[-1]:
+            raise ValueError(
+                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}, so it is no augmentation."
+            )
+
+    def extra_repr(self) -> str:
+        return f"image_shape={self.image_shape}, fill={self.fill:g}"
+
+
+def image_shape_of(orbit: object, image_shape: Sequence[int] | None = None) -> tuple[int, int, int]:
+    """(channels, height, width) of the images that an orbit moves, or a ValueError that asks for it."""
+    if not isinstance(orbit, Orbit):
+        raise TypeError(
+            f"Only orbits can be exported, not {type(orbit).__name__}: pass an orbit, or `orbit_` of an "
+            "estimator that was fitted with an invariance of images."
+        )
+    shapes: list[Any] = [getattr(part, "image_shape", None) for part in orbit.modules()]
+    known: set[tuple[int, int, int]] = {shape for shape in shapes if shape is not None}
+    if image_shape is not None:
+        known.add(check_image_shape(image_shape))
+    if not known:
+        raise ValueError(
+            f"{type(orbit).__name__} does not know the shape of its images: pass "
+            "image_shape=(channels, height, width)."
+        )
+    if len(known) > 1:
+        raise ValueError(f"The orbit and image_shape speak of images of different shapes: {sorted(known)}.")
+    return known.pop()
+
+
+def _drawn(orbit: Orbit) -> DrawnOrbit:
+    """The orbit as one that draws: a frozen one by its source, a finite one by its elements."""
+    if isinstance(orbit, FrozenOrbit):
+        return orbit.source
+    return orbit if isinstance(orbit, DrawnOrbit) else ComposedOrbit(orbit)
+
+
+def _whole_range(dtype: torch.dtype) -> tuple[int, int]:
+    return (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

@@ -1,0 +1,195 @@
+"""A learned orbit as JSON: plain numbers with their units and conventions, and nothing that is executed.
+
+What is read is checked entry by entry, so that text from anywhere gives an orbit or a ValueError.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orbitwise.export.faithful import image_shape_of
+from orbitwise.export.moves import affine_ranges
+from orbitwise.export.symmetries import names_of, orbit_of
+from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.composed import ComposedOrbit
+from orbitwise.orbits.deformations import DeformationOrbit
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.images import LIMITS, ImageOrbit
+from orbitwise.orbits.orbit import Orbit
+
+FORMAT = "orbitwise orbit"
+VERSION = 1
+MOST_TEXT = 1_000_000
+MOST_PIXELS = 2**21
+MOST_STAGES = 64
+UNITS = {
+    "angle": "radians, counter-clockwise as seen on the screen",
+    "log_scale_x": "natural logarithm of a factor, positive enlarges",
+    "log_scale_y": "natural logarithm of a factor, positive enlarges",
+    "shear": "pixels to the right for each pixel down",
+    "shift_x": "half widths of the image, positive is right",
+    "shift_y": "half heights of the image, positive is down",
+    "thickness": "pixels that strokes grow on each side",
+    "amplitude": "pixels, standard deviation of the displacement of every pixel",
+    "smoothness": "pixels, width of the Gaussian that smooths white noise into the displacement",
+}
+CONVENTIONS = {
+    "image": "channels first; x to the right, y down",
+    "centre": "the middle of the image: ((width - 1) / 2, (height - 1) / 2) in pixels from 0",
+    "order": "scale, shear, turn, shift; then the displacement is added to where a pixel is read",
+    "draws": "every parameter uniform in its interval, displacements normal",
+    "interpolation": "bilinear",
+    "fill": "zero outside the image",
+}
+
+
+def to_json(orbit: Orbit, image_shape: Sequence[int] | None = None) -> str:
+    """The orbit as JSON text; a finite one needs `image_shape`, and its elements must have names."""
+    shape = image_shape_of(orbit, image_shape)
+    return json.dumps(
+        {"format": FORMAT, "version": VERSION, "image_shape": list(shape)} | _written(orbit, shape), indent=1
+    )
+
+
+def from_json(text: str | bytes | Mapping[str, Any]) -> Orbit:
+    """The orbit that `to_json` wrote, from its text or from parsed JSON."""
+    data = _parsed(text)
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise ValueError(
+            f"This is no {FORMAT!r} of version {VERSION}, as orbitwise.export.to_json writes, but "
+            f"{_short(data.get('format'))} of version {_short(data.get('version'))}."
+        )
+    sizes = data.get("image_shape")
+    if not isinstance(sizes, list) or len(sizes) != 3 or not all(type(size) is int for size in sizes):
+        raise ValueError(f"image_shape must be [channels, height, width], not {_short(sizes)}.")
+    if min(sizes) < 1 or max(sizes) > MOST_PIXELS or math.prod(sizes) > MOST_PIXELS:
+        raise ValueError(f"Images have between 1 and {MOST_PIXELS:,} pixels, not {_short(sizes)}.")
+    return _read(data, (sizes[0], sizes[1], sizes[2]))
+
+
+def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
+    if isinstance(orbit, FrozenOrbit):
+        return _written(orbit.source, shape)
+    if isinstance(orbit, ComposedOrbit):
+        return {"kind": "composed", "stages": [_written(stage, shape) for stage in orbit.stages]}  # pyright: ignore
+    if isinstance(orbit, FiniteOrbit):
+        return {"kind": "finite", "elements": list(names_of(orbit, shape))}
+    if not isinstance(orbit, ImageOrbit | DeformationOrbit):
+        raise ValueError(
+            f"{type(orbit).__name__} has no JSON form; ImageOrbit, DeformationOrbit, a FiniteOrbit of flips and "
+            "quarter turns, and compositions of these have one."
+        )
+    intervals = {name: list(_inside(name, pair)) for name, pair in _ranges(orbit.bounds).items()}
+    learned, content = orbit.learned(), {"kind": "image", "intervals": intervals}
+    if orbit.deforms:
+        content |= {name: learned[name][1] for name in ("amplitude", "smoothness")}
+    if isinstance(orbit, DeformationOrbit):
+        clip = orbit.transform.clip
+        content |= {"kind": "tangent", "tangent_width": orbit.transform.tangent_width}
+        content |= {"clip": None if clip is None else list(clip)}
+    content |= {"learnable": _learnable(orbit), "two_sided": _chosen(orbit.bounds, orbit.bounds.shifts)}
+    units = {name: unit for name, unit in UNITS.items() if name in intervals or name in content}
+    return content | {"units": units, "conventions": CONVENTIONS}
+
+
+def _read(data: Mapping[str, Any], shape: tuple[int, int, int]) -> Orbit:
+    kind = data.get("kind")
+    if kind == "composed":
+        stages = data.get("stages")
+        if not isinstance(stages, list) or not 0 < len(stages) <= MOST_STAGES:
+            raise ValueError(f"stages must be a list of 1 to {MOST_STAGES} orbits, not {_short(stages)}.")
+        if not all(isinstance(stage, Mapping) and stage.get("kind") != "composed" for stage in stages):
+            raise ValueError("Every stage must be an orbit that is not composed itself.")
+        return ComposedOrbit(*[_read(stage, shape) for stage in stages])
+    if kind == "finite":
+        return orbit_of(_names(data, "elements"), shape)
+    if kind not in ("image", "tangent"):
+        raise ValueError(f"kind must be 'image', 'tangent', 'finite' or 'composed', not {_short(kind)}.")
+    intervals = data.get("intervals")
+    if not isinstance(intervals, Mapping):
+        raise ValueError(f"intervals must be an object of [low, high] by name, not {_short(intervals)}.")
+    ranges = {name: _interval(name, pair) for name, pair in intervals.items()}
+    amplitude, smoothness = _number(data, "amplitude", 0.0), _number(data, "smoothness", 4.0)
+    learnable, two_sided = _names(data, "learnable"), _names(data, "two_sided")
+    if kind == "image":
+        return ImageOrbit(shape, ranges, amplitude, smoothness, learnable, two_sided)
+    if not set(ranges) <= {"thickness"}:
+        raise ValueError(
+            f"A tangent deformation has the interval thickness only, not {_short(list(ranges))}."
+        )
+    clip = None if data.get("clip") is None else _interval("clip", data.get("clip"))
+    width = _number(data, "tangent_width", 1.0)
+    thickness = ranges.get("thickness", 0.0)
+    return DeformationOrbit(shape, amplitude, smoothness, thickness, width, clip, learnable, two_sided)
+
+
+def _parsed(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(text, str | bytes):
+        if len(text) > MOST_TEXT:
+            raise ValueError(
+                f"An orbit is shorter than {MOST_TEXT:,} characters, but this text has {len(text):,}."
+            )
+        try:
+            text = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"This is no JSON text: {error}.") from error
+    if not isinstance(text, Mapping):
+        raise ValueError(f"An orbit is a JSON object, not {_short(text)}.")
+    return text
+
+
+def _ranges(bounds: Bounds) -> dict[str, Interval]:
+    """All intervals that are not the identity."""
+    return {name: pair for name, pair in affine_ranges(bounds).items() if pair != (0.0, 0.0)}
+
+
+def _inside(name: str, interval: Interval) -> Interval:
+    """The interval no wider than its limit, beyond which learning may go by a hair."""
+    middle, half = (interval[0] + interval[1]) / 2, (interval[1] - interval[0]) / 2
+    most = LIMITS.get(name, math.inf) * (1 - 1e-12)
+    return interval if half <= most else (middle - most, middle + most)
+
+
+def _learnable(orbit: ImageOrbit | DeformationOrbit) -> list[str]:
+    names = [name for name in _chosen(orbit.bounds, orbit.bounds.moves)]
+    if isinstance(orbit, DeformationOrbit):
+        return names + _chosen(orbit.widths, orbit.widths.moves)
+    raw = {"amplitude": orbit.raw_amplitude, "smoothness": orbit.raw_smoothness}
+    return names + [name for name, parameter in raw.items() if parameter.requires_grad]
+
+
+def _chosen(part: Any, mask: Any) -> list[str]:
+    return [name for name, chosen in zip(part.names, mask.tolist(), strict=True) if chosen]
+
+
+def _names(data: Mapping[str, Any], key: str) -> list[str]:
+    names = data.get(key, [])
+    if not isinstance(names, list) or len(names) > 16 or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} must be a list of at most 16 names, not {_short(names)}.")
+    return names
+
+
+def _interval(name: str, pair: object) -> Interval:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise ValueError(f"{_short(name)} must be an interval [low, high], not {_short(pair)}.")
+    return _finite(name, pair[0]), _finite(name, pair[1])
+
+
+def _number(data: Mapping[str, Any], key: str, default: float) -> float:
+    return _finite(key, data.get(key, default))
+
+
+def _finite(name: str, value: object) -> float:
+    # true and false are numbers for Python, and numbers of many digits are none for a computer
+    if type(value) not in (int, float) or not abs(value) < 1e300:  # pyright: ignore
+        raise ValueError(f"{_short(name)} must be made of finite numbers, not {_short(value)}.")
+    return float(value)  # pyright: ignore
+
+
+def _short(value: object) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
+    return text if len(text) <= 80 else text[:77] + "…"

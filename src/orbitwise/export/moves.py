@@ -1,0 +1,152 @@
+"""The ranges of an orbit of images in the units of augmentation libraries, and one draw of them.
+
+A library draws its own parameters, so pixels can be compared only where both draw alike: every parameter is
+taken at the same place between its bounds (`Moves.at`), and every pixel of a displacement at the same rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.export.faithful import image_shape_of
+from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.deformations import DeformationOrbit
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.transforms.images import AFFINE_PARAMETERS
+
+
+@final
+class Draw(NamedTuple):
+    """One affine map and one field of noise, in the units of `Moves`."""
+
+    angle: float
+    scale_x: float
+    scale_y: float
+    shear: float
+    shift_x: float
+    shift_y: float
+    noise: Float[Tensor, "2 h w"] | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Moves:
+    """Degrees counter-clockwise, scale factors, degrees of shear (tan is the move to the right per pixel
+    down), pixels right and down; `amplitude` and `smoothness` of the displacement in pixels, 0 for none.
+    """
+
+    image_shape: tuple[int, int, int]
+    angle: Interval
+    scale_x: Interval
+    scale_y: Interval
+    shear: Interval
+    shift_x: Interval
+    shift_y: Interval
+    amplitude: float = 0.0
+    smoothness: float = 0.0
+
+    @property
+    def affine(self) -> tuple[Interval, ...]:
+        """The six ranges of the affine map."""
+        return (self.angle, self.scale_x, self.scale_y, self.shear, self.shift_x, self.shift_y)
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether any affine map but the identity is drawn."""
+        return self.affine != ((0.0, 0.0), (1.0, 1.0), (1.0, 1.0), *3 * ((0.0, 0.0),))
+
+    @property
+    def mean_shift(self) -> tuple[float, float]:
+        """The middle of the shifts, which is not zero where they are learned two-sided."""
+        return sum(self.shift_x) / 2, sum(self.shift_y) / 2
+
+    def at(self, place: Float[Tensor, " p"], noise: Float[Tensor, "2 h w"] | None = None) -> Draw:
+        """The draw at `place` between the bounds: -1 is the lower one, 1 the upper one."""
+        pairs = zip(self.affine, place.tolist(), strict=True)
+        return Draw(*[(low + high) / 2 + (high - low) / 2 * at for (low, high), at in pairs], noise=noise)
+
+
+def moves_of(orbit: Orbit) -> Moves:
+    """The ranges of an `ImageOrbit` or a `DeformationOrbit`, or a ValueError for other orbits."""
+    if not isinstance(orbit, ImageOrbit | DeformationOrbit):
+        raise ValueError(
+            f"Libraries have no built-in equivalent of {type(orbit).__name__}, only of ImageOrbit, "
+            "DeformationOrbit and a FiniteOrbit of flips and quarter turns: use faithful=True."
+        )
+    shape = image_shape_of(orbit)
+    ranges = affine_ranges(orbit.bounds) if isinstance(orbit, ImageOrbit) else {}
+    angle, scale_x, scale_y, shear, shift_x, shift_y = (ranges.get(n, (0.0, 0.0)) for n in AFFINE_PARAMETERS)
+    amplitude = smoothness = 0.0
+    if orbit.deforms:
+        learned = orbit.learned()
+        amplitude, smoothness = learned["amplitude"][1], learned["smoothness"][1]
+    _, height, width = shape
+    return Moves(
+        shape,
+        (math.degrees(angle[0]), math.degrees(angle[1])),
+        _nearest(math.exp, scale_x),
+        _nearest(math.exp, scale_y),
+        _nearest(lambda slope: math.degrees(math.atan(slope)), shear),
+        (shift_x[0] * width / 2, shift_x[1] * width / 2),
+        (shift_y[0] * height / 2, shift_y[1] * height / 2),
+        amplitude,
+        smoothness,
+    )
+
+
+def affine_ranges(bounds: Bounds) -> dict[str, Interval]:
+    """The present interval of every parameter, those at the identity too."""
+    return dict.fromkeys(bounds.names, (0.0, 0.0)) | bounds.intervals()
+
+
+def place_of(
+    orbit: ImageOrbit | DeformationOrbit, noise: Float[Tensor, " q"]
+) -> tuple[Tensor, Tensor | None]:
+    """Where the noise of an orbit lies between the bounds of its six affine parameters [6], and the noise of
+    its displacement [2 h w] as uniform numbers from -1 to 1, of the same rank at every pixel.
+    """
+    count = len(orbit.bounds.names)
+    fields = noise[count:].reshape(2, *image_shape_of(orbit)[1:]) if orbit.deforms else None
+    if isinstance(orbit, ImageOrbit):
+        return noise[:count], _uniform(fields)
+    if fields is not None:
+        # x + F₁∘t_x - F₂∘t_y reads the image at F₁ to the right and F₂ above
+        fields = fields * torch.tensor([1.0, -1.0]).to(fields)[:, None, None]
+    return noise.new_zeros(len(AFFINE_PARAMETERS)), _uniform(fields)
+
+
+def uniform_strength(amplitude: float, smoothness: float, radius: int) -> float:
+    """The factor that gives uniform noise, smoothed by a Gaussian kernel of sum one, this deviation."""
+    weights = torch.exp(-0.5 * (torch.arange(-radius, radius + 1) / smoothness).square()).double()
+    # uniform noise has the deviation 1/√3, and a smoothing by K⊗K multiplies it by |K|²
+    return amplitude * math.sqrt(3) / float((weights / weights.sum()).square().sum())
+
+
+def _uniform(normal: Tensor | None) -> Tensor | None:
+    return None if normal is None else torch.erf(normal / math.sqrt(2))
+
+
+def _nearest(convert: Callable[[float], float], interval: Interval) -> Interval:
+    """The even draws, between converted bounds, nearest to converted even draws at the same places.
+
+    (first, last) makes E[((1-u) first + u last - convert(α_u))²] least; an end that this would put outside
+    the bounds stays on them.
+    """
+    low, high = interval
+    if low == high:
+        return convert(low), convert(low)
+    u = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    values = torch.tensor([convert(low + (high - low) * float(place)) for place in u], dtype=torch.float64)
+    first, last = torch.linalg.lstsq(torch.stack([1 - u, u], -1), values[:, None]).solution[:, 0].tolist()
+    if first < convert(low):
+        first = convert(low)
+        last = float((u * (values - (1 - u) * first)).sum() / u.square().sum())
+    return first, min(last, convert(high))

@@ -1,0 +1,220 @@
+"""How many inducing variables are enough: they double until the evidence is bracketed (Talk; METHOD 3).
+
+Each stage chooses inducing variables at the present hyperparameters, learns, chooses again and learns on. It
+ends when the bracket is narrow, or doubling gains nothing more; or when a budget ends first, which the
+certificate then says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+
+from orbitwise.inference.sparse import SparseModel
+from orbitwise.inference.training import maximize
+
+Callback = Callable[[int, float], None]
+FIRST = 64
+SETTLED = 5
+SHARE = 0.05
+REASONS = {
+    "gap": "the evidence is bracketed within the tolerance",
+    "gain": "twice the inducing variables gained less than the tolerance",
+    "complete": "all rows that tell anything new are inducing variables",
+    "fixed": "the number of inducing variables was given",
+    "max_inducing": "max_inducing was reached before the tolerance",
+    "time_limit": "time_limit was reached before the tolerance",
+    "interrupted": "it was interrupted",
+}
+
+
+class Stage(NamedTuple):
+    """The bracket reached with a number of inducing variables, after so many seconds and iterations in all."""
+
+    num_inducing: int
+    lower: float
+    upper: float
+    seconds: float
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
+
+    `gap` is upper - lower; `tolerance` what was asked for, in nats a row; `stopped` says why it ended, in the
+    words of `reason`; `history` has one entry a stage.
+    """
+
+    lower: float
+    upper: float
+    num_inducing: int
+    num_rows: int
+    tolerance: float
+    stopped: str
+    history: list[Stage] = field(default_factory=list)
+
+    @property
+    def gap(self) -> float:
+        """upper - lower, in nats."""
+        return self.upper - self.lower
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the bracket is as narrow as was asked for."""
+        return self.gap <= self.tolerance * self.num_rows
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in words."""
+        return REASONS[self.stopped]
+
+    def shifted(self, nats: float) -> Certificate:
+        """The certificate of the targets in other units, whose density differs by a constant."""
+        history = [each._replace(lower=each.lower + nats, upper=each.upper + nats) for each in self.history]
+        return replace(self, lower=self.lower + nats, upper=self.upper + nats, history=history)
+
+    def __str__(self) -> str:
+        met = "met" if self.is_met else "not met"
+        return (
+            f"{self.lower:,.1f} ≤ log p(y) ≤ {self.upper:,.1f} with {self.num_inducing} inducing variables; "
+            f"gap {self.gap / self.num_rows:.2g} nats a row, {self.tolerance:g} asked for ({met}): {self.reason}"
+        )
+
+
+@dataclass
+class Budget:
+    """What may be spent: inducing variables, seconds, and L-BFGS iterations of each stage."""
+
+    max_inducing: int = 2000
+    time_limit: float | None = None
+    max_iterations: int = 100
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return self.time_limit is not None and self.seconds > self.time_limit
+
+
+class Outcome(NamedTuple):
+    """The certificate, the bound after every iteration, and whether the last stage converged."""
+
+    certificate: Certificate
+    history: list[float]
+    converged: bool
+
+
+def learn(
+    model: SparseModel,
+    tolerance: float,
+    budget: Budget,
+    generator: torch.Generator,
+    num_inducing: int | None = None,
+    selection: str = "greedy",
+    callback: Callback | None = None,
+) -> Outcome:
+    """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough."""
+    stages: list[Stage] = []
+    history: list[float] = []
+    limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
+    count = min(FIRST, limit) if num_inducing is None else limit
+    stopped, converged = "", False
+    while not stopped:
+        stage_tolerance = tolerance if num_inducing is None else 0.0
+        converged, is_complete, interrupted = _stage(
+            model, count, stage_tolerance, budget, generator, selection, history, callback
+        )
+        bracket = model.bracket()
+        stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
+        nats = tolerance * model.num_rows
+        if interrupted:
+            stopped = "interrupted"
+        elif num_inducing is not None:
+            stopped = "fixed"
+        elif len(stages) > 1 and bracket.lower - stages[-2].lower <= nats:
+            # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
+            stopped = "gap" if bracket.upper - bracket.lower <= nats else "gain"
+        elif count >= _most(model) or is_complete:
+            stopped = "complete"
+        elif budget.is_over:
+            stopped = "time_limit"
+        elif count >= limit:
+            stopped = "max_inducing"
+        count = min(2 * count, limit)
+    last = stages[-1]
+    certificate = Certificate(
+        last.lower, last.upper, last.num_inducing, model.num_rows, tolerance, stopped, stages
+    )
+    return Outcome(certificate, history, converged)
+
+
+def _stage(
+    model: SparseModel,
+    count: int,
+    tolerance: float,
+    budget: Budget,
+    generator: torch.Generator,
+    selection: str,
+    history: list[float],
+    callback: Callback | None,
+) -> tuple[bool, bool, bool]:
+    """Choose, learn, choose again, learn on; returns whether it converged, was complete, was interrupted."""
+    is_complete = converged = False
+    worth = SHARE * max(tolerance, 1e-6) * model.num_rows
+
+    def settled(values: list[float]) -> bool:
+        history.append(values[-1])
+        if callback is not None:
+            callback(len(history), values[-1])
+        few = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
+        return few or budget.is_over
+
+    for turn in range(2):
+        is_complete = _place(model, count, selection, generator, keep=turn > 0)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # The first turn only finds out where the second choice should be made.
+        share = budget.max_iterations // 3 if turn == 0 else budget.max_iterations - budget.max_iterations // 3
+        training = maximize(model, parameters, share, stop=settled)
+        converged = training.converged
+        if training.message == "interrupted":
+            return False, is_complete, True
+        if budget.is_over or model.learns_inducing and turn == 0 and not _moved(training.history, worth):
+            break
+    return converged, is_complete, False
+
+
+def _place(
+    model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool
+) -> bool:
+    """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
+    chosen = model.choose(count, selection, generator)
+    if not keep:
+        model.place_inducing(chosen.inducing)  # pyright: ignore
+        return chosen.is_complete
+    held = model.held_inducing()
+    with torch.no_grad():
+        before = model.bound()
+        model.place_inducing(chosen.inducing)  # pyright: ignore
+        if not bool(model.bound() > before):
+            model.place_inducing(held)
+    return chosen.is_complete
+
+
+def _moved(values: list[float], worth: float) -> bool:
+    return len(values) > 1 and values[-1] - values[0] > worth
+
+
+def _most(model: SparseModel) -> int:
+    """The largest number of inducing variables that makes sense: one a row (values of f), or a point of g."""
+    atoms = model.observations.take(slice(0, 1)).atoms()
+    return model.num_rows * (1 if model.domain == "f" else atoms.points.shape[-2])

@@ -1,0 +1,217 @@
+"""A sparse Gaussian process with Gaussian noise: what is learned, its bound, its bracket and its posterior."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.inference import iterative
+from orbitwise.inference.bounds import BoundName, best_q, lower_bound, upper_bound
+from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
+from orbitwise.inference.inducing import (
+    cluster_centres,
+    first_of_equals,
+    greedy_choice,
+    random_orbit_points,
+)
+from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.projection import Inducing
+from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.training import log_prior
+from orbitwise.inference.variational import SparsePosterior
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.process.process import Process
+
+Selection = Literal["greedy", "kmeans", "random"]
+Domain = Literal["f", "g"]
+ITERATIVE_ROWS = 20_000
+"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets do without."""
+SEPARATION = 1e-8
+CANDIDATE_NUMBERS = 2**27
+SOLVED = 1e-2
+"""Nats of the quadratic form that conjugate gradients may leave unsolved, in all."""
+
+
+class Bracket(NamedTuple):
+    """lower ≤ log p(y) ≤ upper."""
+
+    lower: float
+    upper: float
+
+
+class Selected(NamedTuple):
+    """Inducing variables, and whether candidates ran out before the number asked for was reached."""
+
+    inducing: Inducing
+    is_complete: bool
+
+
+@final
+class SparseModel(nn.Module):
+    """y = L g + noise through inducing variables u, which are values of g or of f = L g at chosen inputs.
+
+    With `learns_inducing` the points move with the hyperparameters; values of f stay where the data are.
+    """
+
+    spread: Tensor
+    centre: Tensor
+
+    def __init__(
+        self,
+        process: Process,
+        observations: Observations,
+        likelihood: Gaussian,
+        bound: BoundName = "tight",
+        domain: Domain = "g",
+        learns_inducing: bool = False,
+    ) -> None:
+        super().__init__()
+        if bound not in ("tight", "titsias", "cg"):
+            raise ValueError(f"bound must be 'tight', 'titsias' or 'cg', not {bound!r}.")
+        self.process = process
+        self.functional = observations.functional
+        self.likelihood = likelihood
+        self.observations = observations
+        self.bound_name: str = bound
+        self.domain: str = "g" if observations.functional.is_identity else domain
+        self.learns_inducing = learns_inducing and self.domain == "g"
+        self.chosen: Tensor | None = None
+        self.vectors: Tensor | None = None
+        with torch.no_grad():
+            points = observations.take(slice(0, 2048)).atoms().points.flatten(0, -2)
+            spread = points.std(0, correction=0)
+        self.register_buffer("centre", points.mean(0))
+        self.register_buffer("spread", torch.where(spread > 0, spread, torch.ones_like(spread)))
+        self.raw_inducing = nn.Parameter(points[:0], requires_grad=False)
+
+    @property
+    def noise(self) -> Float[Tensor, ""]:
+        """σ², of a row of weight 1."""
+        return self.likelihood.noise[0]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.observations.x)
+
+    @property
+    def inducing(self) -> Inducing:
+        """The inducing variables: points of g, or rows of f lowered afresh (a learned orbit moves them)."""
+        if self.domain == "f":
+            return self.functional.atoms(self.observations.x[self.chosen])  # pyright: ignore
+        return self.centre + self.spread * self.raw_inducing
+
+    @property
+    def num_inducing(self) -> int:
+        """How many inducing variables there are."""
+        return len(self.raw_inducing) if self.chosen is None else len(self.chosen)
+
+    def place_inducing(self, inducing: Tensor) -> None:
+        """Take these points of g, or, for values of f, these numbers of rows."""
+        if self.domain == "f":
+            self.chosen = inducing
+        else:
+            raw = ((inducing - self.centre) / self.spread).detach()
+            self.raw_inducing = nn.Parameter(raw, requires_grad=self.learns_inducing)
+
+    def held_inducing(self) -> Tensor:
+        """What `place_inducing` takes to come back here."""
+        return self.chosen if self.chosen is not None else self.inducing.detach()  # pyright: ignore
+
+    def bound(self) -> Float[Tensor, ""]:
+        """The lower bound that is trained, at the present hyperparameters."""
+        inducing = self.inducing
+        lower = stable_factor(self.process, inducing)
+        tight = self.bound_name != "titsias"
+        if self.bound_name != "cg":
+            totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight)
+            return lower_bound(totals, self.noise, tight)
+        self.solve_again(inducing, lower)
+        at = quadratic_bracket(
+            self.process, self.observations, inducing, lower, self.noise, self.vectors  # pyright: ignore
+        )
+        return lower_bound(at.totals, self.noise, quadratic=at.upper)
+
+    def forward(self) -> Float[Tensor, ""]:
+        """The bound plus hyperpriors: what training maximises."""
+        return self.bound() + log_prior(self.process)
+
+    @torch.no_grad()
+    def solve_again(self, inducing: Inducing, lower: Tensor, max_iterations: int = 100) -> None:
+        """Better vectors for the present hyperparameters, from where the last ones ended."""
+        preconditioner = Preconditioner.of(self.process, self.observations, inducing, lower, self.noise)
+        solution = iterative.solve_rows(
+            self.process, self.observations, self.noise, preconditioner, SOLVED, max_iterations, self.vectors
+        )
+        self.vectors = solution.vectors
+
+    @torch.no_grad()
+    def bracket(self, refine: bool | None = None) -> Bracket:
+        """The tight bound and the upper bound; `refine` solves the quadratic form by conjugate gradients.
+
+        By default it does so up to `ITERATIVE_ROWS` rows, where a solution costs little.
+        """
+        inducing = self.inducing
+        lower = stable_factor(self.process, inducing)
+        totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
+        below, above = lower_bound(totals, self.noise), upper_bound(totals, self.noise)
+        if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
+            self.solve_again(inducing, lower)
+            at = quadratic_bracket(
+                self.process, self.observations, inducing, lower, self.noise, self.vectors  # pyright: ignore
+            )
+            below = torch.maximum(below, lower_bound(at.totals, self.noise, quadratic=at.upper))
+            above = torch.minimum(above, upper_bound(at.totals, self.noise, quadratic=at.lower))
+        return Bracket(float(below), float(above))
+
+    @torch.no_grad()
+    def posterior(self) -> Posterior:
+        """g given y at the present hyperparameters; with the "cg" bound its mean is exact."""
+        inducing = self.inducing
+        if self.bound_name == "cg":
+            return iterative.condition(
+                self.process, self.observations, self.noise, inducing, "sparse", SOLVED, start=self.vectors
+            )
+        lower = stable_factor(self.process, inducing)
+        totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight=False)
+        return SparsePosterior(self.process, inducing, best_q(totals, self.noise), lower)
+
+    @torch.no_grad()
+    def choose(
+        self, count: int, selection: str, generator: torch.Generator, tolerance: float = 0.0
+    ) -> Selected:
+        """New inducing variables at the present hyperparameters, to be placed by `place_inducing`.
+
+        Greedy choice stops where the residual variance is worth no more than `tolerance` nats a row.
+        """
+        rows = self.observations
+        most = max(count, CANDIDATE_NUMBERS // count)
+        if self.domain == "f" or rows.functional.is_identity:
+            index = first_of_equals(rows.x)
+            if len(index) > most:
+                order = torch.randperm(len(index), generator=generator, device=generator.device)
+                index = index[order[:most].to(index.device).sort().values]
+            candidates: Any = rows.x[index]
+            if self.domain == "f":
+                candidates = rows.take(index).atoms()
+        else:
+            index = None
+            candidates = random_orbit_points(rows.functional, rows.x, min(most, 8 * count), generator)
+        total = len(candidates) if isinstance(candidates, Tensor) else candidates.num_rows
+        if selection == "kmeans" and isinstance(candidates, Tensor):
+            return Selected(cluster_centres(candidates, count, generator), total <= count)
+        if selection == "random" or selection == "kmeans":
+            pick = torch.randperm(total, generator=generator, device=generator.device)[:count]
+            pick = pick.to(rows.x.device)
+        elif selection == "greedy":
+            # ½ Σ r/σ² nats a row, for a share of the rows
+            enough = 2 * tolerance * total * self.noise.item()
+            pick = greedy_choice(self.process, candidates, count, SEPARATION, enough).index
+        else:
+            raise ValueError(f"selection must be 'greedy', 'kmeans' or 'random', not {selection!r}.")
+        place = index[pick] if self.domain == "f" and index is not None else candidates[pick]  # pyright: ignore
+        return Selected(place, len(pick) < count or total <= count)
+

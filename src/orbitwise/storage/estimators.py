@@ -1,0 +1,210 @@
+"""Which estimators are stored, what each remembers of its fit, and how one is taken apart and made again.
+
+A new estimator is one entry of `ESTIMATORS`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.objectives import Problem
+from orbitwise.estimators.regression_model import RegressionModel
+from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.posterior import Posterior
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.storage.container import StorageError, brief
+from orbitwise.storage.kernels import KERNELS
+from orbitwise.storage.orbits import ORBITS
+from orbitwise.storage.posteriors import POSTERIORS
+from orbitwise.storage.reader import Reader
+from orbitwise.storage.recipes import Field
+from orbitwise.storage.writer import Writer
+
+TABLE = {**KERNELS, **ORBITS, **POSTERIORS}
+ERROR_SECONDS = 20.0
+"""Error bars of learned ranges need the training data: `save` computes them where it takes no longer."""
+
+
+@final
+@dataclass(frozen=True)
+class Estimator:
+    """A class of estimators, the fitted attributes it must have, and those it may have."""
+
+    kind: type
+    fitted: Mapping[str, Field]
+    optional: Mapping[str, Field]
+
+
+@final
+class NoObjective:
+    """Stands for the objective of a fit, which needs the training data."""
+
+    def __call__(self) -> Tensor:
+        raise ValueError(
+            "The error bars of this orbit need the training data, and were not computed before the model was "
+            "saved: ask the fitted model for orbit_errors_, then save it."
+        )
+
+
+NUMBER = Field((int, float))
+NOISE = Field((int, float, np.ndarray))
+FITTED = {
+    "_background": NUMBER,
+    "_image_shape": Field((tuple, list, NoneType), each=int),
+    "converged_": Field(bool),
+    "evidence_kind_": Field(str),
+    "functional_": Field(Functional),
+    "history_": Field(list, each=(int, float)),
+    "inference_": Field(str),
+    "kernel_": Field(Kernel),
+    "log_evidence_": NUMBER,
+    "log_evidence_error_": NUMBER,
+    "n_features_in_": Field(int),
+    "orbit_": Field((Orbit, NoneType)),
+    "posterior_": Field(Posterior),
+}
+OPTIONAL = {"_orbit_errors": Field(dict), "feature_names_in_": Field(np.ndarray)}
+LEFT_OUT = {"_objective", "_learned_parameters"}
+
+ESTIMATORS = {
+    "InvariantGPClassifier": Estimator(
+        InvariantGPClassifier,
+        {**FITTED, "_problem_": Field(Problem), "_scale": NUMBER, "classes_": Field(np.ndarray)},
+        {**OPTIONAL, "noise_": NUMBER, "leave_one_out_log_loss_": NUMBER},
+    ),
+    "InvariantGPRegressor": Estimator(
+        InvariantGPRegressor,
+        {
+            **FITTED,
+            "_functional": Field(Functional),
+            "_is_vector": Field(bool),
+            "_model": Field(RegressionModel),
+            "_scale": Field(Tensor),
+            "_shift": Field(Tensor),
+            "noise_": NOISE,
+            "observation_noise_": Field(list, each=(int, float, np.ndarray)),
+        },
+        {**OPTIONAL, "evidence_terms_": Field(dict), "jitter_": NUMBER},
+    ),
+}
+
+
+def take_apart(model: Any) -> tuple[dict[str, Any], Writer]:
+    """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
+    name = type(model).__name__
+    known = ESTIMATORS.get(name)
+    if known is None or type(model) is not known.kind:
+        raise StorageError(f"A {name} cannot be stored; {', '.join(ESTIMATORS)} can.")
+    if missing := [each for each in known.fitted if not hasattr(model, each)]:
+        raise StorageError(f"This {name} is not fitted, it has no {missing[0]}: call fit before save.")
+    parameters = model.get_params(deep=False)
+    fields = {**known.fitted, **known.optional}
+    notes = _find_errors(model)
+    for each in ("callback", "random_state"):
+        if callable(parameters.get(each)) or isinstance(parameters.get(each), np.random.RandomState):
+            parameters[each] = None
+            notes.append(f"{each} was left out: it is not plain data")
+    others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
+    notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
+    writer = Writer(TABLE)
+    fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
+    structure = {
+        "estimator": name,
+        "parameters": {each: writer.value(value, f"model.{each}") for each, value in parameters.items()},
+        "fitted": {each: writer.value(value, f"model.{each}") for each, value in fitted.items()},
+        "summary": writer.value(_summary(model), "summary"),
+        "notes": notes,
+    }
+    return {**structure, "objects": writer.objects}, writer
+
+
+def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: str | None = None) -> Any:
+    """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU."""
+    known = ESTIMATORS.get(structure["estimator"]) if isinstance(structure.get("estimator"), str) else None
+    parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
+    if known is None:
+        raise StorageError(f"The file holds an unknown estimator, {brief(structure.get('estimator'))}.")
+    if not isinstance(parameters, dict) or set(parameters) != set(known.kind._get_param_names()):
+        raise StorageError(f"The file has other parameters than those of {known.kind.__name__}.")
+    fields = {**known.fitted, **known.optional}
+    if not isinstance(fitted, dict) or not set(known.fitted) <= set(fitted) <= set(fields):
+        raise StorageError(f"The file has other attributes than those of {known.kind.__name__}.")
+    place = _place(parameters.get("device", "cpu") if device is None else device)
+    reader = Reader(TABLE, structure.get("objects"), arrays, place)
+    plain = (NoneType, bool, int, float, str, tuple, list, Kernel, Orbit, Functional)
+    given = reader.arguments(parameters, {each: Field(plain) for each in parameters}, known.kind.__name__)
+    if "device" in given:
+        given["device"] = str(place)
+    model = known.kind(**given)
+    values = reader.arguments(fitted, {each: fields[each] for each in fitted}, known.kind.__name__)
+    for each, value in values.items():
+        setattr(model, each, value)
+    model._objective, model._learned_parameters = NoObjective(), []
+    return model
+
+
+def _place(name: Any) -> torch.device:
+    if not isinstance(name, str) or not re.fullmatch(r"(cpu|mps|cuda)(:\d{1,3})?", name):
+        raise StorageError(f"device must be 'cpu', 'mps' or 'cuda', with a number or not, not {brief(name)}.")
+    place = torch.device(name)
+    if place.type == "cuda":
+        is_here = torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
+    else:
+        is_here = place.type == "cpu" or torch.backends.mps.is_available()
+    return place if is_here else torch.device("cpu")
+
+
+def _find_errors(model: Any) -> list[str]:
+    """Have the model find the error bars of its learned ranges, or say why it did not."""
+    if model.orbit_ is None or hasattr(model, "_orbit_errors"):
+        return []
+    if isinstance(model._objective, NoObjective):
+        return ["orbit_errors_ was not there"]
+    start = time.perf_counter()
+    try:
+        with torch.no_grad():
+            model._objective()
+        # A gradient for every parameter, each about three times as long as the objective.
+        count = sum(parameter.numel() for parameter in model._learned_parameters)
+        if 3 * (count + 1) * (time.perf_counter() - start) > ERROR_SECONDS:
+            return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
+        _ = model.orbit_errors_
+    except (ValueError, RuntimeError) as error:
+        return [f"orbit_errors_ was left out: {brief(error)}"]
+    return []
+
+
+def _summary(model: Any) -> dict[str, Any]:
+    """What people want to know of a model before they load it."""
+    orbit = model.orbit_
+    summary = {
+        "n_features": model.n_features_in_,
+        "image_shape": model._image_shape,
+        "inference": model.inference_,
+        "converged": model.converged_,
+        "log_evidence": model.log_evidence_,
+        "log_evidence_error": model.log_evidence_error_,
+        "evidence_kind": model.evidence_kind_,
+        "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
+        "kernel": type(model.kernel_).__name__,
+        "functional": type(model.functional_).__name__,
+        "orbit": None if orbit is None else type(orbit).__name__,
+        "learned": {} if orbit is None else orbit.learned(),
+        "learned_text": "" if orbit is None else orbit.describe(),
+        "learned_errors": getattr(model, "_orbit_errors", {}),
+    }
+    if hasattr(model, "classes_"):
+        summary["classes"] = [str(each) for each in model.classes_[:100]]
+    return summary

@@ -1,0 +1,115 @@
+"""Save a fitted estimator to one file, load it, or look at what a file holds."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orbitwise.storage.atomic import write_atomically
+from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, read, unpack
+from orbitwise.storage.estimators import put_together, take_apart
+from orbitwise.storage.reader import Reader
+
+
+def save(model: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator to `path`, in full or not at all; `.orbitwise` is the usual ending.
+
+    The file needs no training data beside it and holds no code: what is code (a `callback`) is left out, and
+    a model that cannot do without (a `FeatureMap`, an orbit or kernel of your own) is refused with a
+    StorageError. An exact posterior includes the inputs of its training rows. Every model is read back before
+    it is written.
+    """
+    structure, writer = take_apart(model)
+    data = pack({**structure, "versions": _versions()}, writer.arrays)
+    _check_equal(model, put_together(*unpack(data)))
+    write_atomically(path, data)
+
+
+def load(path: str | os.PathLike[str], device: str | None = None) -> Any:
+    """The estimator that was saved to `path`; its predictions are equal bit for bit.
+
+    It computes on `device`, by default where it was fitted if there is such a device here, else on the CPU.
+    A file that is damaged, of a newer format, or not a saved model raises a StorageError; nothing in a file
+    is ever executed. `fit` with `warm_start=True` goes on from a loaded model.
+    """
+    structure, arrays = _unpacked(path)
+    try:
+        return put_together(structure, arrays, device)
+    except StorageError as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from error
+    except Exception as error:
+        raise StorageError(f"{os.fspath(path)}: The file is damaged or hostile ({brief(error)}).") from error
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes."""
+    structure, arrays = _unpacked(path)
+    try:
+        summary = Reader({}).value(structure["summary"])
+        about = {
+            "estimator": structure["estimator"],
+            "format_version": FORMAT_VERSION,
+            "versions": structure["versions"],
+            "num_bytes": sum(array.nbytes for array in arrays.values()),
+            **summary,
+            "notes": structure["notes"],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"{os.fspath(path)}: The file is damaged or hostile: it has no summary."
+        ) from error
+    return _printable(about)
+
+
+def _unpacked(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    data = read(path)
+    try:
+        return unpack(data)
+    except StorageError as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from error
+
+
+def _versions() -> dict[str, str]:
+    # At import, the package that holds the version is not complete yet.
+    from orbitwise import __version__
+
+    return {
+        "orbitwise": __version__,
+        "torch": str(torch.__version__),
+        "gpytorch": gpytorch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _check_equal(model: Any, copy: Any) -> None:
+    """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
+    for one, other in (
+        (model.functional_, copy.functional_),
+        (model.posterior_.process, copy.posterior_.process),
+    ):
+        left, right = one.state_dict(), other.state_dict()
+        if list(left) != list(right) or any(_bits(left[name]) != _bits(right[name]) for name in left):
+            raise StorageError(f"A part of {type(one).__name__} would be lost; this model cannot be stored.")
+
+
+def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
+
+
+def _printable(value: Any) -> Any:
+    """The same with text that a terminal can print, whatever a file says."""
+    if isinstance(value, str):
+        return "".join(each if each.isprintable() else "?" for each in value)
+    if isinstance(value, Mapping):
+        return {_printable(str(key)): _printable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_printable(each) for each in value)
+    return value

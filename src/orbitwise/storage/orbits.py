@@ -1,0 +1,178 @@
+"""Recipes of transforms and orbits.
+
+A learnable orbit is made with ranges that start anywhere, and then takes the ranges it had: all of them are
+tensors of its bounds and widths.
+"""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any
+
+from torch import Tensor
+
+from orbitwise.orbits.clouds import PointCloudOrbit
+from orbitwise.orbits.composed import ComposedOrbit
+from orbitwise.orbits.crops import CropOrbit
+from orbitwise.orbits.deformations import DeformationOrbit
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.jitters import JitterOrbit
+from orbitwise.orbits.modules import ModuleOrbit
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.patches import PatchOrbit
+from orbitwise.orbits.sampled import SampledOrbit
+from orbitwise.orbits.signals import SignalOrbit
+from orbitwise.orbits.weighted import WeightedOrbit
+from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.transforms.deformations import TangentDeformation
+from orbitwise.transforms.images import AffineWarp
+from orbitwise.transforms.intensities import Intensity
+from orbitwise.transforms.permutations import SignedPermutations
+from orbitwise.transforms.signals import TimeShift, TimeWarp
+from orbitwise.transforms.transform import Transform
+from orbitwise.transforms.vectors import LinearMaps, Rotation, Scaling, Translation
+
+START = 0.01
+SHAPE = Field(tuple, each=int, is_size=True)
+SIZE = Field(int, is_size=True)
+DRAWS = {"num_samples": Field(int), "num_groups": Field(int), "draws": Field(str)}
+SIGNAL = {"signal_shape": SHAPE, "boundary": Field(str)}
+RANGES = ("bounds", "widths")
+MODULE_ORBIT = (
+    "ModuleOrbit moves inputs by a module of your own, which is code and cannot be stored; use one of "
+    "Orbitwise's own orbits, or pickle the model, for yourself alone."
+)
+
+
+def _start(flag: str) -> Field:
+    """A range that is on or off, as a flag of the orbit says."""
+    return Field((int, float), lambda orbit: START if getattr(orbit, flag) else 0.0)
+
+
+def _of(part: str, name: str, field: Field) -> Field:
+    """A field that a part of the object knows."""
+    return Field(field.kinds, lambda value: getattr(getattr(value, part), name), field.each, field.is_size)
+
+
+def _image_orbit(**arguments: Any) -> ImageOrbit:
+    return ImageOrbit(affine={}, **arguments)
+
+
+def _sampled_orbit(**arguments: Any) -> SampledOrbit:
+    return SampledOrbit(lower=0.0, upper=0.0, learnable=False, **arguments)
+
+
+def _composed_orbit(stages: list[Orbit], **arguments: Any) -> ComposedOrbit:
+    if any(isinstance(stage, ComposedOrbit) for stage in stages):
+        raise ValueError("a composed orbit among the stages of another")
+    return ComposedOrbit(*stages, **arguments)
+
+
+def _check_frozen(orbit: FrozenOrbit) -> None:
+    if orbit.nodes.shape[1] != orbit.source.num_noise:
+        raise ValueError("nodes of another width than the orbit's noise")
+
+
+ORBITS = table_of(
+    Recipe(AffineWarp, {"image_shape": SHAPE}),
+    Recipe(Intensity),
+    Recipe(LinearMaps, {"matrices": Field(Tensor), "is_group": Field(bool)}),
+    Recipe(Rotation, {"num_dimensions": SIZE}),
+    Recipe(Scaling, {"num_dimensions": Field((int, NoneType), is_size=True)}),
+    Recipe(SignedPermutations, {"index": Field(Tensor), "sign": Field(Tensor), "is_group": Field(bool)}),
+    Recipe(
+        TangentDeformation,
+        {"image_shape": SHAPE, "tangent_width": Field(float), "clip": Field((tuple, list, NoneType))},
+    ),
+    Recipe(TimeShift, SIGNAL),
+    Recipe(TimeWarp, SIGNAL),
+    Recipe(Translation, {"num_dimensions": SIZE}),
+    Recipe(
+        ComposedOrbit,
+        {"stages": Field(list, lambda orbit: list(orbit.stages), each=Orbit), **DRAWS},
+        _composed_orbit,
+    ),
+    Recipe(
+        CropOrbit,
+        {"image_shape": _of("warp", "image_shape", SHAPE), "log_zoom": _start("zooms"), **DRAWS},
+        inner=RANGES,
+    ),
+    Recipe(
+        DeformationOrbit,
+        {
+            "image_shape": _of("transform", "image_shape", SHAPE),
+            "amplitude": _start("deforms"),
+            "tangent_width": _of("transform", "tangent_width", Field(float)),
+            "clip": _of("transform", "clip", Field((tuple, list, NoneType))),
+            **DRAWS,
+        },
+        inner=RANGES,
+    ),
+    Recipe(
+        FiniteOrbit,
+        {
+            "transform": Field(Transform),
+            "elements": Field((Tensor, NoneType)),
+            "weights": Field((Tensor, NoneType)),
+            "num_samples": Field((int, NoneType)),
+            "num_groups": Field(int),
+        },
+    ),
+    Recipe(
+        FrozenOrbit,
+        {"source": Field(DrawnOrbit), "nodes": Field(Tensor), "weights": Field(Tensor)},
+        check=_check_frozen,
+    ),
+    Recipe(
+        ImageOrbit,
+        {"image_shape": SHAPE, "amplitude": _start("deforms"), **DRAWS},
+        _image_orbit,
+        inner=("bounds",),
+        attributes={"has_affine": Field(bool)},
+    ),
+    Recipe(
+        JitterOrbit,
+        {
+            "num_features": SIZE,
+            "separate": Field(bool, lambda orbit: orbit.widths.names != ("jitter",)),
+            **DRAWS,
+        },
+        inner=("widths",),
+    ),
+    Recipe(ModuleOrbit, never=MODULE_ORBIT),
+    Recipe(
+        PatchOrbit,
+        {"image_shape": SHAPE, "patch_shape": Field(tuple, each=int), "stride": Field(int)},
+    ),
+    Recipe(
+        PointCloudOrbit,
+        {
+            "num_points": SIZE,
+            "num_dimensions": SIZE,
+            "angle": _start("turns"),
+            "jitter": _start("jitters"),
+            **DRAWS,
+        },
+        inner=RANGES,
+    ),
+    Recipe(
+        SampledOrbit,
+        {"transform": Field(Transform), "density": Field(str), **DRAWS},
+        _sampled_orbit,
+        inner=("bounds",),
+    ),
+    Recipe(
+        SignalOrbit,
+        {
+            **SIGNAL,
+            "shift": _start("has_delay"),
+            "warp": _start("warps"),
+            "jitter": _start("jitters"),
+            **DRAWS,
+        },
+        inner=RANGES,
+    ),
+    Recipe(WeightedOrbit, {"orbit": Field(Orbit), "weighting": Field(str)}),
+)

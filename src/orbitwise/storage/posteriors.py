@@ -1,0 +1,260 @@
+"""Recipes of functionals, rows, processes, likelihoods and posteriors, and of what `fit` may go on from.
+
+Inputs of merged training rows are part of an exact posterior; those of a sparse one are not stored.
+"""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean
+from torch import Tensor
+
+from orbitwise.estimators.objectives import Problem
+from orbitwise.estimators.regression_model import RegressionModel
+from orbitwise.estimators.replicates import Replicates
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.averages import OrbitAverage, OrbitSum
+from orbitwise.functionals.derivatives import (
+    DirectionalDerivative,
+    FiniteDifference,
+    Gradient,
+    TransformationDerivative,
+)
+from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.points import Difference, Evaluation, FeatureMap
+from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.variational import SparsePosterior
+from orbitwise.inference.whitened import Whitened, WhitenedFactor
+from orbitwise.likelihoods.bernoulli import Bernoulli
+from orbitwise.likelihoods.dirichlet import Dirichlet
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.orbits.orbit import Orbit, Symmetry
+from orbitwise.process.process import Process, as_blocks
+from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.transforms.transform import Transform
+
+TENSOR = Field(Tensor)
+MAYBE_TENSOR = Field((Tensor, NoneType))
+SYMMETRY = Field((Symmetry, NoneType))
+FEATURE_MAP = (
+    "FeatureMap evaluates a function of your own, which is code and cannot be stored; fit on the features "
+    "themselves, computed beforehand, or pickle the model, for yourself alone."
+)
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def _check_atoms(rows: Atoms) -> None:
+    shape = rows.points.shape
+    _require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
+    _require(rows.weights.shape == shape[:2], "weights of another shape")
+    _require(rows.tangents is None or rows.tangents.shape == shape, "tangents of another shape")
+    _require(rows.order.shape == rows.draw.shape == shape[1:2], "orders of another shape")
+    _check_symmetry(rows.symmetry, shape[1])
+
+
+def _check_gradients(rows: Gradients) -> None:
+    shape = rows.points.shape
+    _require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
+    _require(rows.weights.shape == shape[:2] and rows.directions.dim() == 4, "weights of another shape")
+    same = (*rows.directions.shape[:2], rows.directions.shape[-1])
+    _require(same == shape and rows.num_directions > 0, "directions of another shape")
+    _check_symmetry(rows.symmetry, shape[1])
+
+
+def _check_symmetry(symmetry: Symmetry | None, atoms: int) -> None:
+    _require(
+        symmetry is None or (symmetry.size > 0 and atoms % symmetry.size == 0), "a symmetry of other rows"
+    )
+
+
+def _check_exact(posterior: ExactPosterior) -> None:
+    blocks = as_blocks(posterior.rows)
+    count = sum(block.num_rows for block in blocks)
+    _require(len({block.points.shape[-1] for block in blocks}) == 1, "rows of different widths")
+    _require(posterior.targets.dim() == 2 and len(posterior.targets) == count, "targets of other rows")
+    _require(posterior.weights.shape == posterior.targets.shape, "weights of other rows")
+    _require(posterior.lower.shape == (count, count), "a factor of other rows")
+
+
+def _check_sparse(posterior: SparsePosterior) -> None:
+    inducing, size = posterior.inducing, posterior.lower.shape[-1]
+    count = inducing.num_rows if isinstance(inducing, Atoms) else len(inducing)
+    _require(isinstance(inducing, Atoms) or inducing.dim() == 2, "inducing points that are not [u, d]")
+    _require(posterior.lower.shape == (count, count), "a factor of other inducing points")
+    _require(len(posterior.q.mean) == size, "a q of other inducing points")
+
+
+def _check_whitened(q: Whitened) -> None:
+    outputs = () if q.is_shared else (q.shift.shape[1],)
+    _require(q.precision.shape == (*outputs, len(q.shift), len(q.shift)), "a precision of another shape")
+    _require(q.lower.shape == q.precision.shape and q.mean.shape == q.shift.shape, "a mean of another shape")
+
+
+def _whitened_factor(mean: Tensor, raw: Tensor) -> WhitenedFactor:
+    size, outputs = mean.shape
+    _require(raw.shape in ((size, size), (outputs, size, size)), "a factor of another shape")
+    return WhitenedFactor(size, outputs, raw.dim() == 2)
+
+
+def _gaussian(num_outputs: int) -> Gaussian:
+    return Gaussian(num_outputs=num_outputs)
+
+
+def _regression_model(
+    functional: Functional,
+    process: Process,
+    scale: Tensor,
+    shift: Tensor,
+    fixed_noise: Tensor | None,
+    raw_noise: Tensor,
+    width: int,
+) -> RegressionModel:
+    """A model of no rows: it knows its noise, and a later `fit` goes on from it."""
+    _require(scale.dim() == 1 and shift.shape == scale.shape, "a scale of another shape")
+    _require(fixed_noise is None or fixed_noise.shape in (scale.shape, (1,)), "noise of another shape")
+    _require(raw_noise.dim() == 0, "noise of another shape")
+    none = torch.zeros(0, len(scale), dtype=torch.float64).numpy()
+    x, weight = (
+        torch.zeros(0, width, dtype=torch.float64).numpy(),
+        torch.zeros(0, dtype=torch.float64).numpy(),
+    )
+    replicates = Replicates(x, none, weight, none)
+    noise = None if fixed_noise is None else 1.0
+    model = RegressionModel(replicates, functional, process, noise, scale, shift, [])
+    model.fixed_noise = fixed_noise
+    model.raw_noise[0].data = raw_noise
+    return model
+
+
+def _problem(
+    process: Process, functional: Functional, likelihood: Likelihood, width: int, outputs: int
+) -> Problem:
+    """A problem of no rows, from which a later `fit` goes on."""
+    x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, outputs))
+    return Problem(process, functional, likelihood, x, targets, torch.Generator())
+
+
+def _process(mean_module: Mean, kernel: Kernel, one_sided: Any) -> Process:
+    return Process(mean_module, kernel, one_sided)
+
+
+POSTERIORS = table_of(
+    Recipe(Evaluation),
+    Recipe(Difference),
+    Recipe(FeatureMap, never=FEATURE_MAP),
+    Recipe(OrbitAverage, {"orbit": Field(Orbit)}),
+    Recipe(OrbitSum, {"orbit": Field(Orbit, lambda functional: functional.average.orbit)}),
+    Recipe(
+        Combination,
+        {
+            "parts": Field(list, lambda functional: list(functional.parts), each=Functional),
+            "factors": Field(list, each=(int, float)),
+        },
+        check=lambda sum_: _require(len(sum_.parts) == len(sum_.factors) > 0, "other factors than parts"),
+    ),
+    Recipe(Composition, {"outer": Field(Functional), "inner": Field(Functional)}),
+    Recipe(DirectionalDerivative, {"direction": TENSOR}),
+    Recipe(FiniteDifference, {"direction": TENSOR, "step": Field((int, float)), "order": Field(int)}),
+    Recipe(Gradient, {"coordinates": Field((list, NoneType), each=int)}),
+    Recipe(TransformationDerivative, {"transform": Field(Transform), "parameter": Field((int, NoneType))}),
+    Recipe(Symmetry, {"token": Field(Orbit), "size": Field(int), "isometric": Field(bool)}),
+    Recipe(
+        Atoms,
+        {
+            "points": TENSOR,
+            "weights": TENSOR,
+            "tangents": MAYBE_TENSOR,
+            "order": TENSOR,
+            "draw": TENSOR,
+            "symmetry": SYMMETRY,
+        },
+        check=_check_atoms,
+        refuse=lambda rows: "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None,
+    ),
+    Recipe(
+        Gradients,
+        {"points": TENSOR, "weights": TENSOR, "directions": TENSOR, "symmetry": SYMMETRY},
+        check=_check_gradients,
+    ),
+    Recipe(
+        Process,
+        {"mean_module": Field(Mean), "kernel": Field(Kernel), "one_sided": Field((bool, str))},
+        _process,
+        attributes={"_checked": Field(list, each=Orbit)},
+    ),
+    Recipe(Bernoulli),
+    Recipe(Dirichlet, {"alpha": Field((int, float))}),
+    Recipe(
+        Gaussian,
+        {
+            "num_outputs": Field(
+                int, lambda noise: 0 if noise.shares_curvature else len(noise.raw_noise), is_size=True
+            )
+        },
+        _gaussian,
+    ),
+    Recipe(
+        ExactPosterior,
+        {
+            "process": Field(Process),
+            "rows": Field((Atoms, Gradients, list), each=(Atoms, Gradients)),
+            "targets": TENSOR,
+            "weights": TENSOR,
+            "lower": TENSOR,
+            "jitter": Field((int, float)),
+        },
+        check=_check_exact,
+    ),
+    Recipe(
+        SparsePosterior,
+        {
+            "process": Field(Process),
+            "inducing": Field((Tensor, Atoms)),
+            "q": Field((Whitened, WhitenedFactor)),
+            "lower": TENSOR,
+        },
+        check=_check_sparse,
+    ),
+    Recipe(
+        Whitened,
+        {"precision": TENSOR, "shift": TENSOR},
+        attributes={"lower": TENSOR, "mean": TENSOR},
+        check=_check_whitened,
+    ),
+    Recipe(WhitenedFactor, {"mean": TENSOR, "raw": TENSOR}, _whitened_factor),
+    Recipe(
+        RegressionModel,
+        {
+            "functional": Field(Functional),
+            "process": Field(Process),
+            "scale": TENSOR,
+            "shift": TENSOR,
+            "fixed_noise": MAYBE_TENSOR,
+            "raw_noise": Field(Tensor, lambda model: model.raw_noise[0]),
+            "width": Field(int, lambda model: model.x.shape[1]),
+        },
+        _regression_model,
+        has_state=False,
+    ),
+    Recipe(
+        Problem,
+        {
+            "process": Field(Process),
+            "functional": Field(Functional),
+            "likelihood": Field(Likelihood),
+            "width": Field(int, lambda problem: problem.x.shape[1]),
+            "outputs": Field(int, lambda problem: problem.targets.shape[1]),
+        },
+        _problem,
+    ),
+)

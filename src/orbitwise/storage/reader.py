@@ -1,0 +1,164 @@
+"""JSON and arrays turned back into values and objects, by a closed table of recipes; nothing is trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from orbitwise.storage.container import StorageError, brief
+from orbitwise.storage.layouts import is_counts, tensor_of
+from orbitwise.storage.recipes import Field, Recipe, Table, has_kind, own_tensors
+
+MOST_OBJECTS = 20_000
+MOST_PARTS = 100_000
+DEEPEST = 60
+SMALLEST_LIMIT = 2**20
+"""Sizes up to this, or up to the size of the file where that is more, are not absurd."""
+
+
+@final
+class Reader:
+    """Turns JSON back into values, and trusts none of it."""
+
+    def __init__(
+        self,
+        table: Table,
+        objects: Any = (),
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.table = table
+        self.arrays = {} if arrays is None else arrays
+        self.device = torch.device("cpu") if device is None else device
+        self.largest = max(SMALLEST_LIMIT, sum(array.nbytes for array in self.arrays.values()))
+        self._built: list[Any] = []
+        self._parts: list[tuple[int, int]] = []
+        self._met: list[tuple[int, int]] = []
+        self._tensors: dict[str, Tensor] = {}
+        if not isinstance(objects, list | tuple) or len(objects) > MOST_OBJECTS:
+            raise StorageError("The file is damaged or hostile: its objects are no list, or too many.")
+        for place, node in enumerate(objects):
+            self._build(place, node)
+
+    def value(self, given: Any, depth: int = 0) -> Any:
+        """The value that JSON stands for, or a StorageError."""
+        if depth > DEEPEST:
+            raise StorageError("The file is damaged or hostile: its structure is nested too deeply.")
+        if given is None or isinstance(given, bool | str | int):
+            return given
+        if isinstance(given, float) and math.isfinite(given):
+            return given
+        if isinstance(given, list):
+            return [self.value(each, depth + 1) for each in given]
+        if isinstance(given, dict) and len(given) == 1:
+            ((kind, content),) = given.items()
+            if kind == "tuple" and isinstance(content, list):
+                return tuple(self.value(each, depth + 1) for each in content)
+            if kind == "mapping" and isinstance(content, dict):
+                return {key: self.value(each, depth + 1) for key, each in content.items()}
+            if kind == "float" and content in ("nan", "inf", "-inf"):
+                return float(content)
+            if kind == "object" and type(content) is int and 0 <= content < len(self._built):
+                self._met.append(self._parts[content])
+                return self._built[content]
+            if kind == "tensor" and isinstance(content, dict):
+                return self._tensor(content)
+            if kind == "array" and isinstance(content, dict):
+                return self._array(content)
+        raise StorageError(f"The file is damaged or hostile: {brief(given)} stands for nothing.")
+
+    def arguments(self, given: Any, fields: Mapping[str, Field], what: str) -> dict[str, Any]:
+        """The values of a mapping that has exactly these fields, of their types."""
+        if not isinstance(given, dict) or set(given) != set(fields):
+            raise StorageError(
+                f"The file is damaged or hostile: {what} needs {', '.join(fields) or 'nothing'}."
+            )
+        values = {name: self.value(each) for name, each in given.items()}
+        size = 1
+        for name, each in fields.items():
+            value = values[name]
+            if not has_kind(value, each):
+                raise StorageError(f"The file is damaged or hostile: {name} of {what} is {brief(value)}.")
+            if each.is_size and value is not None:
+                size *= math.prod(value if isinstance(value, list | tuple) else [value])
+            if (type(value) is int and abs(value) > self.largest) or size > self.largest:
+                raise StorageError(f"The file is damaged or hostile: {name} of {what} is absurdly large.")
+        return values
+
+    def _build(self, place: int, node: Any) -> None:
+        if not isinstance(node, dict) or set(node) != {"type", "arguments", "attributes", "state", "learned"}:
+            raise StorageError(f"The file is damaged or hostile: object {place} is incomplete.")
+        recipe = self.table.get(node["type"]) if isinstance(node["type"], str) else None
+        if recipe is None or recipe.never:
+            raise StorageError(
+                f"The file names an unknown class {brief(node['type'])}; it is hostile, or needs another "
+                "version of Orbitwise."
+            )
+        self._met = []
+        arguments = self.arguments(node["arguments"], recipe.fields, node["type"])
+        attributes = self.arguments(node["attributes"], recipe.attributes, node["type"])
+        count, depth = sum(each for each, _ in self._met), max((each for _, each in self._met), default=0)
+        if count > MOST_PARTS or depth > DEEPEST:
+            raise StorageError("The file is damaged or hostile: its objects are nested too deeply.")
+        try:
+            built = (recipe.build or recipe.kind)(**arguments)
+            self._restore(recipe, built, node["state"], node["learned"])
+            for name, value in attributes.items():
+                setattr(built, name, value)
+            if recipe.check is not None:
+                recipe.check(built)
+        except StorageError:
+            raise
+        except Exception as error:
+            what = f"no {node['type']} can be built of what it holds ({brief(error)})"
+            raise StorageError(f"The file is damaged or hostile: {what}.") from error
+        self._built.append(built)
+        self._parts.append((count + 1, depth + 1))
+
+    def _restore(self, recipe: Recipe, built: Any, state: Any, learned: Any) -> None:
+        own = dict(own_tensors(recipe, built))
+        if not isinstance(state, dict) or set(state) != set(own) or not isinstance(learned, list):
+            raise StorageError(f"The file is damaged or hostile: {recipe.kind.__name__} has other tensors.")
+        for name, old in own.items():
+            new = self.value(state[name])
+            fits = isinstance(new, Tensor) and new.is_floating_point() == old.is_floating_point()
+            if not fits or (new.shape != old.shape and not recipe.any_shape):
+                raise StorageError(
+                    f"The file is damaged or hostile: {name} of {recipe.kind.__name__} is wrong."
+                )
+            *path, last = name.split(".")
+            module = built.get_submodule(".".join(path))
+            if isinstance(old, nn.Parameter):
+                old.data = new
+                old.requires_grad_(name in learned)
+            else:
+                setattr(module, last, new)
+
+    def _tensor(self, content: dict[str, Any]) -> Tensor:
+        name = content.get("name")
+        if not isinstance(name, str) or name not in self.arrays:
+            raise StorageError("The file is damaged or hostile: it refers to a tensor that it does not hold.")
+        if name not in self._tensors:
+            self._tensors[name] = tensor_of(self.arrays[name], content, self.largest, self.device)
+        return self._tensors[name]
+
+    def _array(self, content: dict[str, Any]) -> NDArray[Any]:
+        name, values, width = (content.get(key) for key in ("name", "values", "width"))
+        if isinstance(name, str) and name in self.arrays:
+            return self.arrays[name].copy()
+        if isinstance(values, list):
+            entries = [self.value(each) for each in values]
+            if width is None:
+                array = np.empty(len(entries), dtype=object)
+                array[:] = entries
+                return array
+            is_text = all(isinstance(each, str) and len(each) <= width for each in entries)
+            if is_counts([width]) and is_text and width * len(entries) <= self.largest:
+                return np.array(entries, dtype=f"<U{max(1, width)}")
+        raise StorageError("The file is damaged or hostile: an array in it makes no sense.")
