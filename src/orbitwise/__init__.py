@@ -6,7 +6,7 @@ it all into a posterior, `estimators` serve scikit-learn users, `selection` comp
 """
 
 from orbitwise import datasets, functionals, inference, likelihoods, orbits, process, selection, transforms
-from orbitwise.estimators import InvariantGPClassifier, InvariantGPRegressor
+from orbitwise.estimators import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
 from orbitwise.selection import compare
 
 __version__ = "0.1.0"
@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 __all__ = [
     "InvariantGPClassifier",
     "InvariantGPRegressor",
+    "SparseGPRegressor",
     "compare",
     "datasets",
     "functionals",

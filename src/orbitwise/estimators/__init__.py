@@ -2,5 +2,6 @@
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 
-__all__ = ["InvariantGPClassifier", "InvariantGPRegressor"]
+__all__ = ["InvariantGPClassifier", "InvariantGPRegressor", "SparseGPRegressor"]

@@ -24,7 +24,7 @@ from orbitwise.estimators.engines import (
     fit_exact,
     fit_variational,
 )
-from orbitwise.estimators.invariant import LearnedOrbit
+from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of

@@ -132,8 +132,12 @@ class RegressionModel(nn.Module):
         """The posterior of g at the present hyperparameters."""
         return exact.condition(self.process, self.rows(), self.targets, self.row_noise())
 
+    def merged_rows(self) -> Replicates:
+        """The replicates with scatter in standardised units."""
+        return self.replicates._replace(scatter=self._scatter())
+
     def _merged(self) -> Tensor:
-        return self.replicates._replace(scatter=self._scatter()).log_factor(self.noise()[0])
+        return self.merged_rows().log_factor(self.noise()[0])
 
     def _scatter(self) -> NDArray[np.float64]:
         return self.replicates.scatter / self.scale.square().numpy()

@@ -37,11 +37,15 @@ def flatten_images(estimator: Any, X: ArrayLike) -> tuple[ArrayLike, tuple[int, 
 
 
 def check_training(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None
+    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool = True
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Validated inputs, targets [n, c] and weights; sets `n_features_in_`, `_image_shape`, `_is_vector`."""
+    """Validated inputs, targets [n, c] and weights.
+
+    It sets `n_features_in_`, `_image_shape` and `_is_vector`, unless they are to be met (`reset=False`).
+    """
     _check_arguments(estimator)
-    estimator._image_shape = None
+    if reset:
+        estimator._image_shape = None
     flat, shape = flatten_images(estimator, X)
     x, targets = validate_data(
         estimator,
@@ -51,10 +55,12 @@ def check_training(
         multi_output=True,
         y_numeric=True,
         ensure_min_samples=1,
+        reset=reset,
     )
-    estimator._image_shape = estimator.image_shape if shape is None else shape
     targets = np.asarray(targets, dtype=np.float64)
-    estimator._is_vector = targets.ndim == 1
+    if reset:
+        estimator._image_shape = estimator.image_shape if shape is None else shape
+        estimator._is_vector = targets.ndim == 1
     weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     return cast(Any, x), targets.reshape(len(x), -1), weight
 
@@ -97,7 +103,7 @@ def _check_arguments(estimator: Any) -> None:
     if estimator.noise is not None:
         check_variance(estimator.noise, "noise")
     for name in ("max_iterations", "num_restarts"):
-        count = getattr(estimator, name)
+        count = getattr(estimator, name, 0)
         if not isinstance(count, Integral) or count < 0:
             raise ValueError(f"{name} must be a whole number of at least 0, not {count!r}.")
 

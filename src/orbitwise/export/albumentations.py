@@ -212,7 +212,12 @@ def _symmetries(group: tuple[str, ...], module: Any) -> list[Any]:
     if "turn_90" in group:
         return [module.RandomRotate90(p=1.0)]
     flips = {"flip_horizontal": module.HorizontalFlip, "flip_vertical": module.VerticalFlip}
-    return [make(p=0.5) for name, make in flips.items() if name in group]
+    if len(group) == 1:
+        return [flips[group[0]](p=0.5)]
+    # a pipeline may give both flips the same seed, so that one choice is made among all four elements
+    alone = [make(p=1.0) for make in flips.values()]
+    both = module.Sequential([make(p=1.0) for make in flips.values()], p=1.0)
+    return [module.OneOf([module.NoOp(p=1.0), *alone, both], p=1.0)]
 
 
 def _sequence(parts: list[Any], module: Any) -> Any:

@@ -18,6 +18,7 @@ from orbitwise.export.moves import Draw, Moves, moves_of, place_of
 from orbitwise.export.symmetries import NAMES, names_of, orbit_of
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.orbit import Orbit
 
@@ -68,13 +69,13 @@ def library(name: str) -> Any:
 
 
 def picture(image_shape: Sequence[int]) -> Float[Tensor, "c h w"]:
-    """The standard picture: a slanted hook and a dot, without any symmetry, zero at the border."""
+    """The standard picture: a slanted F and a dot, without any symmetry, almost zero at the border."""
     channels, height, width = image_shape
     y, x = torch.meshgrid(
         (2 * torch.arange(height) + 1) / height - 1, (2 * torch.arange(width) + 1) / width - 1, indexing="ij"
     )
-    strokes = [((-0.2, -0.6), (-0.35, 0.55)), ((-0.35, 0.55), (0.35, 0.45)), ((-0.2, -0.6), (0.45, -0.45))]
-    strokes.append(((0.3, 0.0), (0.3, 0.0)))
+    stem, bars = ((-0.25, -0.6), (-0.4, 0.6)), (((-0.25, -0.6), (0.5, -0.5)), ((-0.3, 0.0), (0.15, 0.05)))
+    strokes = (stem, *bars, ((0.4, 0.45), (0.4, 0.45)))
     ink = torch.stack([torch.exp(-0.5 * (_apart(x, y, *stroke) / 0.13).square()) for stroke in strokes])
     return ink.amax(0).expand(channels, -1, -1).clone()
 
@@ -156,8 +157,11 @@ def group_of(orbit: FiniteOrbit, image_shape: tuple[int, int, int]) -> tuple[str
 
 def described(orbit: Orbit) -> tuple[ImageOrbit | DeformationOrbit, Moves, list[str]]:
     """The orbit, its ranges, and the differences that every library's built-in transforms share."""
+    orbit = orbit.source if isinstance(orbit, FrozenOrbit) else orbit
     moves, differences = moves_of(orbit), []
     assert isinstance(orbit, ImageOrbit | DeformationOrbit)
+    if not (moves.is_affine or moves.amplitude):
+        raise ValueError("This orbit has no move that a library knows: use faithful=True.")
     if moves.scale_x[0] < moves.scale_x[1] or moves.scale_y[0] < moves.scale_y[1]:
         differences.append(EVEN_SCALES)
     if moves.shear[0] < moves.shear[1]:

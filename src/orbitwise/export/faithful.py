@@ -60,7 +60,7 @@ class OrbitTransform(nn.Module):
             return self._move_pixels(image, generator)
         if isinstance(image, np.ndarray):
             # channels last, as albumentations and PIL have them
-            flat = torch.from_numpy(np.ascontiguousarray(image))
+            flat = torch.from_numpy(np.array(image))
             moved = self._move_pixels(flat.movedim(-1, 0) if flat.dim() == 3 else flat, generator)
             return np.ascontiguousarray((moved.movedim(0, -1) if flat.dim() == 3 else moved).numpy())
         if hasattr(image, "mode") and hasattr(image, "convert"):

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orbitwise.export.faithful import image_shape_of
-from orbitwise.export.moves import affine_ranges
 from orbitwise.export.symmetries import names_of, orbit_of
-from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
@@ -24,8 +23,10 @@ from orbitwise.orbits.orbit import Orbit
 FORMAT = "orbitwise orbit"
 VERSION = 1
 MOST_TEXT = 1_000_000
-MOST_PIXELS = 2**21
-MOST_STAGES = 64
+MOST_PIXELS = 2**20
+MOST_PLACES = 2**18
+"""Pixels of one channel of a tangent deformation, which has a parameter for each."""
+MOST_STAGES = 8
 UNITS = {
     "angle": "radians, counter-clockwise as seen on the screen",
     "log_scale_x": "natural logarithm of a factor, positive enlarges",
@@ -80,10 +81,10 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
         return {"kind": "finite", "elements": list(names_of(orbit, shape))}
     if not isinstance(orbit, ImageOrbit | DeformationOrbit):
         raise ValueError(
-            f"{type(orbit).__name__} has no JSON form; ImageOrbit, DeformationOrbit, a FiniteOrbit of flips and "
-            "quarter turns, and compositions of these have one."
+            f"{type(orbit).__name__} has no JSON form; ImageOrbit, DeformationOrbit, a FiniteOrbit of flips "
+            "and quarter turns, and compositions of these have one."
         )
-    intervals = {name: list(_inside(name, pair)) for name, pair in _ranges(orbit.bounds).items()}
+    intervals = {name: list(_inside(name, pair)) for name, pair in orbit.bounds.intervals().items()}
     learned, content = orbit.learned(), {"kind": "image", "intervals": intervals}
     if orbit.deforms:
         content |= {name: learned[name][1] for name in ("amplitude", "smoothness")}
@@ -121,6 +122,8 @@ def _read(data: Mapping[str, Any], shape: tuple[int, int, int]) -> Orbit:
         raise ValueError(
             f"A tangent deformation has the interval thickness only, not {_short(list(ranges))}."
         )
+    if shape[1] * shape[2] > MOST_PLACES:
+        raise ValueError(f"A tangent deformation of images has at most {MOST_PLACES:,} places, not {shape}.")
     clip = None if data.get("clip") is None else _interval("clip", data.get("clip"))
     width = _number(data, "tangent_width", 1.0)
     thickness = ranges.get("thickness", 0.0)
@@ -142,11 +145,6 @@ def _parsed(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
     return text
 
 
-def _ranges(bounds: Bounds) -> dict[str, Interval]:
-    """All intervals that are not the identity."""
-    return {name: pair for name, pair in affine_ranges(bounds).items() if pair != (0.0, 0.0)}
-
-
 def _inside(name: str, interval: Interval) -> Interval:
     """The interval no wider than its limit, beyond which learning may go by a hair."""
     middle, half = (interval[0] + interval[1]) / 2, (interval[1] - interval[0]) / 2
@@ -155,7 +153,7 @@ def _inside(name: str, interval: Interval) -> Interval:
 
 
 def _learnable(orbit: ImageOrbit | DeformationOrbit) -> list[str]:
-    names = [name for name in _chosen(orbit.bounds, orbit.bounds.moves)]
+    names = _chosen(orbit.bounds, orbit.bounds.moves)
     if isinstance(orbit, DeformationOrbit):
         return names + _chosen(orbit.widths, orbit.widths.moves)
     raw = {"amplitude": orbit.raw_amplitude, "smoothness": orbit.raw_smoothness}

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.export.faithful import image_shape_of
-from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.orbit import Orbit
@@ -82,7 +82,7 @@ def moves_of(orbit: Orbit) -> Moves:
             "DeformationOrbit and a FiniteOrbit of flips and quarter turns: use faithful=True."
         )
     shape = image_shape_of(orbit)
-    ranges = affine_ranges(orbit.bounds) if isinstance(orbit, ImageOrbit) else {}
+    ranges = orbit.bounds.intervals() if isinstance(orbit, ImageOrbit) else {}
     angle, scale_x, scale_y, shear, shift_x, shift_y = (ranges.get(n, (0.0, 0.0)) for n in AFFINE_PARAMETERS)
     amplitude = smoothness = 0.0
     if orbit.deforms:
@@ -100,11 +100,6 @@ def moves_of(orbit: Orbit) -> Moves:
         amplitude,
         smoothness,
     )
-
-
-def affine_ranges(bounds: Bounds) -> dict[str, Interval]:
-    """The present interval of every parameter, those at the identity too."""
-    return dict.fromkeys(bounds.names, (0.0, 0.0)) | bounds.intervals()
 
 
 def place_of(

@@ -118,7 +118,8 @@ def one_scale(moves: Moves) -> tuple[Interval, Callable[[Draw], float]]:
             for value, (low, high) in ((draw.scale_x, moves.scale_x), (draw.scale_y, moves.scale_y))
         ]
         value = sum((high - low) / 2 * place for (low, high), place in zip(logs, places, strict=True))
-        place = float(rank[min(int(torch.searchsorted(z, value)), len(z) - 1)]) if half else 0.0
+        below, not_above = (float(torch.searchsorted(z, value, right=right)) for right in (False, True))
+        place = (below + not_above) / len(z) - 1 if half else 0.0
         return (first + last) / 2 + (last - first) / 2 * place
 
     return (first, last), at
@@ -195,4 +196,4 @@ def _symmetries(group: tuple[str, ...], v2: Any) -> list[Any]:
 
 
 def _sequence(parts: list[Any], v2: Any) -> Any:
-    return parts[0] if len(parts) == 1 else v2.Compose(parts)
+    return v2.Compose(parts) if len(parts) > 1 else parts[0] if parts else v2.Identity()

@@ -1,24 +1,31 @@
 """How many inducing variables are enough: they double until the evidence is bracketed (Talk; METHOD 3).
 
-Each stage chooses inducing variables at the present hyperparameters, learns, chooses again and learns on. It
-ends when the bracket is narrow, or doubling gains nothing more; or when a budget ends first, which the
-certificate then says.
+Hyperparameters start from the exact evidence of some rows: few inducing variables would drive them to where
+few are enough (large noise, long lengthscales), and they would not come back. Then each stage chooses
+inducing variables at the present hyperparameters, learns, chooses again and learns on. It ends when twice as
+many gain nothing more; or when a budget ends first, which the certificate then says.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from orbitwise.inference import exact
 from orbitwise.inference.sparse import SparseModel
-from orbitwise.inference.training import maximize
+from orbitwise.inference.training import log_prior, maximize
 
 Callback = Callable[[int, float], None]
-FIRST = 64
+FIRST = 512
+LEAST = 32
+START_ROWS = 1024
+START_PAIRS = 2**24
 SETTLED = 5
 SHARE = 0.05
 REASONS = {
@@ -33,7 +40,7 @@ REASONS = {
 
 
 class Stage(NamedTuple):
-    """The bracket reached with a number of inducing variables, after so many seconds and iterations in all."""
+    """The bracket reached with so many inducing variables, and seconds and iterations until then."""
 
     num_inducing: int
     lower: float
@@ -82,7 +89,8 @@ class Certificate:
         met = "met" if self.is_met else "not met"
         return (
             f"{self.lower:,.1f} ≤ log p(y) ≤ {self.upper:,.1f} with {self.num_inducing} inducing variables; "
-            f"gap {self.gap / self.num_rows:.2g} nats a row, {self.tolerance:g} asked for ({met}): {self.reason}"
+            f"gap {self.gap / self.num_rows:.2g} nats a row, {self.tolerance:g} asked for ({met}): "
+            f"{self.reason}"
         )
 
 
@@ -127,8 +135,13 @@ def learn(
     stages: list[Stage] = []
     history: list[float] = []
     limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
-    count = min(FIRST, limit) if num_inducing is None else limit
     stopped, converged = "", False
+    if budget.max_iterations > 0:
+        warm_up(model, budget.max_iterations, generator)
+    count = limit
+    if num_inducing is None:
+        chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
+        count = max(len(chosen.inducing), min(LEAST, limit))  # pyright: ignore
     while not stopped:
         stage_tolerance = tolerance if num_inducing is None else 0.0
         converged, is_complete, interrupted = _stage(
@@ -158,6 +171,22 @@ def learn(
     return Outcome(certificate, history, converged)
 
 
+def warm_up(model: SparseModel, max_iterations: int, generator: torch.Generator) -> None:
+    """Learn from the exact evidence of some random rows, so few that it costs little."""
+    width = model.observations.take(slice(0, 1)).atoms().points.shape[-2]
+    count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
+    order = torch.randperm(model.num_rows, generator=generator, device=generator.device)[:count]
+    rows = model.observations.take(order.to(model.observations.x.device))
+
+    def objective() -> Tensor:
+        noise = model.noise / rows.weights()
+        value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
+        return value + log_prior(model.process)
+
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    maximize(objective, learned, max_iterations)
+
+
 def _stage(
     model: SparseModel,
     count: int,
@@ -183,19 +212,18 @@ def _stage(
         is_complete = _place(model, count, selection, generator, keep=turn > 0)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # The first turn only finds out where the second choice should be made.
-        share = budget.max_iterations // 3 if turn == 0 else budget.max_iterations - budget.max_iterations // 3
+        first = budget.max_iterations // 3
+        share = first if turn == 0 else budget.max_iterations - first
         training = maximize(model, parameters, share, stop=settled)
         converged = training.converged
         if training.message == "interrupted":
             return False, is_complete, True
-        if budget.is_over or model.learns_inducing and turn == 0 and not _moved(training.history, worth):
+        if budget.is_over:
             break
     return converged, is_complete, False
 
 
-def _place(
-    model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool
-) -> bool:
+def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:
     """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
     chosen = model.choose(count, selection, generator)
     if not keep:
@@ -208,10 +236,6 @@ def _place(
         if not bool(model.bound() > before):
             model.place_inducing(held)
     return chosen.is_complete
-
-
-def _moved(values: list[float], worth: float) -> bool:
-    return len(values) > 1 and values[-1] - values[0] > worth
 
 
 def _most(model: SparseModel) -> int:

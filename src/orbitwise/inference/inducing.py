@@ -1,8 +1,8 @@
 """Where inducing points go: points of the orbits of training inputs, since Z lives where g does.
 
-At random, at the centres of clusters, or greedily: the next point is where the prior variance of g is least explained by the points so
-far, a pivoted Cholesky factorisation of the candidates' covariance (METHOD 3; Burt et al. 2020) that is never
-formed.
+At random, at the centres of clusters, or greedily: the next point is where the prior variance of g is least
+explained by the points so far, a pivoted Cholesky factorisation of the candidates' covariance (METHOD 3; Burt
+et al. 2020) that is never formed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def greedy_orbit_points(
 
 
 class Choice(NamedTuple):
-    """The numbers of the candidates chosen, and Σ variance left unexplained before each choice and at last."""
+    """Numbers of the candidates chosen, and Σ variance left unexplained before each choice and at last."""
 
     index: Int[Tensor, " u"]
     trace: Float[Tensor, " v"]
@@ -127,7 +127,7 @@ def cluster_centres(
     if len(sample) <= num_inducing:
         return sample
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-    means = KMeans(num_inducing, n_init=1, max_iter=20, random_state=seed)
+    means = KMeans(num_inducing, n_init=1, max_iter=20, random_state=seed)  # pyright: ignore
     centres = means.fit(sample.cpu().numpy()).cluster_centers_
     return _distinct(torch.from_numpy(np.asarray(centres)).to(points))
 

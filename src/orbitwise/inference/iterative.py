@@ -1,7 +1,7 @@
 """Exact inference by conjugate gradients: no matrix of all rows is formed, N to some 20,000 (METHOD 3).
 
-The mean is K_*f v with v from conjugate gradients, plus what inducing variables say of the residual. Variances
-come from the inducing variables, never below the exact ones, or exactly, by a solve for every query.
+The mean is K_*f v with v from conjugate gradients, plus what inducing variables say of the residual.
+Variances come from the inducing variables, never below the exact ones, or exactly, by a solve a query.
 """
 
 from __future__ import annotations

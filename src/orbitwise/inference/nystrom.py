@@ -1,9 +1,9 @@
 """Nyström, subset of regressors and DTC: the baselines that variational inference replaced (Talk; METHOD 3).
 
 All take Q for K among the data. Nyström keeps exact covariances with queries, so that its variance
-k** - k*ᵀ(Q+Σ)⁻¹k* can be negative; SoR takes Q everywhere and is overconfident away from Z; DTC adds k** - q**
-to that. Their evidence log N(y | 0, Q+Σ) is no bound: it lacks the trace term that keeps Q honest. They are
-here to be compared with, and nothing defaults to them.
+k** - k*ᵀ(Q+Σ)⁻¹k* can be negative; SoR takes Q everywhere and is overconfident away from Z; DTC adds
+k** - q** to that. Their evidence log N(y | 0, Q+Σ) is no bound: it lacks the trace term that keeps Q honest.
+They are here to be compared with, and nothing defaults to them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A sparse Gaussian process with Gaussian noise: what is learned, its bound, its bracket and its posterior."""
+"""A sparse Gaussian process with Gaussian noise: what is learned, its bound, its bracket, its posterior."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -54,6 +55,7 @@ class SparseModel(nn.Module):
     """y = L g + noise through inducing variables u, which are values of g or of f = L g at chosen inputs.
 
     With `learns_inducing` the points move with the hyperparameters; values of f stay where the data are.
+    `merged` is what merging equal rows took out of the log likelihood, as a function of σ².
     """
 
     spread: Tensor
@@ -67,6 +69,7 @@ class SparseModel(nn.Module):
         bound: BoundName = "tight",
         domain: Domain = "g",
         learns_inducing: bool = False,
+        merged: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         if bound not in ("tight", "titsias", "cg"):
@@ -78,6 +81,7 @@ class SparseModel(nn.Module):
         self.bound_name: str = bound
         self.domain: str = "g" if observations.functional.is_identity else domain
         self.learns_inducing = learns_inducing and self.domain == "g"
+        self.merged = merged
         self.chosen: Tensor | None = None
         self.vectors: Tensor | None = None
         with torch.no_grad():
@@ -128,12 +132,21 @@ class SparseModel(nn.Module):
         tight = self.bound_name != "titsias"
         if self.bound_name != "cg":
             totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight)
-            return lower_bound(totals, self.noise, tight)
+            return lower_bound(totals, self.noise, tight) + self.taken_out()
         self.solve_again(inducing, lower)
         at = quadratic_bracket(
-            self.process, self.observations, inducing, lower, self.noise, self.vectors  # pyright: ignore
+            self.process,
+            self.observations,
+            inducing,
+            lower,
+            self.noise,
+            self.vectors,  # pyright: ignore
         )
-        return lower_bound(at.totals, self.noise, quadratic=at.upper)
+        return lower_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
+
+    def taken_out(self) -> Float[Tensor, ""]:
+        """What merging rows took out of the log likelihood."""
+        return torch.zeros_like(self.noise) if self.merged is None else self.merged(self.noise)
 
     def forward(self) -> Float[Tensor, ""]:
         """The bound plus hyperpriors: what training maximises."""
@@ -161,11 +174,17 @@ class SparseModel(nn.Module):
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
             self.solve_again(inducing, lower)
             at = quadratic_bracket(
-                self.process, self.observations, inducing, lower, self.noise, self.vectors  # pyright: ignore
+                self.process,
+                self.observations,
+                inducing,
+                lower,
+                self.noise,
+                self.vectors,  # pyright: ignore
             )
             below = torch.maximum(below, lower_bound(at.totals, self.noise, quadratic=at.upper))
             above = torch.minimum(above, upper_bound(at.totals, self.noise, quadratic=at.lower))
-        return Bracket(float(below), float(above))
+        constant = self.taken_out()
+        return Bracket(float(below + constant), float(above + constant))
 
     @torch.no_grad()
     def posterior(self) -> Posterior:
@@ -214,4 +233,3 @@ class SparseModel(nn.Module):
             raise ValueError(f"selection must be 'greedy', 'kmeans' or 'random', not {selection!r}.")
         place = index[pick] if self.domain == "f" and index is not None else candidates[pick]  # pyright: ignore
         return Selected(place, len(pick) < count or total <= count)
-

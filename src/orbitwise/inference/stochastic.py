@@ -60,6 +60,7 @@ class StochasticTrainer:
 
     `tilt` says where the Pólya-Gamma tilts come from: remembered for each datum, or from a recognition
     network. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
+    `num_rows` says how many rows the given ones stand for, where they are a part that is held at a time.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class StochasticTrainer:
         tilt: Literal["remembered", "recognition"] = "remembered",
         q_update: Literal["natural", "adam"] = "natural",
         inducing_functional: Functional | None = None,
+        num_rows: int | None = None,
     ) -> None:
         self.process, self.functional, self.likelihood = process, functional, likelihood
         self.x, self.targets = x, targets.double()
         self.generator = generator
+        self.num_rows = len(x) if num_rows is None else max(num_rows, len(x))
         batches = Batches(len(x), batch_size, generator, x.device)
         self.batch_size, self.next_batch = batches.size, batches.next
         self.rates = Rates() if rates is None else rates
@@ -212,7 +215,7 @@ class StochasticTrainer:
             rows = self._rows(index)
             terms = self._terms(index, rows)
         with torch.no_grad():
-            bound = float(len(self.x) / len(index) * terms.data - self.q.divergence())
+            bound = float(self.num_rows / len(index) * terms.data - self.q.divergence())
         if not math.isfinite(bound):
             check_rows(rows)
             raise ValueError("the bound is not finite")
@@ -221,13 +224,13 @@ class StochasticTrainer:
     def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
         # KL[q(v) ‖ N(0, I)] knows nothing of kernel and orbit: v is whitened.
         divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
-        bound = len(self.x) / len(index) * terms.data - divergence + log_prior(self.process)
-        return -bound / len(self.x)
+        bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.process)
+        return -bound / self.num_rows
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
         """Step q along its natural gradient, and remember."""
         if isinstance(self.q, Whitened):
-            scale = len(self.x) / len(index)
+            scale = self.num_rows / len(index)
             rows, groups, size = terms.projection.columns.shape
             rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
             self.q = natural_step(self.likelihood, self.q, terms, self.targets[index], scale, rate)

@@ -7,7 +7,6 @@ block of K_uf once more, and takes the gradient of L from the totals.
 
 from __future__ import annotations
 
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -49,7 +48,7 @@ class Totals(NamedTuple):
 
     def merge(self, other: Totals) -> Totals:
         """The totals of both sets of rows."""
-        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))  # pyright: ignore
 
 
 @dataclass(frozen=True)

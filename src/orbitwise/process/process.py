@@ -94,6 +94,10 @@ class Process(Module):
         )
         return atoms.scale(torch.where(variance > floor, variance.clamp_min(floor).rsqrt(), 0))
 
+    def shares_symmetry(self, block: Block) -> bool:
+        """Whether one side of a double sum over the block's group is enough for this kernel."""
+        return self._usable(block).symmetry is not None
+
     def _usable(self, block: Block) -> Block:
         """The block, without a symmetry that this kernel is not known to share."""
         symmetry = block.symmetry

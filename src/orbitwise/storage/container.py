@@ -43,7 +43,13 @@ def pack(structure: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> by
         "structure": json.dumps(structure, allow_nan=False, separators=(",", ":")),
     }
     contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
-    return with_checksum(safetensors.numpy.save(contiguous, metadata))
+    data = safetensors.numpy.save(contiguous, metadata)
+    # The library writes metadata in an order that changes from time to time; equal models have equal files.
+    header = json.dumps(
+        {**json.loads(_header(data)), "__metadata__": metadata}, separators=(",", ":")
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    return with_checksum(len(header).to_bytes(8, "little") + header + data[8 + len(_header(data)) :])
 
 
 def with_checksum(data: bytes) -> bytes:

@@ -21,7 +21,10 @@ from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.objectives import Problem
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.estimators.sparse_regressor import SparseGPRegressor
+from orbitwise.estimators.streaming import Stream
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.storage.container import StorageError, brief
@@ -30,9 +33,10 @@ from orbitwise.storage.orbits import ORBITS
 from orbitwise.storage.posteriors import POSTERIORS
 from orbitwise.storage.reader import Reader
 from orbitwise.storage.recipes import Field
+from orbitwise.storage.streams import STREAMS
 from orbitwise.storage.writer import Writer
 
-TABLE = {**KERNELS, **ORBITS, **POSTERIORS}
+TABLE = {**KERNELS, **ORBITS, **POSTERIORS, **STREAMS}
 ERROR_SECONDS = 20.0
 """Error bars of learned ranges need the training data: `save` computes them where it takes no longer."""
 
@@ -67,7 +71,6 @@ FITTED = {
     "evidence_kind_": Field(str),
     "functional_": Field(Functional),
     "history_": Field(list, each=(int, float)),
-    "inference_": Field(str),
     "kernel_": Field(Kernel),
     "log_evidence_": NUMBER,
     "log_evidence_error_": NUMBER,
@@ -75,28 +78,43 @@ FITTED = {
     "orbit_": Field((Orbit, NoneType)),
     "posterior_": Field(Posterior),
 }
+REGRESSION = {
+    **FITTED,
+    "_is_vector": Field(bool),
+    "_scale": Field(Tensor),
+    "_shift": Field(Tensor),
+    "noise_": NOISE,
+}
 OPTIONAL = {"_orbit_errors": Field(dict), "feature_names_in_": Field(np.ndarray)}
 LEFT_OUT = {"_objective", "_learned_parameters"}
 
 ESTIMATORS = {
     "InvariantGPClassifier": Estimator(
         InvariantGPClassifier,
-        {**FITTED, "_problem_": Field(Problem), "_scale": NUMBER, "classes_": Field(np.ndarray)},
+        {
+            **FITTED,
+            "_problem_": Field(Problem),
+            "_scale": NUMBER,
+            "classes_": Field(np.ndarray),
+            "inference_": Field(str),
+        },
         {**OPTIONAL, "noise_": NUMBER, "leave_one_out_log_loss_": NUMBER},
     ),
     "InvariantGPRegressor": Estimator(
         InvariantGPRegressor,
         {
-            **FITTED,
+            **REGRESSION,
             "_functional": Field(Functional),
-            "_is_vector": Field(bool),
             "_model": Field(RegressionModel),
-            "_scale": Field(Tensor),
-            "_shift": Field(Tensor),
-            "noise_": NOISE,
+            "inference_": Field(str),
             "observation_noise_": Field(list, each=(int, float, np.ndarray)),
         },
         {**OPTIONAL, "evidence_terms_": Field(dict), "jitter_": NUMBER},
+    ),
+    "SparseGPRegressor": Estimator(
+        SparseGPRegressor,
+        {**REGRESSION, "_stream": Field(Stream), "certificate_": Field(Certificate)},
+        OPTIONAL,
     ),
 }
 
@@ -151,8 +169,18 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     values = reader.arguments(fitted, {each: fields[each] for each in fitted}, known.kind.__name__)
     for each, value in values.items():
         setattr(model, each, value)
+    _check(model)
     model._objective, model._learned_parameters = NoObjective(), []
     return model
+
+
+def _check(model: Any) -> None:
+    """Raise a StorageError where labels or names are of another number than they should be."""
+    labels, names = getattr(model, "classes_", None), getattr(model, "feature_names_in_", None)
+    if labels is not None and (labels.ndim != 1 or len(labels) < 2):
+        raise StorageError("The file is damaged or hostile: its classes are no list of labels.")
+    if names is not None and names.shape != (model.n_features_in_,):
+        raise StorageError("The file is damaged or hostile: it names other features than it has.")
 
 
 def _place(name: Any) -> torch.device:
@@ -192,7 +220,7 @@ def _summary(model: Any) -> dict[str, Any]:
     summary = {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
-        "inference": model.inference_,
+        "inference": getattr(model, "inference_", "sparse"),
         "converged": model.converged_,
         "log_evidence": model.log_evidence_,
         "log_evidence_error": model.log_evidence_error_,
@@ -207,4 +235,6 @@ def _summary(model: Any) -> dict[str, Any]:
     }
     if hasattr(model, "classes_"):
         summary["classes"] = [str(each) for each in model.classes_[:100]]
+    if hasattr(model, "certificate_"):
+        summary["certificate"] = str(model.certificate_)
     return summary

@@ -28,7 +28,10 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
     """
     structure, writer = take_apart(model)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
-    _check_equal(model, put_together(*unpack(data)))
+    try:
+        _check_equal(model, put_together(*unpack(data)))
+    except StorageError as error:
+        raise StorageError(f"This model cannot be stored, since it did not come back. {error}") from error
     write_atomically(path, data)
 
 
@@ -97,7 +100,7 @@ def _check_equal(model: Any, copy: Any) -> None:
     ):
         left, right = one.state_dict(), other.state_dict()
         if list(left) != list(right) or any(_bits(left[name]) != _bits(right[name]) for name in left):
-            raise StorageError(f"A part of {type(one).__name__} would be lost; this model cannot be stored.")
+            raise StorageError(f"A part of {type(one).__name__} would be lost.")
 
 
 def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:

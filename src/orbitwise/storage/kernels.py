@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.constraints.constraints import softplus
 from gpytorch.kernels import (
     AdditiveKernel,
     ConstantKernel,
@@ -34,7 +35,7 @@ from gpytorch.priors import (
     UniformPrior,
 )
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.defaults import LinearTrend
@@ -47,7 +48,7 @@ FUNCTIONS = {
     "inverse_softplus": inv_softplus,
     "log": torch.log,
     "sigmoid": torch.sigmoid,
-    "softplus": torch.nn.functional.softplus,
+    "softplus": softplus,
 }
 
 
@@ -55,6 +56,8 @@ def name_of(function: Any) -> str | None:
     """The name of a constraint's function, None for none; "?" is none that a file knows."""
     if function is None:
         return None
+    if isinstance(function, nn.Softplus) and (function.beta, function.threshold) == (1.0, 20.0):
+        return "softplus"  # copies of kernels have copies of it
     return next((name for name, known in FUNCTIONS.items() if known is function), "?")
 
 
@@ -101,6 +104,10 @@ def _kernel(
     """A kernel with a constraint, and some of them a prior, for each of its parameters."""
     known = {f"{name}_prior": name for name in priors}
 
+    def build(**arguments: Any) -> Kernel:
+        # Constructors read "not given" where they would not read None.
+        return kind(**{name: value for name, value in arguments.items() if value is not None})
+
     def refuse(kernel: Any) -> str | None:
         if len(kernel.batch_shape):
             return (
@@ -118,7 +125,7 @@ def _kernel(
     all_fields = {f"{name}_constraint": constraint(name) for name in constrained}
     all_fields |= {name: prior(name) for name in known}
     all_fields["active_dims"] = Field((tuple, NoneType), _active_dims, each=int)
-    return Recipe(kind, all_fields | fields, refuse=refuse)
+    return Recipe(kind, all_fields | fields, build, refuse=refuse)
 
 
 def _active_dims(kernel: Any) -> tuple[int, ...] | None:

@@ -48,31 +48,32 @@ FEATURE_MAP = (
 )
 
 
-def _require(holds: bool, what: str) -> None:
+def require(holds: bool, what: str) -> None:
+    """Raise a ValueError that says what a file holds where something does not hold."""
     if not holds:
         raise ValueError(what)
 
 
 def _check_atoms(rows: Atoms) -> None:
     shape = rows.points.shape
-    _require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
-    _require(rows.weights.shape == shape[:2], "weights of another shape")
-    _require(rows.tangents is None or rows.tangents.shape == shape, "tangents of another shape")
-    _require(rows.order.shape == rows.draw.shape == shape[1:2], "orders of another shape")
+    require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
+    require(rows.weights.shape == shape[:2], "weights of another shape")
+    require(rows.tangents is None or rows.tangents.shape == shape, "tangents of another shape")
+    require(rows.order.shape == rows.draw.shape == shape[1:2], "orders of another shape")
     _check_symmetry(rows.symmetry, shape[1])
 
 
 def _check_gradients(rows: Gradients) -> None:
     shape = rows.points.shape
-    _require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
-    _require(rows.weights.shape == shape[:2] and rows.directions.dim() == 4, "weights of another shape")
+    require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
+    require(rows.weights.shape == shape[:2] and rows.directions.dim() == 4, "weights of another shape")
     same = (*rows.directions.shape[:2], rows.directions.shape[-1])
-    _require(same == shape and rows.num_directions > 0, "directions of another shape")
+    require(same == shape and rows.num_directions > 0, "directions of another shape")
     _check_symmetry(rows.symmetry, shape[1])
 
 
 def _check_symmetry(symmetry: Symmetry | None, atoms: int) -> None:
-    _require(
+    require(
         symmetry is None or (symmetry.size > 0 and atoms % symmetry.size == 0), "a symmetry of other rows"
     )
 
@@ -80,29 +81,29 @@ def _check_symmetry(symmetry: Symmetry | None, atoms: int) -> None:
 def _check_exact(posterior: ExactPosterior) -> None:
     blocks = as_blocks(posterior.rows)
     count = sum(block.num_rows for block in blocks)
-    _require(len({block.points.shape[-1] for block in blocks}) == 1, "rows of different widths")
-    _require(posterior.targets.dim() == 2 and len(posterior.targets) == count, "targets of other rows")
-    _require(posterior.weights.shape == posterior.targets.shape, "weights of other rows")
-    _require(posterior.lower.shape == (count, count), "a factor of other rows")
+    require(len({block.points.shape[-1] for block in blocks}) == 1, "rows of different widths")
+    require(posterior.targets.dim() == 2 and len(posterior.targets) == count, "targets of other rows")
+    require(posterior.weights.shape == posterior.targets.shape, "weights of other rows")
+    require(posterior.lower.shape == (count, count), "a factor of other rows")
 
 
 def _check_sparse(posterior: SparsePosterior) -> None:
     inducing, size = posterior.inducing, posterior.lower.shape[-1]
     count = inducing.num_rows if isinstance(inducing, Atoms) else len(inducing)
-    _require(isinstance(inducing, Atoms) or inducing.dim() == 2, "inducing points that are not [u, d]")
-    _require(posterior.lower.shape == (count, count), "a factor of other inducing points")
-    _require(len(posterior.q.mean) == size, "a q of other inducing points")
+    require(isinstance(inducing, Atoms) or inducing.dim() == 2, "inducing points that are not [u, d]")
+    require(posterior.lower.shape == (count, count), "a factor of other inducing points")
+    require(len(posterior.q.mean) == size, "a q of other inducing points")
 
 
 def _check_whitened(q: Whitened) -> None:
     outputs = () if q.is_shared else (q.shift.shape[1],)
-    _require(q.precision.shape == (*outputs, len(q.shift), len(q.shift)), "a precision of another shape")
-    _require(q.lower.shape == q.precision.shape and q.mean.shape == q.shift.shape, "a mean of another shape")
+    require(q.precision.shape == (*outputs, len(q.shift), len(q.shift)), "a precision of another shape")
+    require(q.lower.shape == q.precision.shape and q.mean.shape == q.shift.shape, "a mean of another shape")
 
 
 def _whitened_factor(mean: Tensor, raw: Tensor) -> WhitenedFactor:
     size, outputs = mean.shape
-    _require(raw.shape in ((size, size), (outputs, size, size)), "a factor of another shape")
+    require(raw.shape in ((size, size), (outputs, size, size)), "a factor of another shape")
     return WhitenedFactor(size, outputs, raw.dim() == 2)
 
 
@@ -120,9 +121,9 @@ def _regression_model(
     width: int,
 ) -> RegressionModel:
     """A model of no rows: it knows its noise, and a later `fit` goes on from it."""
-    _require(scale.dim() == 1 and shift.shape == scale.shape, "a scale of another shape")
-    _require(fixed_noise is None or fixed_noise.shape in (scale.shape, (1,)), "noise of another shape")
-    _require(raw_noise.dim() == 0, "noise of another shape")
+    require(scale.dim() == 1 and shift.shape == scale.shape, "a scale of another shape")
+    require(fixed_noise is None or fixed_noise.shape in (scale.shape, (1,)), "noise of another shape")
+    require(raw_noise.dim() == 0, "noise of another shape")
     none = torch.zeros(0, len(scale), dtype=torch.float64).numpy()
     x, weight = (
         torch.zeros(0, width, dtype=torch.float64).numpy(),
@@ -160,7 +161,7 @@ POSTERIORS = table_of(
             "parts": Field(list, lambda functional: list(functional.parts), each=Functional),
             "factors": Field(list, each=(int, float)),
         },
-        check=lambda sum_: _require(len(sum_.parts) == len(sum_.factors) > 0, "other factors than parts"),
+        check=lambda sum_: require(len(sum_.parts) == len(sum_.factors) > 0, "other factors than parts"),
     ),
     Recipe(Composition, {"outer": Field(Functional), "inner": Field(Functional)}),
     Recipe(DirectionalDerivative, {"direction": TENSOR}),

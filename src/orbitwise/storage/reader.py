@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.storage.container import StorageError, brief
-from orbitwise.storage.layouts import is_counts, tensor_of
+from orbitwise.storage.layouts import tensor_of
 from orbitwise.storage.recipes import Field, Recipe, Table, has_kind, own_tensors
 
 MOST_OBJECTS = 20_000
@@ -154,11 +154,12 @@ class Reader:
             return self.arrays[name].copy()
         if isinstance(values, list):
             entries = [self.value(each) for each in values]
-            if width is None:
+            if width is None and all(isinstance(each, str | int | float | None) for each in entries):
                 array = np.empty(len(entries), dtype=object)
                 array[:] = entries
                 return array
-            is_text = all(isinstance(each, str) and len(each) <= width for each in entries)
-            if is_counts([width]) and is_text and width * len(entries) <= self.largest:
-                return np.array(entries, dtype=f"<U{max(1, width)}")
+            size = width if isinstance(width, int) and width >= 0 else self.largest + 1
+            fits = all(isinstance(each, str) and len(each) <= size for each in entries)
+            if fits and size * max(1, len(entries)) <= self.largest:
+                return np.array(entries, dtype=f"<U{max(1, size)}")
         raise StorageError("The file is damaged or hostile: an array in it makes no sense.")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class Writer:
         if isinstance(value, int | float):
             is_plain = isinstance(value, int) or math.isfinite(value)
             return value if is_plain else {"float": str(float(value))}
-        if isinstance(value, list | tuple):
+        if type(value) in (list, tuple, torch.Size):
             entries = [self.value(each, f"{path}[{i}]") for i, each in enumerate(value)]
             return entries if isinstance(value, list) else {"tuple": entries}
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):

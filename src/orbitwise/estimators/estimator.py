@@ -1,9 +1,9 @@
-"""What estimators tell of a learned invariance: error bars, samples, and insensitivity (LIM-A A)."""
+"""What estimators share: what they tell of a learned invariance (LIM-A A), and how regressors predict."""
 
 from __future__ import annotations
 
-from abc import ABC
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from orbitwise.estimators.error_bars import learned_errors, parameter_errors
+from orbitwise.estimators.regression_model import constant_part
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.freezing import learnable_orbits
-from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Difference
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.points import Difference, Evaluation
+
+ROWS_AT_ONCE = 1024
 
 
 class LearnedOrbit(ABC):
@@ -119,3 +122,92 @@ class LearnedOrbit(ABC):
         prior = torch.cat([process.variance(part) for part in rows])
         posterior = torch.cat([self.posterior_.row_moments(part).mean_square.mean(-1) for part in rows])
         return {"prior": float((prior / scale).mean()), "posterior": float((posterior / scale).mean())}
+
+
+class RegressionPredictions(ABC):
+    """Mixed into regressors: predictions of f and of its functionals, in units of the targets."""
+
+    posterior_: Any
+    functional_: Functional
+    _background: float
+    _scale: torch.Tensor
+    _shift: torch.Tensor
+    _is_vector: bool
+    _place: str
+
+    @abstractmethod
+    def _standardised_noise(self) -> torch.Tensor:
+        """The noise variance of a standardised target: one entry, or one for each output."""
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+    ) -> Any:
+        """The posterior mean of f and its deviation or covariance; with `include_noise`, those of a new y."""
+        if return_std and return_cov:
+            raise ValueError("At most one of return_std and return_cov can be asked for.")
+        return self._predict(Evaluation(), X, return_std, return_cov, include_noise)
+
+    def predict_functional(
+        self, functional: Functional, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> Any:
+        """The posterior mean of another functional of f, say its slopes `Gradient()`, and its deviation."""
+        return self._predict(functional, X, return_std, return_cov, include_noise=False)
+
+    def sample_y(
+        self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
+    ) -> NDArray[np.float64]:
+        """Joint posterior draws of f: [n, n_samples], or [n, outputs, n_samples] for several outputs."""
+        x = self._inputs(X)
+        generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
+        with torch.no_grad():
+            rows = self.functional_.atoms(x)
+            draws = self.posterior_.sample(rows, n_samples, generator).cpu()
+            draws = draws * self._scale[None, :, None] + self._shift[None, :, None]
+        return (draws[:, 0] if self._is_vector else draws).numpy()
+
+    def _predict(
+        self, functional: Functional, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
+    ) -> Any:
+        x = self._inputs(X, plain=functional.is_identity)
+        with torch.no_grad():
+            noise = self._scale.square() * (self._standardised_noise().cpu() if include_noise else 0.0)
+            blocks = self._blocks(functional, x)
+            shift = constant_part(functional, x).cpu()[:, None] * self._shift
+            if return_std:
+                parts = [self.posterior_.row_moments(block) for block in blocks]
+                standardised = torch.cat([part.mean for part in parts])
+            else:
+                standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
+            mean = self._column(standardised.cpu() * self._scale + shift)
+            if return_cov:
+                spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
+                spread = spread.cpu()[..., None] * self._scale.square()
+                identity = torch.eye(len(spread), dtype=spread.dtype)[..., None]
+                return mean, self._column(spread + noise * identity)
+            if return_std:
+                # one column for all outputs, or one for each
+                variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts]).cpu()
+                return mean, self._column((variance * self._scale.square() + noise).sqrt())
+        return mean
+
+    def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
+        """The rows to predict, some at a time; functionals that belong to all of x are lowered at once."""
+        if functional.is_identity:
+            yield from (self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
+            return
+        rows = (functional @ self.functional_).atoms(x)
+        step = max(1, ROWS_AT_ONCE * len(rows.points) // rows.num_rows)
+        for start in range(0, len(rows.points), step):
+            yield rows.rows(slice(start, start + step))
+
+    def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
+        check_is_fitted(self)
+        return check_inputs(self, X, plain).to(self._place) - self._background
+
+    def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
+        return (values[..., 0] if self._is_vector else values).numpy()
+
+    def _variance(self, standardised: torch.Tensor) -> float | NDArray[np.float64]:
+        """A variance in units of the targets: a number, or one for each output when there are several."""
+        variance = (standardised.cpu() * self._scale.square()).numpy()
+        return float(variance[0]) if len(variance) == 1 else variance

@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise import InvariantGPRegressor
-from orbitwise.estimators.sparse_regression import check_settings, generator_on, regression_engine
+from orbitwise.estimators.regression_engines import check_settings, generator_on, regression_engine
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.variational import SparsePosterior

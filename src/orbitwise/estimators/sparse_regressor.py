@@ -1,0 +1,278 @@
+"""SparseGPRegressor: Gaussian-process regression of many rows, with a certificate of how exact it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
+from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.regression_engines import generator_on, place
+from orbitwise.estimators.regression_model import RegressionModel, prepare
+from orbitwise.estimators.streaming import Stream, learn_from, observe
+from orbitwise.estimators.validation import check_training
+from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.automatic import Budget, Outcome, learn
+from orbitwise.inference.bounds import BoundName
+from orbitwise.inference.sparse import ITERATIVE_ROWS, Selection, SparseModel
+from orbitwise.inference.totals import Observations
+from orbitwise.likelihoods.gaussian import Gaussian
+
+FEW_ATOMS = 4
+
+
+@final
+class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, MultiOutputMixin, BaseEstimator):
+    """Sparse Gaussian-process regression that finds out how many inducing variables are enough.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel, default=None
+        Kernel of the base process g, for standardised targets if `normalize_y`; None takes a scaled RBF
+        kernel with a lengthscale for each column (one for all of them where there is an invariance).
+    invariance : None, str, Orbit or Functional, default=None
+        What f should not care about, as in `InvariantGPRegressor`; orbits drawn at random are frozen.
+    num_inducing : int or "auto", default="auto"
+        Inducing variables; "auto" doubles them until the evidence gains less than the tolerance.
+    tolerance : float, default=0.01
+        How narrow the bracket of the log evidence should be, in nats a row.
+    bound : {"tight", "titsias", "cg"}, default="tight"
+        The lower bound that is maximised. "cg" solves the quadratic form by conjugate gradients, up to
+        20,000 rows, and predicts with the exact mean.
+    selection : {"greedy", "kmeans", "random"}, default="greedy"
+        How inducing variables are chosen: by the largest variance left, at centres of clusters, at random.
+    optimize_inducing : bool or "auto", default="auto"
+        Whether the points move by gradients as well; "auto" lets them where their number is given.
+    max_inducing, time_limit : int, float or None, default=2000, None
+        Budgets of "auto"; seconds. The certificate says when one of them ended the search.
+    noise : float, default=None
+        Noise variance in units of y squared, positive; None learns it.
+    mean, image_shape, normalize_y, one_sided, num_nodes
+        As in `InvariantGPRegressor`; `num_nodes`, default 16, is for orbits drawn at random.
+    max_iterations : int, default=100
+        L-BFGS iterations of each stage at most; 0 keeps kernel and noise as they are.
+    num_steps, batch_size : int, default=50, 256
+        Stochastic steps of a call of `partial_fit(…, learn=True)`, and rows a step.
+    random_state, device, verbose, callback
+        Seed; where to compute; whether to print; a function of (iteration, bound).
+
+    Attributes
+    ----------
+    certificate_ : `lower` ≤ log p(y) ≤ `upper`, their `gap`, `num_inducing`, `history`, `reason`, `is_met`.
+    log_evidence_, evidence_kind_ : the certificate's lower end, "lower bound".
+    kernel_, noise_, functional_, orbit_, posterior_, history_, converged_ : what was learned, and how.
+    """
+
+    n_features_in_: int
+    _image_shape: Sequence[int] | None
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        invariance: Invariance = None,
+        *,
+        num_inducing: int | Literal["auto"] = "auto",
+        tolerance: float = 0.01,
+        bound: BoundName = "tight",
+        selection: Selection = "greedy",
+        optimize_inducing: bool | Literal["auto"] = "auto",
+        max_inducing: int = 2000,
+        time_limit: float | None = None,
+        noise: float | None = None,
+        mean: Literal["zero", "constant", "linear"] = "zero",
+        image_shape: Sequence[int] | None = None,
+        normalize_y: bool = True,
+        one_sided: Literal["auto"] | bool = "auto",
+        num_nodes: int = 16,
+        max_iterations: int = 100,
+        num_steps: int = 50,
+        batch_size: int = 256,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "cpu",
+        verbose: bool = False,
+        callback: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.invariance = invariance
+        self.num_inducing = num_inducing
+        self.tolerance = tolerance
+        self.bound = bound
+        self.selection = selection
+        self.optimize_inducing = optimize_inducing
+        self.max_inducing = max_inducing
+        self.time_limit = time_limit
+        self.noise = noise
+        self.mean = mean
+        self.image_shape = image_shape
+        self.normalize_y = normalize_y
+        self.one_sided = one_sided
+        self.num_nodes = num_nodes
+        self.max_iterations = max_iterations
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SparseGPRegressor:
+        """Learn kernel, noise and inducing variables; a sample weight counts repetitions of its row."""
+        _check_settings(self)
+        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations)
+        x, targets, weight = check_training(self, X, y, sample_weight)
+        generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
+        functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+        self._set_orbit(functional.double(), x)
+        frozen = freeze_functional(functional, self.num_nodes, generator)
+        model = prepare(
+            x - self._background,
+            targets,
+            weight,
+            frozen,
+            self.kernel,
+            self.noise,
+            self.mean,
+            self.normalize_y,
+            self.one_sided,
+            (),
+        )
+        place(model, frozen, self.device)
+        sparse = self._sparse(model, frozen)
+        self._scale, self._shift = model.scale, model.shift
+        wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
+        if wanted is not None and wanted > sparse.num_rows:
+            warnings.warn(
+                f"num_inducing={wanted} is more than the {sparse.num_rows} distinct rows: all rows are used.",
+                UserWarning,
+                stacklevel=2,
+            )
+        generator = generator_on(self.device, generator)
+        outcome = learn(
+            sparse, self.tolerance, budget, generator, wanted, self.selection, callback=self._report
+        )
+        self._store(sparse, outcome, float(weight.sum()))
+        return self
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        learn: bool = False,
+        num_rows: int | None = None,
+    ) -> SparseGPRegressor:
+        """Take one more batch of rows into account, for data that do not fit in memory.
+
+        The first call is a `fit`. Later ones keep kernel, noise and inducing variables as they are, and give
+        exactly the posterior of all rows seen. With `learn`, stochastic steps on the batch, which stands for
+        `num_rows` rows in all, move kernel and noise instead; rows have to be shown once more after that.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y, sample_weight)
+        x, targets, weight = check_training(self, X, y, sample_weight, reset=False)
+        rows = torch.from_numpy(x).to(self.device) - self._background
+        standardised = (torch.from_numpy(targets) - self._shift) / self._scale
+        if learn:
+            self._stream = learn_from(self, rows, standardised.to(self.device), num_rows)
+        else:
+            self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
+        self.posterior_ = self._stream.posterior()
+        certificate = self._stream.certificate(self.tolerance)
+        self._certify(certificate, self._stream.num_rows)
+        return self
+
+    def _sparse(self, model: RegressionModel, functional: Functional) -> SparseModel:
+        weight = None if bool((model.weight == 1).all()) else model.weight
+        observations = Observations(functional, model.x, model.targets, weight)
+        likelihood = Gaussian(model.noise()[0].item(), learnable=model.fixed_noise is None).to(self.device)
+        with torch.no_grad():
+            atoms = functional.atoms(model.x[:1])
+        few = atoms.points.shape[-2] <= FEW_ATOMS or model.process.shares_symmetry(atoms)
+        moves = self.num_inducing != "auto" if self.optimize_inducing == "auto" else self.optimize_inducing
+        if self.bound == "cg" and len(model.x) > ITERATIVE_ROWS:
+            raise ValueError(
+                f"bound='cg' costs O(N²) a step and takes up to {ITERATIVE_ROWS:,} rows, "
+                f"not {len(model.x):,}: use bound='tight'."
+            )
+        return SparseModel(
+            model.process,
+            observations,
+            likelihood,
+            self.bound,  # pyright: ignore
+            "f" if few else "g",
+            bool(moves) and self.max_iterations > 0,
+            model.merged_rows().log_factor,
+        )
+
+    def _store(self, sparse: SparseModel, outcome: Outcome, num_rows: float) -> None:
+        self.functional_, self.kernel_ = sparse.functional, sparse.process.kernel
+        self.posterior_ = sparse.posterior()
+        self._stream = Stream.of(sparse, num_rows)
+        self._certify(outcome.certificate, num_rows)
+        self.history_, self.converged_ = outcome.history, outcome.converged
+        self._set_objective(sparse, list(sparse.parameters()))
+        if outcome.certificate.stopped in ("max_inducing", "time_limit"):
+            warnings.warn(
+                f"{self.certificate_}. Raise it, or the tolerance, or take bound='cg'.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _certify(self, certificate: Any, num_rows: float) -> None:
+        # p(y) = p(standardised y) / scale, for every row and output
+        self.certificate_ = certificate.shifted(-num_rows * float(self._scale.log().sum()))
+        self.log_evidence_, self.evidence_kind_ = self.certificate_.lower, "lower bound"
+        self.log_evidence_error_ = 0.0
+        self.noise_ = self._variance(self._standardised_noise())
+
+    @torch.no_grad()
+    def _standardised_noise(self) -> torch.Tensor:
+        return self._stream.noise.reshape(1)
+
+    def _report(self, step: int, bound: float) -> None:
+        if self.callback is not None:
+            self.callback(step, bound)
+        if self.verbose:
+            print(f"sparse {step:5d}  {bound:,.1f}")
+
+
+def _check_settings(estimator: Any) -> None:
+    number = estimator.num_inducing
+    if number != "auto" and (not isinstance(number, Integral) or number < 1):
+        raise ValueError(f"num_inducing must be 'auto' or a whole number of at least 1, not {number!r}.")
+    for name in ("max_inducing", "num_nodes", "num_steps", "batch_size"):
+        count = getattr(estimator, name)
+        if not isinstance(count, Integral) or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}.")
+    for name in ("tolerance", "time_limit"):
+        value = getattr(estimator, name)
+        if (value is not None or name == "tolerance") and (
+            not isinstance(value, Real) or not math.isfinite(value) or value <= 0
+        ):
+            raise ValueError(f"{name} must be a positive number, not {value!r}.")
+    for name, known in (("bound", ("tight", "titsias", "cg")), ("selection", ("greedy", "kmeans", "random"))):
+        if getattr(estimator, name) not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(estimator, name)!r}.")
+    if estimator.optimize_inducing not in (True, False, "auto"):
+        raise ValueError(
+            f"optimize_inducing must be True, False or 'auto', not {estimator.optimize_inducing!r}."
+        )
+    if estimator.noise == 0:
+        raise ValueError(
+            "Sparse inference needs noise: give a positive noise variance, None to learn it, or use "
+            "InvariantGPRegressor(inference='exact', noise=0)."
+        )
