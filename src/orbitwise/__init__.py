@@ -5,9 +5,20 @@ base process g, `process` gives the moments of any functional, `likelihoods` mee
 it all into a posterior, `estimators` serve scikit-learn users, `selection` compares.
 """
 
-from orbitwise import datasets, functionals, inference, likelihoods, orbits, process, selection, transforms
+from orbitwise import (
+    datasets,
+    functionals,
+    inference,
+    likelihoods,
+    orbits,
+    process,
+    selection,
+    storage,
+    transforms,
+)
 from orbitwise.estimators import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
 from orbitwise.selection import compare
+from orbitwise.storage import load, save
 
 __version__ = "0.1.0"
 
@@ -20,8 +31,11 @@ __all__ = [
     "functionals",
     "inference",
     "likelihoods",
+    "load",
     "orbits",
     "process",
+    "save",
     "selection",
+    "storage",
     "transforms",
 ]

@@ -52,10 +52,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     bound : {"tight", "titsias", "cg"}, default="tight"
         The lower bound that is maximised. "cg" solves the quadratic form by conjugate gradients, up to
         20,000 rows, and predicts with the exact mean.
-    selection : {"greedy", "kmeans", "random"}, default="greedy"
-        How inducing variables are chosen: by the largest variance left, at centres of clusters, at random.
+    selection : {"auto", "greedy", "kmeans", "random"}, default="auto"
+        How inducing variables are chosen: by the largest variance left, at centres of clusters, at random;
+        "auto" is greedy, but takes clusters for points that move.
     optimize_inducing : bool or "auto", default="auto"
-        Whether the points move by gradients as well; "auto" lets them where their number is given.
+        Whether points of g move by gradients as well; "auto" lets them where their number is given, or
+        where `max_inducing` turns out to be too few.
     max_inducing, time_limit : int, float or None, default=2000, None
         Budgets of "auto"; seconds. The certificate says when one of them ended the search.
     noise : float, default=None
@@ -87,7 +89,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         num_inducing: int | Literal["auto"] = "auto",
         tolerance: float = 0.01,
         bound: BoundName = "tight",
-        selection: Selection = "greedy",
+        selection: Selection = "auto",
         optimize_inducing: bool | Literal["auto"] = "auto",
         max_inducing: int = 2000,
         time_limit: float | None = None,
@@ -160,8 +162,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 stacklevel=2,
             )
         generator = generator_on(self.device, generator)
+        moves = self.optimize_inducing is not False
         outcome = learn(
-            sparse, self.tolerance, budget, generator, wanted, self.selection, callback=self._report
+            sparse, self.tolerance, budget, generator, wanted, self.selection, moves, callback=self._report
         )
         self._store(sparse, outcome, float(weight.sum()))
         return self
@@ -220,8 +223,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     def _store(self, sparse: SparseModel, outcome: Outcome, num_rows: float) -> None:
         self.functional_, self.kernel_ = sparse.functional, sparse.process.kernel
-        self.posterior_ = sparse.posterior()
         self._stream = Stream.of(sparse, num_rows)
+        self.posterior_ = sparse.posterior() if self.bound == "cg" else self._stream.posterior()
         self._certify(outcome.certificate, num_rows)
         self.history_, self.converged_ = outcome.history, outcome.converged
         self._set_objective(sparse, list(sparse.parameters()))
@@ -264,7 +267,8 @@ def _check_settings(estimator: Any) -> None:
             not isinstance(value, Real) or not math.isfinite(value) or value <= 0
         ):
             raise ValueError(f"{name} must be a positive number, not {value!r}.")
-    for name, known in (("bound", ("tight", "titsias", "cg")), ("selection", ("greedy", "kmeans", "random"))):
+    selections = ("auto", "greedy", "kmeans", "random")
+    for name, known in (("bound", ("tight", "titsias", "cg")), ("selection", selections)):
         if getattr(estimator, name) not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(estimator, name)!r}.")
     if estimator.optimize_inducing not in (True, False, "auto"):

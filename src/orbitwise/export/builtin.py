@@ -64,7 +64,7 @@ def library(name: str) -> Any:
         package = name.partition(".")[0]
         raise ImportError(
             f"This export needs {package}, which cannot be imported ({error}): "
-            'pip install "orbitwise[export]", or use faithful=True where your pipeline is of plain torch.'
+            'pip install "orbitwise[export]", or use to_torchvision(orbit), a module of plain torch.'
         ) from error
 
 

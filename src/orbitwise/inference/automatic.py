@@ -28,6 +28,7 @@ START_ROWS = 1024
 START_PAIRS = 2**24
 SETTLED = 5
 SHARE = 0.05
+MEMORY = 50
 REASONS = {
     "gap": "the evidence is bracketed within the tolerance",
     "gain": "twice the inducing variables gained less than the tolerance",
@@ -128,10 +129,14 @@ def learn(
     budget: Budget,
     generator: torch.Generator,
     num_inducing: int | None = None,
-    selection: str = "greedy",
+    selection: str = "auto",
+    moves: bool = True,
     callback: Callback | None = None,
 ) -> Outcome:
-    """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough."""
+    """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough.
+
+    Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end.
+    """
     stages: list[Stage] = []
     history: list[float] = []
     limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
@@ -164,6 +169,11 @@ def learn(
         elif count >= limit:
             stopped = "max_inducing"
         count = min(2 * count, limit)
+    if stopped == "max_inducing" and moves and model.free_inducing():
+        # More would help and may not be had: let those there are move to where they tell most.
+        converged, _ = _maximize(model, budget.max_iterations, tolerance, budget, history, callback)
+        bracket = model.bracket()
+        stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
     last = stages[-1]
     certificate = Certificate(
         last.lower, last.upper, last.num_inducing, model.num_rows, tolerance, stopped, stages
@@ -199,7 +209,31 @@ def _stage(
 ) -> tuple[bool, bool, bool]:
     """Choose, learn, choose again, learn on; returns whether it converged, was complete, was interrupted."""
     is_complete = converged = False
-    worth = SHARE * max(tolerance, 1e-6) * model.num_rows
+    # Points that move find their places themselves, and a new start would cost L-BFGS its memory.
+    turns = 1 if model.learns_inducing else 2
+    for turn in range(turns):
+        is_complete = _place(model, count, selection, generator, keep=turn > 0)
+        # The first turn only finds out where the second choice should be made.
+        first = budget.max_iterations // 3 if turns > 1 else 0
+        share = first if turn < turns - 1 else budget.max_iterations - first
+        converged, interrupted = _maximize(model, share, tolerance, budget, history, callback)
+        if interrupted:
+            return False, is_complete, True
+        if budget.is_over:
+            break
+    return converged, is_complete, False
+
+
+def _maximize(
+    model: SparseModel,
+    max_iterations: int,
+    tolerance: float,
+    budget: Budget,
+    history: list[float],
+    callback: Callback | None,
+) -> tuple[bool, bool]:
+    """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, was interrupted."""
+    worth = SHARE * tolerance * model.num_rows
 
     def settled(values: list[float]) -> bool:
         history.append(values[-1])
@@ -208,19 +242,9 @@ def _stage(
         few = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
         return few or budget.is_over
 
-    for turn in range(2):
-        is_complete = _place(model, count, selection, generator, keep=turn > 0)
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # The first turn only finds out where the second choice should be made.
-        first = budget.max_iterations // 3
-        share = first if turn == 0 else budget.max_iterations - first
-        training = maximize(model, parameters, share, stop=settled)
-        converged = training.converged
-        if training.message == "interrupted":
-            return False, is_complete, True
-        if budget.is_over:
-            break
-    return converged, is_complete, False
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    training = maximize(model, learned, max_iterations, stop=settled, memory=MEMORY)
+    return training.converged, training.message == "interrupted"
 
 
 def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:

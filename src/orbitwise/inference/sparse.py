@@ -26,12 +26,15 @@ from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
-Selection = Literal["greedy", "kmeans", "random"]
+Selection = Literal["auto", "greedy", "kmeans", "random"]
 Domain = Literal["f", "g"]
 ITERATIVE_ROWS = 20_000
 """Conjugate gradients cost O(N²) a step: beyond this many rows brackets do without."""
 SEPARATION = 1e-8
-CANDIDATE_NUMBERS = 2**27
+CANDIDATE_NUMBERS = 2**25
+"""Numbers that greedy choice may hold: candidates times inducing variables."""
+STRIDE = 2.0
+"""Units in which points move, in deviations of the inputs: hyperparameters move in logarithms."""
 SOLVED = 1e-2
 """Nats of the quadratic form that conjugate gradients may leave unsolved, in all."""
 
@@ -88,7 +91,7 @@ class SparseModel(nn.Module):
             points = observations.take(slice(0, 2048)).atoms().points.flatten(0, -2)
             spread = points.std(0, correction=0)
         self.register_buffer("centre", points.mean(0))
-        self.register_buffer("spread", torch.where(spread > 0, spread, torch.ones_like(spread)))
+        self.register_buffer("spread", STRIDE * torch.where(spread > 0, spread, 1.0))
         self.raw_inducing = nn.Parameter(points[:0], requires_grad=False)
 
     @property
@@ -120,6 +123,12 @@ class SparseModel(nn.Module):
         else:
             raw = ((inducing - self.centre) / self.spread).detach()
             self.raw_inducing = nn.Parameter(raw, requires_grad=self.learns_inducing)
+
+    def free_inducing(self) -> bool:
+        """Let points of g move from now on; returns whether there are any that can."""
+        self.learns_inducing = self.domain == "g"
+        self.raw_inducing.requires_grad_(self.learns_inducing)
+        return self.learns_inducing
 
     def held_inducing(self) -> Tensor:
         """What `place_inducing` takes to come back here."""
@@ -204,8 +213,11 @@ class SparseModel(nn.Module):
     ) -> Selected:
         """New inducing variables at the present hyperparameters, to be placed by `place_inducing`.
 
-        Greedy choice stops where the residual variance is worth no more than `tolerance` nats a row.
+        Greedy choice stops where the residual variance is worth no more than `tolerance` nats a row. "auto"
+        takes centres of clusters for points that move, which start best where the data are dense.
         """
+        if selection == "auto":
+            selection = "kmeans" if self.learns_inducing else "greedy"
         rows = self.observations
         most = max(count, CANDIDATE_NUMBERS // count)
         if self.domain == "f" or rows.functional.is_identity:
@@ -230,6 +242,6 @@ class SparseModel(nn.Module):
             enough = 2 * tolerance * total * self.noise.item()
             pick = greedy_choice(self.process, candidates, count, SEPARATION, enough).index
         else:
-            raise ValueError(f"selection must be 'greedy', 'kmeans' or 'random', not {selection!r}.")
+            raise ValueError(f"selection must be 'auto', 'greedy', 'kmeans' or 'random', not {selection!r}.")
         place = index[pick] if self.domain == "f" and index is not None else candidates[pick]  # pyright: ignore
         return Selected(place, len(pick) < count or total <= count)

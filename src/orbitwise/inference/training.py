@@ -38,12 +38,13 @@ def maximize(
     generator: torch.Generator | None = None,
     callback: Callable[[int, float], None] | None = None,
     stop: Callable[[list[float]], bool] | None = None,
+    memory: int = 10,
 ) -> Training:
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
     The first start is where the parameters are; each restart adds normal noise of deviation `spread`. An
     interruption (Ctrl-C) keeps the best point so far. `stop` is shown the best values after each iteration,
-    and ends the run where it says so.
+    and ends the run where it says so. `memory` counts the steps that L-BFGS remembers.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
@@ -61,7 +62,7 @@ def maximize(
     for start in range(1 + num_restarts):
         noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
         outcome, point, interrupted = _run(
-            objective, parameters, origin + spread * noise, max_iterations, callback, stop
+            objective, parameters, origin + spread * noise, max_iterations, callback, stop, memory
         )
         starts.append(outcome.value)
         if outcome.value > best.value or start == 0:
@@ -100,7 +101,8 @@ def _run(
     start: np.ndarray,
     max_iterations: int,
     callback: Callable[[int, float], None] | None,
-    stop: Callable[[list[float]], bool] | None = None,
+    stop: Callable[[list[float]], bool] | None,
+    memory: int,
 ) -> tuple[Training, np.ndarray, bool]:
     best_value, best_point, failure = -np.inf, start, ""
     latest: _Visit | None = None
@@ -153,7 +155,12 @@ def _run(
 
     try:
         result = minimize(
-            negative, start, jac=True, method="L-BFGS-B", callback=record, options={"maxiter": max_iterations}
+            negative,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            callback=record,
+            options={"maxiter": max_iterations, "maxcor": memory},
         )
     except KeyboardInterrupt:
         return Training(best_value, False, "interrupted", history), best_point, True

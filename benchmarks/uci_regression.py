@@ -1,0 +1,149 @@
+"""Automatic inducing variables beside the exact Gaussian process, on eight sets with their given splits.
+
+    python benchmarks/uci_regression.py --device cuda --workers 7
+
+All splits below 2,000 rows, five above; exact inference where it has up to 10,000 rows. `--workers` runs the
+small sets in that many processes of two threads. Writes results/uci_regression.json as it goes.
+"""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from orbitwise import InvariantGPRegressor, SparseGPRegressor, datasets
+
+SETS = ["yacht", "boston", "energy", "concrete", "wine_red", "power", "kin8nm", "protein"]
+SMALL, EXACT = 2_000, 10_000
+
+
+def measure(name, split, method, device, options):
+    warnings.simplefilter("ignore")
+    if device == "cpu":
+        torch.set_num_threads(2)
+    data = datasets.load(f"uci_reg_{name}")
+    x, y = np.asarray(data.x, dtype=float), np.asarray(data.y, dtype=float)
+    test = np.zeros(len(x), dtype=bool)
+    test[data.test_idx[split]] = True
+    if method == "exact":
+        model = InvariantGPRegressor(inference="exact", device=device)
+    else:
+        model = SparseGPRegressor(bound=method, device=device, random_state=split, **options)
+    start = time.perf_counter()
+    model.fit(x[~test], y[~test])
+    seconds = time.perf_counter() - start
+    mean, std = model.predict(x[test], return_std=True, include_noise=True)
+    residual = (y[test] - mean) / std
+    record = {
+        "set": name,
+        "split": split,
+        "method": method,
+        "device": device,
+        "rows": int((~test).sum()),
+        "rmse": float(np.sqrt(np.mean((y[test] - mean) ** 2))),
+        "log_density": float(np.mean(-0.5 * np.log(2 * np.pi * std**2) - 0.5 * residual**2)),
+        "log_evidence": float(model.log_evidence_),
+        "seconds": seconds,
+    }
+    if method != "exact":
+        certificate = model.certificate_
+        record |= {
+            "num_inducing": certificate.num_inducing,
+            "gap": certificate.gap,
+            "stopped": certificate.stopped,
+            "met": bool(certificate.is_met),
+            "stages": [stage._asdict() for stage in certificate.history],
+        }
+    return record
+
+
+def jobs(names, method_names):
+    for name in names:
+        data = datasets.load(f"uci_reg_{name}")
+        count = len(data.test_idx) if len(data.x) < SMALL else 5
+        methods = [m for m in method_names if m != "exact" or len(data.x) <= EXACT]
+        yield from ((name, split, method, len(data.x)) for split in range(count) for method in methods)
+
+
+def summarise(records):
+    table = Table(title="mean ± standard error over splits; difference: sparse - exact, paired")
+    headings = ("set", "method", "splits", "RMSE", "log density", "evidence - exact", "M", "gap a row", "s")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("set", "method") else "right")
+    for name in SETS:
+        exact = {r["split"]: r for r in records if r["set"] == name and r["method"] == "exact"}
+        for method in ("exact", "tight", "titsias", "cg"):
+            rows = [r for r in records if r["set"] == name and r["method"] == method]
+            if not rows:
+                continue
+            paired = [
+                r["log_evidence"] - exact[r["split"]]["log_evidence"] for r in rows if r["split"] in exact
+            ]
+            table.add_row(
+                name,
+                method,
+                str(len(rows)),
+                spread([r["rmse"] for r in rows], 4),
+                spread([r["log_density"] for r in rows], 4),
+                f"{np.mean(paired):.1f}" if paired else "-",
+                f"{np.mean([r.get('num_inducing', r['rows']) for r in rows]):.0f}",
+                f"{np.mean([r.get('gap', 0) / r['rows'] for r in rows]):.4f}",
+                f"{np.mean([r['seconds'] for r in rows]):.0f}",
+            )
+    return table
+
+
+def spread(values, digits):
+    error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{np.mean(values):.{digits}f} ± {error:.{digits}f}"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--methods", nargs="+", default=["exact", "tight"])
+    parser.add_argument("--device", default="cpu", help="for sets of 2,000 rows and more")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--max-inducing", type=int, default=2000)
+    parser.add_argument("--tolerance", type=float, default=0.01)
+    parser.add_argument("--out", type=Path, default=Path("results/uci_regression.json"))
+    arguments = parser.parse_args()
+    options = {"max_inducing": arguments.max_inducing, "tolerance": arguments.tolerance}
+    records = []
+
+    def keep(record):
+        records.append(record)
+        print(json.dumps({k: v for k, v in record.items() if k != "stages"}), flush=True)
+        records.sort(key=lambda r: (SETS.index(r["set"]), r["split"], r["method"]))
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**options, "records": records}, indent=1)
+        partial = arguments.out.with_suffix(".partial")
+        partial.write_text(text)
+        partial.replace(arguments.out)
+
+    todo = list(jobs(arguments.sets, arguments.methods))
+    small = [job for job in todo if job[3] < SMALL]
+    os.environ["OMP_NUM_THREADS"] = "2"
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
+        futures = [pool.submit(measure, *job[:3], "cpu", options) for job in small]
+        for job in todo:
+            if job[3] >= SMALL:
+                keep(measure(*job[:3], arguments.device, options))
+        for future in futures:
+            keep(future.result())
+    Console(width=130).print(summarise(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Atomic writing: all or nothing, and sentences that say why nothing."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from orbitwise.storage import write_atomically
+
+
+def test_bytes_and_text_are_written(tmp_path: Path):
+    write_atomically(tmp_path / "a", b"\x00\xff")
+    write_atomically(str(tmp_path / "b"), "σ²\n")
+    assert (tmp_path / "a").read_bytes() == b"\x00\xff"
+    assert (tmp_path / "b").read_text(encoding="utf-8") == "σ²\n"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+):
+    path = tmp_path / "model"
+    write_atomically(path, b"old")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(type(error)):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"Cannot write .*model: the disk is full") as caught:
+        write_atomically(tmp_path / "model", b"new")
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(IsADirectoryError, match="it is a folder; give a file name"):
+        write_atomically(tmp_path, b"")
+    with pytest.raises(FileNotFoundError, match="does not exist; make it first"):
+        write_atomically(tmp_path / "none" / "model", b"")
+    with pytest.raises(NotADirectoryError, match="is a file; choose another"):
+        write_atomically(tmp_path / "file" / "model", b"")
+
+
+def test_a_read_only_folder_is_named(tmp_path: Path):
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    folder.chmod(0o500)
+    try:
+        if os.access(folder, os.W_OK):
+            pytest.skip("permissions do not bind this user")
+        with pytest.raises(PermissionError, match="not permitted; choose another"):
+            write_atomically(folder / "model", b"")
+    finally:
+        folder.chmod(0o700)
+
+
+def test_links_are_followed_and_permissions_kept(tmp_path: Path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_has_the_usual_permissions(tmp_path: Path):
+    (tmp_path / "usual").write_bytes(b"")
+    write_atomically(tmp_path / "ours", b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode

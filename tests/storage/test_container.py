@@ -1,0 +1,94 @@
+"""The file's format: version, checksum, and errors for everything that is not such a file."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbitwise.storage import StorageError
+from orbitwise.storage.container import brief, pack, read, unpack, with_checksum
+
+ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros((0, 2), dtype=np.int8)}
+STRUCTURE = {"estimator": 'say "sha256":"' + "0" * 64 + '"', "numbers": [0.1, 1e-300, -0.0, 2**70]}
+DATA = pack(STRUCTURE, ARRAYS)
+
+
+def test_structure_and_arrays_come_back():
+    structure, arrays = unpack(DATA)
+    assert structure == STRUCTURE
+    assert all(arrays[name].tobytes() == array.tobytes() for name, array in ARRAYS.items())
+    assert all(arrays[name].shape == array.shape for name, array in ARRAYS.items())
+    assert safetensors.numpy.load(DATA).keys() == ARRAYS.keys()
+
+
+@given(st.integers(0, 8 * len(DATA) - 1))
+def test_every_flipped_bit_is_found(bit: int):
+    damaged = bytearray(DATA)
+    damaged[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(StorageError):
+        unpack(bytes(damaged))
+
+
+@given(st.integers(0, len(DATA) - 1))
+def test_every_truncation_is_found(length: int):
+    with pytest.raises(StorageError):
+        unpack(DATA[:length])
+
+
+@given(st.binary(max_size=64))
+def test_other_bytes_are_refused(data: bytes):
+    for each in (data, DATA + data + b"\0"):
+        with pytest.raises(StorageError):
+            unpack(each)
+
+
+def test_a_newer_format_says_what_to_do():
+    newer = with_checksum(DATA.replace(b'"format_version":"1"', b'"format_version":"2"'))
+    with pytest.raises(StorageError, match=r"format version 2.*up to 1: upgrade Orbitwise"):
+        unpack(newer)
+
+
+def test_other_formats_are_named():
+    other = safetensors.numpy.save(ARRAYS, {"format": "pt"})
+    for data in (other, safetensors.numpy.save(ARRAYS), pickle.dumps(STRUCTURE), b"\x80" * 1000):
+        with pytest.raises(StorageError, match="not a model saved by"):
+            unpack(data)
+    with pytest.raises(StorageError, match="empty"):
+        unpack(b"")
+
+
+def test_deep_nesting_is_refused():
+    deep = b"[" * 100_000 + b"]" * 100_000
+    for header in (deep, b'{"__metadata__":' + deep + b"}"):
+        with pytest.raises(StorageError):
+            unpack(len(header).to_bytes(8, "little") + header)
+    text = "[" * 100_000
+    data = safetensors.numpy.save(
+        {}, {"format": "orbitwise", "format_version": "1", "sha256": "0" * 64, "structure": text}
+    )
+    with pytest.raises(StorageError, match="cannot be read"):
+        unpack(with_checksum(data))
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path):
+    with pytest.raises(StorageError, match="There is no file"):
+        read(tmp_path / "none")
+    with pytest.raises(StorageError, match="is a folder"):
+        read(tmp_path)
+    with pytest.raises(StorageError, match="cannot be read"):
+        read("a\0b")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(StorageError, match="not a regular file"):
+            read(tmp_path / "pipe")
+
+
+def test_messages_are_short_and_printable():
+    assert brief("a\x1b[31m\nb") == "a?[31m b"
+    assert len(brief("x" * 10_000)) < 250
+    assert brief(KeyError()) == "KeyError"

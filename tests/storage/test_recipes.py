@@ -1,0 +1,63 @@
+"""Types of fields, tensors of modules, and a table that no class is missing from."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from orbitwise import functionals, orbits, transforms
+from orbitwise.functionals import Functional
+from orbitwise.orbits import ImageOrbit, Orbit
+from orbitwise.storage.estimators import TABLE
+from orbitwise.storage.recipes import Field, has_kind, own_tensors, read_field
+from orbitwise.transforms import Transform
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "fits"),
+    [
+        (1, Field(int), True),
+        (True, Field(int), False),
+        (True, Field((int, bool)), True),
+        (1.0, Field(int), False),
+        (None, Field(int), False),
+        ((1, 2), Field(tuple, each=int), True),
+        ((1, True), Field(tuple, each=int), False),
+        ((1, "2"), Field(tuple, each=int), False),
+        ([1, 2], Field(tuple, each=int), False),
+        (-3, Field(int, is_size=True), False),
+        ((3, -3), Field(tuple, each=int, is_size=True), False),
+        ((3, 3), Field(tuple, each=int, is_size=True), True),
+    ],
+)
+def test_types_are_told_apart(value: object, field: Field, fits: bool):
+    assert has_kind(value, field) is fits
+
+
+def test_fields_are_read_from_attributes_or_as_told():
+    assert read_field(np.zeros((2, 3)), "shape", Field(tuple)) == (2, 3)
+    assert read_field(np.zeros((2, 3)), "rows", Field(int, lambda array: len(array))) == 2
+
+
+def test_tensors_of_inner_parts_are_own_tensors():
+    recipe = TABLE["ImageOrbit"]
+    orbit = ImageOrbit((4, 4))
+    assert dict(own_tensors(recipe, orbit)).keys() == orbit.state_dict().keys()
+    assert not dict(own_tensors(TABLE["Symmetry"], object()))
+
+
+def test_every_public_class_has_a_recipe():
+    public = [getattr(each, name) for each in (transforms, orbits, functionals) for name in each.__all__]
+    kinds = [each for each in public if inspect.isclass(each) and issubclass(each, nn.Module)]
+    concrete = [each for each in kinds if not inspect.isabstract(each)]
+    ours = [each for each in concrete if issubclass(each, Transform | Orbit | Functional)]
+    assert len(ours) > 25
+    assert [each.__name__ for each in ours if TABLE.get(each.__name__) is None] == []
+    assert all(TABLE[each.__name__].kind is each for each in ours)
+
+
+def test_no_recipe_runs_what_a_file_names():
+    assert not {"eval", "exec", "getattr", "__import__", "type", "object"} & set(TABLE)
+    assert all(isinstance(recipe.kind, type) and torch.load is not recipe.build for recipe in TABLE.values())
