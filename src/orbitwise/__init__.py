@@ -2,11 +2,13 @@
 
 `transforms` move inputs, `orbits` say which moves and how far, `functionals` say what is observed of the
 base process g, `process` gives the moments of any functional, `likelihoods` meet the data, `inference` turns
-it all into a posterior, `estimators` serve scikit-learn users, `selection` compares.
+it all into a posterior, `estimators` serve scikit-learn users, `selection` compares, `export` hands learned
+orbits back, `storage` keeps models.
 """
 
 from orbitwise import (
     datasets,
+    export,
     functionals,
     inference,
     likelihoods,
@@ -28,6 +30,7 @@ __all__ = [
     "SparseGPRegressor",
     "compare",
     "datasets",
+    "export",
     "functionals",
     "inference",
     "likelihoods",

@@ -1,0 +1,123 @@
+import json
+
+import pytest
+import torch
+
+from orbitwise.export import from_json, to_json
+from orbitwise.orbits import ComposedOrbit, CropOrbit, DeformationOrbit, FiniteOrbit, ImageOrbit, closure
+from orbitwise.transforms import flips, quarter_turns
+from tests.contracts.orbit_contract import seeded
+
+SHAPE = (1, 6, 6)
+ORBITS = {
+    "affine": lambda: ImageOrbit(SHAPE),
+    "some": lambda: ImageOrbit(
+        SHAPE, {"angle": (0.1, 0.4), "shear": (0.2, 0.2)}, learnable=["angle"], two_sided=["angle"]
+    ),
+    "deformed": lambda: ImageOrbit(SHAPE, {"angle": 3.0}, 0.7, 2.0, learnable=["amplitude"]),
+    "tangent": lambda: DeformationOrbit(
+        SHAPE, 0.5, 2.0, (-0.1, 0.3), 1.3, (0.0, 1.0), two_sided=["thickness"]
+    ),
+    "thick": lambda: DeformationOrbit(SHAPE, 0.0, thickness=0.3),
+    "finite": lambda: closure(flips(SHAPE), quarter_turns(SHAPE)),
+    "composed": lambda: ComposedOrbit(FiniteOrbit(flips(SHAPE)), ImageOrbit(SHAPE, amplitude=0.3)),
+}
+
+
+@pytest.mark.parametrize("name", ORBITS)
+def test_an_orbit_comes_back(name):
+    orbit = ORBITS[name]()
+    again = from_json(to_json(orbit, SHAPE))
+    assert type(again) is type(orbit)
+    assert again.describe() == orbit.describe()
+    x = torch.rand(3, 36, dtype=torch.float64, generator=seeded())
+    torch.testing.assert_close(again.points(x, seeded(1)).points, orbit.points(x, seeded(1)).points)
+    for old, new in zip(orbit.parameters(), again.parameters(), strict=True):
+        assert old.requires_grad == new.requires_grad
+
+
+def test_it_is_plain_and_says_what_its_numbers_mean():
+    data = json.loads(to_json(ImageOrbit((4, 5), {"angle": 0.5}, amplitude=0.3)))
+    assert data["image_shape"] == [1, 4, 5]
+    assert data["intervals"] == {"angle": pytest.approx([-0.5, 0.5])}
+    assert data["units"].keys() == {"angle", "amplitude", "smoothness"}
+    assert "counter-clockwise" in data["units"]["angle"]
+    assert data["conventions"]["interpolation"] == "bilinear"
+    assert {"centre", "fill", "order"} <= data["conventions"].keys()
+    assert from_json(data).learned().keys() == {"angle", "amplitude", "smoothness"}
+    assert (
+        from_json(to_json(ImageOrbit((4, 5)).freeze(4)).encode()).describe() == ImageOrbit((4, 5)).describe()
+    )
+
+
+def test_a_range_learned_beyond_its_limit_comes_back_at_it():
+    orbit = ImageOrbit(SHAPE, {"angle": 3.14159265358979})
+    with torch.no_grad():
+        orbit.bounds.raw_half.fill_(30)
+    assert from_json(to_json(orbit)).learned()["angle"][1] == pytest.approx(3.1416, abs=1e-3)
+
+
+def test_orbits_without_a_form():
+    with pytest.raises(ValueError, match="CropOrbit has no JSON form"):
+        to_json(CropOrbit((4, 4)))
+    with pytest.raises(ValueError, match="pass image_shape"):
+        to_json(FiniteOrbit(flips((4, 4))))
+
+
+GOOD = json.loads(to_json(ImageOrbit((4, 4), {"angle": 0.5}, amplitude=0.3)))
+TANGENT = json.loads(to_json(DeformationOrbit((4, 4), 0.5)))
+FINITE = json.loads(to_json(FiniteOrbit(flips((4, 4))), (4, 4)))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("", "no JSON text"),
+        ("{", "no JSON text"),
+        (b"\xff\xfe\x00", "no JSON text"),
+        ("[" * 100_000, "no JSON text"),
+        (" " * 1_000_001, "shorter than"),
+        ("[]", "JSON object, not"),
+        ("3", "JSON object"),
+        ({}, "no 'orbitwise orbit' of version 1"),
+        (GOOD | {"version": 2}, "version 2"),
+        (GOOD | {"format": ["x"] * 99}, "…"),
+        (GOOD | {"image_shape": [4, 4]}, "image_shape must be"),
+        (GOOD | {"image_shape": [1, 4.0, 4]}, "image_shape must be"),
+        (GOOD | {"image_shape": [True, 4, 4]}, "image_shape must be"),
+        (GOOD | {"image_shape": [1, -4, -4]}, "pixels"),
+        (GOOD | {"image_shape": [1, 10**9, 10**9]}, "pixels"),
+        (TANGENT | {"image_shape": [1, 1024, 1024]}, "tangent deformation of images"),
+        (GOOD | {"kind": "os.system"}, "kind must be"),
+        (GOOD | {"kind": None}, "kind must be"),
+        (GOOD | {"intervals": [1]}, "intervals must be an object"),
+        (GOOD | {"intervals": {"angle": 0.5}}, "must be an interval"),
+        (GOOD | {"intervals": {"angle": [0.5, -0.5]}}, "lower bound"),
+        (GOOD | {"intervals": {"angle": [-9.0, 9.0]}}, "above its limit"),
+        (GOOD | {"intervals": {"angle": [0, float("nan")]}}, "finite numbers"),
+        (GOOD | {"intervals": {"angle": [0, 10**400]}}, "a huge number"),
+        (GOOD | {"intervals": {"angle": [False, True]}}, "finite numbers"),
+        (GOOD | {"intervals": {"__class__": [0, 1]}}, "no parameter '__class__'"),
+        (GOOD | {"amplitude": "1"}, "amplitude' must be made of finite numbers"),
+        (GOOD | {"amplitude": -1, "learnable": []}, "must not be negative"),
+        (GOOD | {"smoothness": 0}, "must be positive"),
+        (GOOD | {"learnable": "angle"}, "learnable must be a list"),
+        (GOOD | {"learnable": [1]}, "learnable must be a list"),
+        (GOOD | {"two_sided": ["depth"]}, "depth"),
+        (TANGENT | {"intervals": {"angle": [0, 1]}}, "interval thickness only"),
+        (TANGENT | {"clip": [1, 0]}, "clip must be an interval"),
+        (TANGENT | {"tangent_width": 0}, "tangent_width must be positive"),
+        (FINITE | {"elements": ["identity", "explode"]}, "'explode' is no symmetry"),
+        (FINITE | {"elements": ["identity"] * 99}, "at most 16"),
+        (FINITE | {"kind": "composed", "stages": []}, "stages must be"),
+        (FINITE | {"kind": "composed", "stages": [GOOD] * 99}, "stages must be"),
+        (FINITE | {"kind": "composed", "stages": [{"kind": "composed"}]}, "not composed itself"),
+        (FINITE | {"kind": "composed", "stages": [3]}, "not composed itself"),
+    ],
+)
+def test_hostile_text_is_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        from_json(data)
+    if isinstance(data, dict) and "10" not in message:
+        with pytest.raises(ValueError, match=r"."):
+            from_json(json.dumps(data))
