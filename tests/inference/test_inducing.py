@@ -6,7 +6,12 @@ from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
-from orbitwise.inference.inducing import greedy_choice, greedy_orbit_points, random_orbit_points
+from orbitwise.inference.inducing import (
+    cluster_centres,
+    greedy_choice,
+    greedy_orbit_points,
+    random_orbit_points,
+)
 from orbitwise.inference.projection import inducing_factor, project
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
@@ -72,7 +77,7 @@ def test_gradient_rows_have_points_too():
 
 def test_greedy_points_are_those_of_the_slow_choice(process):
     covariance = process.covariance(Evaluation().atoms(X))
-    assert greedy_choice(process, X, 8).tolist() == slow_choice(covariance, 8)
+    assert greedy_choice(process, X, 8).index.tolist() == slow_choice(covariance, 8)
 
 
 def test_greedy_points_leave_less_unexplained_than_random_ones(process):
@@ -91,21 +96,23 @@ def test_greedy_points_leave_less_unexplained_than_random_ones(process):
 
 def test_duplicates_are_skipped_and_ties_take_the_first(process):
     tripled = torch.cat([X[:5], X[:5], X[:5]])
-    chosen = greedy_choice(process, tripled, 15)
+    chosen = greedy_choice(process, tripled, 15).index
     assert sorted(chosen.tolist()) == [0, 1, 2, 3, 4]
     assert int(chosen[0]) == 0, "a stationary kernel has equal variances"
 
 
 def test_single_precision_chooses_the_same_and_skips_duplicates(process):
-    double, single = (greedy_choice(process, X.to(dtype), 8) for dtype in (torch.float64, torch.float32))
+    double, single = (
+        greedy_choice(process, X.to(dtype), 8).index for dtype in (torch.float64, torch.float32)
+    )
     assert double.tolist() == single.tolist()
-    assert len(greedy_choice(process, torch.cat([X, X]).float(), 60)) <= 30
+    assert len(greedy_choice(process, torch.cat([X, X]).float(), 60).index) <= 30
 
 
 def test_it_stops_where_nothing_is_left_to_explain():
     kernel = RBFKernel().double()
     kernel.lengthscale = 1e3
-    chosen = greedy_choice(Process(None, kernel).requires_grad_(False), X, 30)
+    chosen = greedy_choice(Process(None, kernel).requires_grad_(False), X, 30).index
     assert 1 <= len(chosen) < 10
 
 
@@ -130,3 +137,41 @@ def test_there_is_at_least_one_point(process, count):
         random_orbit_points(Evaluation(), X, count, generator())
     with pytest.raises(ValueError, match="at least one inducing point"):
         greedy_choice(process, X, count)
+
+
+def test_the_trace_left_is_that_of_the_choice_and_ends_it(process: Process):
+    found = greedy_choice(process, X, 8)
+    assert len(found.trace) == 9
+    assert found.trace.tolist() == sorted(found.trace.tolist(), reverse=True)
+    rows = Evaluation().lower(X)
+    cross = process.covariance(Evaluation().lower(X[found.index]), rows)
+    lower = torch.linalg.cholesky(process.covariance(Evaluation().lower(X[found.index])))
+    left = process.variance(rows) - torch.linalg.solve_triangular(lower, cross, upper=False).square().sum(0)
+    torch.testing.assert_close(found.trace[-1], left.sum())
+    enough = float(found.trace[5])
+    assert len(greedy_choice(process, X, 8, enough=enough).index) == 5
+
+
+def test_a_minimum_separation_keeps_the_matrix_well_conditioned(process: Process):
+    line = torch.linspace(0, 1, 200, dtype=torch.float64)[:, None]
+    sizes = []
+    for separation in (1e-2, 1e-4, 1e-8):
+        index = greedy_choice(process, line, 100, separation).index
+        values = torch.linalg.eigvalsh(process.covariance(Evaluation().lower(line[index])))
+        assert values[0] > 0.01 * separation
+        sizes.append(len(index))
+    assert sizes == sorted(sizes)
+    assert sizes[-1] < 30
+
+
+def test_rows_of_f_can_be_chosen_among(process: Process):
+    rows = OrbitAverage(FiniteOrbit(coordinate_permutations(2))).double().atoms(torch.cat([X, X.flip(1)]))
+    found = greedy_choice(process, rows, 50).index
+    assert len(found) <= len(X)  # a permuted row is the same row of f
+
+
+def test_cluster_centres_are_distinct_and_no_more_than_there_are_points():
+    centres = cluster_centres(X, 5, generator())
+    assert centres.shape == (5, 2)
+    assert len(torch.unique(centres, dim=0)) == 5
+    assert len(cluster_centres(X[:3].repeat(4, 1), 10, generator())) == 3

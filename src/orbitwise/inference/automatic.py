@@ -73,8 +73,12 @@ class Certificate:
 
     @property
     def is_met(self) -> bool:
-        """Whether the bracket is as narrow as was asked for."""
-        return self.gap <= self.tolerance * self.num_rows
+        """Whether the bracket is as narrow as was asked for, and no budget cut the search short.
+
+        Too few inducing variables drive hyperparameters to where they are enough: narrow, but not the best.
+        """
+        cut_short = self.stopped in ("max_inducing", "time_limit", "interrupted")
+        return not cut_short and self.gap <= self.tolerance * self.num_rows
 
     @property
     def reason(self) -> str:
@@ -162,10 +166,10 @@ def learn(
         elif len(stages) > 1 and bracket.lower - stages[-2].lower <= nats:
             # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
             stopped = "gap" if bracket.upper - bracket.lower <= nats else "gain"
-        elif count >= _most(model) or is_complete:
-            stopped = "complete"
         elif budget.is_over:
             stopped = "time_limit"
+        elif count >= _most(model) or (is_complete and len(stages) > 1):
+            stopped = "gap" if bracket.upper - bracket.lower <= nats else "complete"
         elif count >= limit:
             stopped = "max_inducing"
         count = min(2 * count, limit)

@@ -1,7 +1,7 @@
 """Exact inference by conjugate gradients: no matrix of all rows is formed, N to some 20,000 (METHOD 3).
 
 The mean is K_*f v with v from conjugate gradients, plus what inducing variables say of the residual.
-Variances come from the inducing variables, never below the exact ones, or exactly, by a solve a query.
+Variances come from the inducing variables, too small close to them, or exactly, by a solve a query.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class IterativePosterior(Posterior):
         )
 
     def _solved(self, cross: Float[Tensor, "n q"]) -> Float[Tensor, "n q"]:
-        """K̂⁻¹ of columns; the bracket in nats is here one of variances, relative to the noise."""
+        """K̂⁻¹ of columns; the bracket is here one of variances, whose error is the square of covariances'."""
         if self.preconditioner is None:
             raise ValueError("This posterior has sparse variances only: condition with variance='exact'.")
-        tolerance = 1e-6 * float(self.noise) * cross.shape[1]
+        tolerance = 1e-10 * float(self.noise) * cross.shape[1]
         product = lambda v: noisy_product(self.process, self.rows, self.noise, v)  # noqa: E731
         return solve(product, cross, self.preconditioner, tolerance, self.max_iterations).vectors

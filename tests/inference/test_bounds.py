@@ -1,0 +1,139 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import MultivariateNormal
+
+from orbitwise.functionals import Evaluation
+from orbitwise.inference.bounds import best_q, lower_bound, upper_bound
+from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
+from orbitwise.inference.inducing import greedy_choice
+from orbitwise.inference.iterative import solve_rows
+from orbitwise.inference.totals import gather_totals, stable_factor
+from orbitwise.inference.variational import SparsePosterior
+from tests.inference.sparse_problems import exact_evidence, random_problem
+
+problems = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 10**6),
+        "count": st.integers(1, 40),
+        "width": st.integers(1, 3),
+        "outputs": st.integers(1, 2),
+        "invariant": st.booleans(),
+        "weighted": st.booleans(),
+        "mean": st.booleans(),
+        "smooth": st.booleans(),
+    }
+)
+
+
+def slack(value):
+    return 1e-6 * (1 + abs(value))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems, share=st.floats(0.02, 1.0), steps=st.integers(0, 6))
+def test_bounds_bracket_the_evidence(problem, share, steps):
+    process, rows, noise, _ = random_problem(**problem)
+    size = max(1, round(share * len(rows.x)))
+    points = rows.x[:size]
+    with torch.no_grad():
+        truth = exact_evidence(process, rows, noise).item()
+        lower = stable_factor(process, points)
+        totals = gather_totals(process, rows, points, lower, noise)
+        titsias = lower_bound(totals, noise, tight=False).item()
+        tight = lower_bound(totals, noise).item()
+        above = upper_bound(totals, noise).item()
+        preconditioner = Preconditioner.of(process, rows, points, lower, noise)
+        vectors = solve_rows(process, rows, noise, preconditioner, 0.0, steps).vectors
+        solved = quadratic_bracket(process, rows, points, lower, noise, vectors)
+        iterative = lower_bound(solved.totals, noise, quadratic=solved.upper).item()
+        better_above = upper_bound(solved.totals, noise, quadratic=solved.lower).item()
+    room = slack(truth)
+    assert titsias <= tight + room
+    assert tight <= iterative + room
+    assert iterative <= truth + room
+    assert truth <= above + room
+    assert truth <= better_above + room
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_the_gap_closes_when_all_rows_are_inducing_variables(invariant):
+    process, rows, noise, _ = random_problem(0, 30, invariant=invariant, outputs=2, smooth=False)
+    gaps = []
+    for size in (2, 8, 16, 30):
+        with torch.no_grad():
+            inducing = rows.take(slice(0, size)).atoms()
+            totals = gather_totals(process, rows, inducing, stable_factor(process, inducing), noise)
+            gaps.append((upper_bound(totals, noise) - lower_bound(totals, noise)).item())
+    assert gaps == sorted(gaps, reverse=True)
+    assert 0 <= gaps[-1] < 1e-5
+
+
+def test_greedy_points_are_better_than_the_first_rows():
+    process, rows, noise, _ = random_problem(11, 200)
+
+    def bound(points):
+        totals = gather_totals(process, rows, points, stable_factor(process, points), noise)
+        return lower_bound(totals, noise).item()
+
+    with torch.no_grad():
+        chosen = rows.x[greedy_choice(process, rows.x, 60).index]
+        assert bound(chosen) > bound(rows.x[:60])
+
+
+def test_titsias_bound_is_the_normal_density_less_the_trace():
+    process, rows, noise, _ = random_problem(6, 25)
+    points = rows.x[:7]
+    with torch.no_grad():
+        lower = stable_factor(process, points)
+        totals = gather_totals(process, rows, points, lower, noise)
+        covariance = process.covariance(Evaluation().lower(points), rows.atoms())
+        approximate = covariance.mT @ torch.cholesky_solve(covariance, lower)
+        normal = MultivariateNormal(torch.zeros(25).double(), approximate + noise * torch.eye(25).double())
+        trace = (process.variance(rows.atoms()) - approximate.diagonal()).sum()
+        expected = normal.log_prob(rows.targets[:, 0]) - 0.5 * trace / noise
+        torch.testing.assert_close(lower_bound(totals, noise, tight=False), expected)
+
+
+@pytest.mark.parametrize("tight", [True, False])
+def test_gradients_are_those_of_finite_differences(tight):
+    process, rows, noise, _ = random_problem(8, 20, weighted=True)
+    points = rows.x[:5].clone().requires_grad_()
+    raw = [process.kernel.raw_outputscale, process.kernel.base_kernel.raw_lengthscale]
+
+    def value(points, noise, *parameters):
+        for own, given in zip(raw, parameters, strict=True):
+            own.data.copy_(given)
+        totals = gather_totals(process, rows, points, stable_factor(process, points), noise, tight)
+        return lower_bound(totals, noise, tight)
+
+    mine = torch.autograd.grad(
+        value(points, noise, *(p.detach().clone() for p in raw)), [points, noise, *raw]
+    )
+    given = [each.detach().clone() for each in (points, noise, *raw)]
+    for place, slope in enumerate(mine):
+        for entry in range(slope.numel()):
+            ends = []
+            for step in (1e-5, -1e-5):
+                moved = [each.clone() for each in given]
+                moved[place].view(-1)[entry] += step
+                ends.append(value(*moved).item())
+            difference = (ends[0] - ends[1]) / 2e-5
+            assert slope.reshape(-1)[entry].item() == pytest.approx(difference, rel=1e-4, abs=1e-4)
+
+
+def test_the_best_q_reaches_the_bound():
+    # E_q log p(y | f) - KL at the optimal q is Titsias' bound.
+    process, rows, noise, _ = random_problem(9, 25, outputs=2)
+    points = rows.x[:7]
+    with torch.no_grad():
+        lower = stable_factor(process, points)
+        totals = gather_totals(process, rows, points, lower, noise)
+        q = best_q(totals, noise)
+        moments = SparsePosterior(process, points, q, lower).row_moments(rows.atoms())
+        square = (rows.targets - moments.mean).square() + moments.variance
+        data = (-0.5 * math.log(2 * math.pi) - 0.5 * noise.log() - 0.5 * square / noise).sum()
+        torch.testing.assert_close(data - q.divergence(), lower_bound(totals, noise, tight=False))
