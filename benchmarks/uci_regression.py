@@ -2,8 +2,9 @@
 
     python benchmarks/uci_regression.py --device cuda --workers 7
 
-All splits below 2,000 rows, five above; exact inference where it has up to 10,000 rows. `--workers` runs the
-small sets in that many processes of two threads. Writes results/uci_regression.json as it goes.
+All splits below 2,000 rows, five above; exact inference where it has up to 10,000 rows. Small sets run in
+`--workers` processes of two threads on the CPU, large ones in `--large-workers` on the device. Writes
+results/uci_regression.json as it goes, and leaves out what is there already.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import json
 import os
 import time
 import warnings
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def measure(name, split, method, device, options):
     if method != "exact":
         certificate = model.certificate_
         record |= {
+            **options,
             "num_inducing": certificate.num_inducing,
             "gap": certificate.gap,
             "stopped": certificate.stopped,
@@ -115,32 +117,39 @@ def main():
     parser.add_argument("--methods", nargs="+", default=["exact", "tight"])
     parser.add_argument("--device", default="cpu", help="for sets of 2,000 rows and more")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--large-workers", type=int, default=1)
     parser.add_argument("--max-inducing", type=int, default=2000)
     parser.add_argument("--tolerance", type=float, default=0.01)
     parser.add_argument("--out", type=Path, default=Path("results/uci_regression.json"))
     arguments = parser.parse_args()
     options = {"max_inducing": arguments.max_inducing, "tolerance": arguments.tolerance}
-    records = []
+    records = json.loads(arguments.out.read_text())["records"] if arguments.out.exists() else []
+    known = {(record["set"], record["split"], record["method"]) for record in records}
 
     def keep(record):
         records.append(record)
         print(json.dumps({k: v for k, v in record.items() if k != "stages"}), flush=True)
         records.sort(key=lambda r: (SETS.index(r["set"]), r["split"], r["method"]))
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**options, "records": records}, indent=1)
+        text = json.dumps({"records": records}, indent=1)
         partial = arguments.out.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(arguments.out)
 
-    todo = list(jobs(arguments.sets, arguments.methods))
-    small = [job for job in todo if job[3] < SMALL]
+    todo = [job for job in jobs(arguments.sets, arguments.methods) if job[:3] not in known]
     os.environ["OMP_NUM_THREADS"] = "2"
-    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
-        futures = [pool.submit(measure, *job[:3], "cpu", options) for job in small]
-        for job in todo:
-            if job[3] >= SMALL:
-                keep(measure(*job[:3], arguments.device, options))
-        for future in futures:
+    spawn = get_context("spawn")
+    with (
+        ProcessPoolExecutor(arguments.workers, spawn) as small,
+        ProcessPoolExecutor(arguments.large_workers, spawn) as large,
+    ):
+        futures = [
+            small.submit(measure, *job, "cpu", options)
+            if count < SMALL
+            else large.submit(measure, *job, arguments.device, options)
+            for *job, count in todo
+        ]
+        for future in as_completed(futures):
             keep(future.result())
     Console(width=130).print(summarise(records))
 
