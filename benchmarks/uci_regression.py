@@ -10,6 +10,7 @@ results/uci_regression.json as it goes, and leaves out what is there already.
 import argparse
 import json
 import os
+import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -131,7 +132,8 @@ def main():
         print(json.dumps({k: v for k, v in record.items() if k != "stages"}), flush=True)
         records.sort(key=lambda r: (SETS.index(r["set"]), r["split"], r["method"]))
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"records": records}, indent=1)
+        command = "python " + " ".join(sys.argv)
+        text = json.dumps({"command": command, "records": records}, indent=1)
         partial = arguments.out.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(arguments.out)
