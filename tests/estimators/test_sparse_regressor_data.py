@@ -1,0 +1,24 @@
+"""Real sets in both precisions: nothing fails to factorise, and few inducing variables already predict."""
+
+import numpy as np
+import pytest
+
+from orbitwise import SparseGPRegressor, datasets
+
+SETS = ["boston", "concrete", "energy", "kin8nm", "power", "protein", "wine_red", "yacht"]
+
+
+@pytest.mark.requires_data(*(f"uci_reg_{name}" for name in SETS))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SETS)
+def test_given_sets_are_learned_in_both_precisions(name, dtype):
+    data = datasets.load(f"uci_reg_{name}")
+    test = np.zeros(len(data.x), dtype=bool)
+    test[data.test_idx[0]] = True
+    x, y = data.x[~test][:1500].astype(dtype), data.y[~test][:1500].astype(dtype)
+    model = SparseGPRegressor(num_inducing=30, max_iterations=8, random_state=0).fit(x, y)
+    mean, std = model.predict(data.x[test].astype(dtype), return_std=True, include_noise=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    assert np.mean((mean - data.y[test]) ** 2) < data.y[test].var()
+    assert model.certificate_.lower <= model.certificate_.upper

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import torch
+
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
+from orbitwise.report.predictions import class_codes, judge, probability_bands
+
+
+def test_a_test_set_is_predicted(turned):
+    judged = judge(turned.model, turned.x, turned.y, turned.x_test, turned.y_test)
+    assert judged.source == "test"
+    np.testing.assert_allclose(judged.probabilities, turned.model.predict_proba(turned.x_test))
+    assert judged.is_wrong.mean() == pytest.approx(1 - turned.model.score(turned.x_test, turned.y_test))
+
+
+def test_without_a_test_set_each_row_is_left_out(turned):
+    judged = judge(turned.model, turned.x, turned.y, None, None)
+    assert judged.source == "leave-one-out"
+    assert judged.losses.mean() == pytest.approx(turned.model.leave_one_out_log_loss_)
+
+
+def test_regression_leaves_out_rows_of_equal_inputs_together():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(20, 1))
+    x[1] = x[0]
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=20)
+    model = InvariantGPRegressor(random_state=0).fit(x, y)
+    judged = judge(model, x, y, None, None)
+    assert judged.source == "leave-one-out"
+    for left_out in ([0, 1], [7]):
+        rest = np.setdiff1d(np.arange(20), left_out)
+        other = InvariantGPRegressor(model.kernel_, noise=model.noise_, max_iterations=0, normalize_y=False)
+        scale, shift = float(model._scale[0]), float(model._shift[0])
+        other.set_params(noise=model.noise_ / scale**2).fit(x[rest], (y[rest] - shift) / scale)
+        mean, deviation = other.predict(x[left_out], return_std=True, include_noise=True)
+        np.testing.assert_allclose(judged.mean[left_out, 0], scale * mean + shift, rtol=1e-5)
+        np.testing.assert_allclose(judged.deviation[left_out, 0], scale * deviation, rtol=1e-5)
+
+
+def test_other_data_than_those_of_the_fit_are_not_left_out(symmetric):
+    assert judge(symmetric.model, symmetric.x, symmetric.y + 1, None, None).source == "training"
+    assert judge(symmetric.model, symmetric.x, symmetric.y, None, None).source == "leave-one-out"
+
+
+def test_posteriors_without_leave_one_out_are_judged_on_what_they_have_seen(symmetric):
+    model = SparseGPRegressor(num_inducing=20, max_iterations=3, random_state=0)
+    judged = judge(model.fit(symmetric.x, symmetric.y), symmetric.x, symmetric.y, None, None)
+    assert judged.source == "training"
+    assert judged.scores.shape == (40, 1)
+
+
+def test_several_outputs_have_a_column_each(symmetric):
+    targets = np.stack([symmetric.y, 10 * symmetric.y], axis=1)
+    model = InvariantGPRegressor(max_iterations=3, random_state=0).fit(symmetric.x, targets)
+    judged = judge(model, symmetric.x, targets, None, None)
+    assert judged.source == "leave-one-out"
+    np.testing.assert_allclose(judged.deviation[:, 1], 10 * judged.deviation[:, 0])
+
+
+def test_half_a_test_set_and_unknown_labels_are_refused(turned):
+    with pytest.raises(ValueError, match="X_test and y_test"):
+        judge(turned.model, turned.x, turned.y, turned.x_test, None)
+    with pytest.raises(ValueError, match="no class '7'; it has 3, 6, 9"):
+        class_codes(turned.model, [3, 7])
+
+
+@pytest.mark.parametrize("likelihood", ["one_hot", "stick_breaking", "dirichlet"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_bands_hold_the_probabilities_and_widen_with_the_variance(likelihood, count):
+    model = InvariantGPClassifier(likelihood=likelihood)
+    model._scale, model.classes_ = 2.0, np.arange(count)
+    columns = (
+        count - 1 if likelihood == "stick_breaking" or (count == 2 and likelihood == "one_hot") else count
+    )
+    mean = torch.randn(5, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    widths = []
+    for variance in (0.0, 0.1, 1.0):
+        middle, low, high = probability_bands(model, mean, torch.full_like(mean, variance))
+        assert np.allclose(middle.sum(1), 1)
+        assert (low <= middle).all()
+        assert (middle <= high).all()
+        widths.append(float((high - low).mean()))
+    assert widths[0] < 1e-9 < widths[1] < widths[2]

@@ -1,0 +1,77 @@
+import math
+
+import pytest
+
+from orbitwise.orbits.units import DEGREES, PER_CENT, PIXELS
+from orbitwise.report.ranges import (
+    Range,
+    interval_text,
+    label_of,
+    learned_ranges,
+    orbit_of,
+    range_errors,
+    symmetry_phrase,
+)
+from orbitwise.storage import load, save
+
+
+def test_a_symmetric_range_is_one_number_with_its_error():
+    turn = Range("angle", DEGREES, -math.radians(21.3), math.radians(21.3), None, math.radians(2.2))
+    assert turn.phrase() == "rotation up to ±21° (± 2°)"
+
+
+def test_a_range_that_the_data_do_not_determine_says_so_and_has_no_error():
+    for error in (None, math.inf, 0.5):
+        loose = Range("angle", DEGREES, -0.4, 0.4, None, error)
+        assert not loose.is_determined
+        assert loose.error_text() == "not determined"
+        assert loose.phrase() == "rotation up to ±23°"
+    assert Range("angle", DEGREES, -0.4, 0.4, None, 0.39).is_determined
+
+
+def test_other_ranges_are_named_by_both_ends_or_by_their_size():
+    assert Range("log_scale_x", PER_CENT, -0.2, 0.2).phrase() == "horizontal stretch from −18 to +22 %"
+    assert Range("amplitude", PIXELS, 0.0, 0.31).phrase() == "deformation by 0.31 pixels"
+    assert Range("smoothness", PIXELS, 0.0, 2.6).phrase() == "smooth over 2.6 pixels"
+
+
+def test_the_error_is_converted_as_the_range_is():
+    stretch = Range("log_scale_x", PER_CENT, -0.5, 0.5, None, 0.1)
+    assert stretch.shown_error == pytest.approx(100 * math.exp(0.5) * math.sinh(0.1))
+
+
+def test_labels_keep_the_number_of_a_stage():
+    assert label_of("angle_2") == "rotation 2"
+    assert label_of("my_move") == "my move"
+
+
+def test_a_range_of_nothing_has_a_text():
+    assert interval_text((0.0, 0.0), PIXELS) == "0 pixels"
+
+
+def test_the_learned_ranges_of_a_model(turned):
+    (turn,) = learned_ranges(turned.model)
+    assert (turn.low, turn.high) == turned.model.orbit_.learned()["angle"]
+    assert turn.start == pytest.approx((-0.1, 0.1))
+    assert turn.error == turned.model.orbit_errors_["angle"]
+
+
+def test_a_loaded_model_has_the_errors_that_were_saved(turned, tmp_path):
+    save(turned.model, tmp_path / "model.orbitwise")
+    again = load(tmp_path / "model.orbitwise")
+    assert learned_ranges(again) == learned_ranges(turned.model)
+
+
+def test_errors_that_cannot_be_had_are_left_out(turned, tmp_path):
+    save(turned.model, tmp_path / "model.orbitwise")
+    again = load(tmp_path / "model.orbitwise")
+    del again._orbit_errors
+    assert range_errors(again) == {}
+    assert not learned_ranges(again)[0].is_determined
+
+
+def test_a_finite_symmetry_is_put_in_words(symmetric, turned):
+    assert symmetry_phrase(symmetric.model) == "the order of the columns (2 elements, exactly)"
+    assert orbit_of(symmetric.model).size == 2
+    assert learned_ranges(symmetric.model) == []
+    assert symmetry_phrase(turned.model) == ""
