@@ -15,7 +15,7 @@ def test_given_sets_are_learned_in_both_precisions(name, dtype):
     data = datasets.load(f"uci_reg_{name}")
     test = np.zeros(len(data.x), dtype=bool)
     test[data.test_idx[0]] = True
-    x, y = data.x[~test][:1500].astype(dtype), data.y[~test][:1500].astype(dtype)
+    x, y = data.x[~test][:500].astype(dtype), data.y[~test][:500].astype(dtype)
     model = SparseGPRegressor(num_inducing=30, max_iterations=8, random_state=0).fit(x, y)
     mean, std = model.predict(data.x[test].astype(dtype), return_std=True, include_noise=True)
     assert np.isfinite(mean).all()

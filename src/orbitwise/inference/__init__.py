@@ -1,16 +1,19 @@
 """Inference engines: functions of a process, rows and targets that return small results."""
 
+from orbitwise.inference.automatic import Certificate, Stage
 from orbitwise.inference.exact import Evidence, ExactPosterior, LeaveOneOut
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.training import Training, log_prior, maximize
 from orbitwise.process.moments import Moments
 
 __all__ = [
+    "Certificate",
     "Evidence",
     "ExactPosterior",
     "LeaveOneOut",
     "Moments",
     "Posterior",
+    "Stage",
     "Training",
     "log_prior",
     "maximize",
