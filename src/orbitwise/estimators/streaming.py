@@ -45,10 +45,9 @@ class Stream:
     @classmethod
     @torch.no_grad()
     def of(cls, model: SparseModel, num_rows: float) -> Stream:
-        """The stream that a fitted model starts."""
+        """The stream that a model starts whose bracket was just computed."""
         inducing = model.inducing
-        lower = stable_factor(model.process, inducing)
-        totals = gather_totals(model.process, model.observations, inducing, lower, model.noise)
+        lower, totals = stable_factor(model.process, inducing), model.totals
         sources = None if model.chosen is None else model.observations.x[model.chosen]
         merged = float(model.taken_out())
         parts = (model.process, model.functional, model.likelihood)

@@ -213,13 +213,13 @@ def _stage(
 ) -> tuple[bool, bool, bool]:
     """Choose, learn, choose again, learn on; returns whether it converged, was complete, was interrupted."""
     is_complete = converged = False
-    # Points that move find their places themselves, and a new start would cost L-BFGS its memory.
-    turns = 1 if model.learns_inducing else 2
-    for turn in range(turns):
+    # The first turn only finds out where the second choice should be made. Points that move find their places
+    # themselves, and a new start would cost L-BFGS its memory.
+    first = 0 if model.learns_inducing else budget.max_iterations // 3
+    for turn, share in enumerate(
+        [first, budget.max_iterations - first] if first else [budget.max_iterations]
+    ):
         is_complete = _place(model, count, selection, generator, keep=turn > 0)
-        # The first turn only finds out where the second choice should be made.
-        first = budget.max_iterations // 3 if turns > 1 else 0
-        share = first if turn < turns - 1 else budget.max_iterations - first
         converged, interrupted = _maximize(model, share, tolerance, budget, history, callback)
         if interrupted:
             return False, is_complete, True

@@ -20,7 +20,7 @@ from orbitwise.inference.inducing import (
 )
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.projection import Inducing
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.totals import Observations, Totals, gather_totals, stable_factor
 from orbitwise.inference.training import log_prior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -87,6 +87,7 @@ class SparseModel(nn.Module):
         self.merged = merged
         self.chosen: Tensor | None = None
         self.vectors: Tensor | None = None
+        self.totals: Totals | None = None
         with torch.no_grad():
             points = observations.take(slice(0, 2048)).atoms().points.flatten(0, -2)
             spread = points.std(0, correction=0)
@@ -174,11 +175,11 @@ class SparseModel(nn.Module):
     def bracket(self, refine: bool | None = None) -> Bracket:
         """The tight bound and the upper bound; `refine` solves the quadratic form by conjugate gradients.
 
-        By default it does so up to `ITERATIVE_ROWS` rows, where a solution costs little.
+        By default it does so up to `ITERATIVE_ROWS` rows, where a solution costs little. The totals are kept.
         """
         inducing = self.inducing
         lower = stable_factor(self.process, inducing)
-        totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
+        totals = self.totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
         below, above = lower_bound(totals, self.noise), upper_bound(totals, self.noise)
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
             self.solve_again(inducing, lower)
