@@ -3,7 +3,7 @@
 `transforms` move inputs, `orbits` say which moves and how far, `functionals` say what is observed of the
 base process g, `process` gives the moments of any functional, `likelihoods` meet the data, `inference` turns
 it all into a posterior, `estimators` serve scikit-learn users, `selection` compares, `export` hands learned
-orbits back, `storage` keeps models.
+orbits back, `storage` keeps models, `report` shows what was learned.
 """
 
 from orbitwise import (
@@ -14,6 +14,7 @@ from orbitwise import (
     likelihoods,
     orbits,
     process,
+    report,
     selection,
     storage,
     transforms,
@@ -37,6 +38,7 @@ __all__ = [
     "load",
     "orbits",
     "process",
+    "report",
     "save",
     "selection",
     "storage",

@@ -53,7 +53,8 @@ def test_a_finite_orbit_is_shown_by_its_elements(turned):
     assert "elements of its orbit" in section
     words = explorer_section([exploration.tracks[0].move], ["a"], thumbnails(exploration, painter), judged)
     assert "by construction" in words
-    np.testing.assert_allclose(exploration.tracks[0].middle, exploration.tracks[0].middle[:, :1], atol=1e-9)
+    middle = exploration.tracks[0].middle
+    np.testing.assert_allclose(middle, np.broadcast_to(middle[:, :1], middle.shape), atol=1e-9)
 
 
 def test_the_explorer_has_a_slider_for_each_move(explored):

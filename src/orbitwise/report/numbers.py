@@ -1,0 +1,75 @@
+"""Numbers for people: rounded to what their uncertainty leaves of them, with intervals of shares."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+from scipy.stats import norm
+
+SMALLEST, LARGEST = 1e-4, 1e7
+"""Numbers beyond these are written with a power of ten."""
+
+
+def number(value: float, decimals: int | None = None, signed: bool = False) -> str:
+    """A number with a proper minus sign; three significant digits unless `decimals` is given."""
+    if not math.isfinite(value):
+        return "not finite"
+    if value and decimals is None and not SMALLEST <= abs(value) < LARGEST:
+        power = math.floor(math.log10(abs(value)))
+        return f"{number(value / 10**power, 2, signed)} × 10{_raised(power)}"
+    if decimals is None:
+        decimals = 0 if abs(value) >= 100 or value == 0 else min(6, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:{'+' if signed else ''},.{decimals}f}"
+    if float(text.replace(",", "")) == 0:
+        text = text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def decimals_of(error: float) -> int:
+    """How many decimals of a number its error leaves: two digits of errors that start with 1, else one."""
+    exponent = math.floor(math.log10(error))
+    return max(0, -exponent + (1 if error / 10**exponent < 1.95 else 0))
+
+
+def with_error(value: float, error: float | None, unit: str = "", signed: bool = False) -> str:
+    """`value ± error` to the digits that the error leaves; the value alone where there is no error."""
+    if error is None or not math.isfinite(error) or error <= 0:
+        return number(value, 1 if abs(value) >= 100 else None, signed) + unit
+    size = max(abs(value), error)
+    if not SMALLEST <= size < LARGEST:
+        power = math.floor(math.log10(size))
+        scaled = with_error(value / 10**power, error / 10**power, "", signed)
+        return f"({scaled}) × 10{_raised(power)}{unit}"
+    decimals = decimals_of(error)
+    return f"{number(value, decimals, signed)} ± {number(error, decimals)}{unit}"
+
+
+def share(count: int, total: int) -> str:
+    """A share in per cent with its 95 % interval (Wilson)."""
+    low, high = wilson(count, total)
+    decimals = max(1, min(3, math.ceil(math.log10(max(total, 1))) - 2))
+    ends = f"{number(100 * low, decimals)} to {number(100 * high, decimals)} %"
+    return f"{number(100 * count / total, decimals)} % (95 % interval {ends})"
+
+
+def wilson(count: float, total: float, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share: `count` of `total` independent trials."""
+    if total == 0:
+        return 0.0, 1.0
+    z = float(norm.ppf(0.5 + level / 2))
+    middle = (count + z**2 / 2) / (total + z**2)
+    half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def mean_with_error(values: Float[ndarray, " n"]) -> tuple[float, float | None]:
+    """The mean of independent values and its standard error, None for a single value."""
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    return float(np.mean(values)), error
+
+
+def _raised(power: int) -> str:
+    return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
