@@ -89,7 +89,9 @@ class SparseModel(nn.Module):
         self.vectors: Tensor | None = None
         self.totals: Totals | None = None
         with torch.no_grad():
-            points = observations.take(slice(0, 2048)).atoms().points.flatten(0, -2)
+            # Rows may be sorted, so some from everywhere.
+            every = max(1, len(observations.x) // 2048)
+            points = observations.take(slice(None, None, every)).atoms().points.flatten(0, -2)
             spread = points.std(0, correction=0)
         self.register_buffer("centre", points.mean(0))
         self.register_buffer("spread", STRIDE * torch.where(spread > 0, spread, 1.0))
