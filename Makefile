@@ -14,8 +14,8 @@ BUILD := build
 help:  ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.installed  ## learn the symmetries of a built-in data set; writes build/demo
-	$(BIN)/python examples/symmetry.py --out $(BUILD)/demo
+demo: $(VENV)/.installed  ## learn which invariance images of digits support; writes build/demo with a report
+	$(BIN)/orbitwise demo --out $(BUILD)/demo --force
 
 test: $(VENV)/.installed-test  ## run the tests; WORKERS=0 for one process, PYTEST_ARGS for more
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)

@@ -23,6 +23,7 @@ from orbitwise.estimators.engines import (
     fit_collapsed,
     fit_exact,
     fit_variational,
+    progress_of,
 )
 from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
@@ -70,6 +71,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     random_state, device, verbose, callback, warm_start
         Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the
         last fit.
+    checkpoint : str, default=None
+        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
+        there after it was killed, and ends with the same bits.
 
     Attributes
     ----------
@@ -97,6 +101,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
+        checkpoint: str | None = None,
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
@@ -115,6 +120,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.verbose = verbose
         self.callback = callback
         self.warm_start = warm_start
+        self.checkpoint = checkpoint
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels."""
@@ -192,13 +198,13 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             if self.verbose:
                 print(f"{engine} {step:5d}  {bound:,.1f}")
 
+        progress = progress_of(self, engine, *problem.parts)
+        learning = (self.max_iterations, self.num_restarts, report, progress)
         if engine == "exact":
-            return fit_exact(problem, self.num_nodes, self.max_iterations, self.num_restarts, report)
+            return fit_exact(problem, self.num_nodes, *learning)
         if engine == "collapsed":
-            return fit_collapsed(
-                problem, self.num_nodes, self.num_inducing, self.max_iterations, self.num_restarts, report
-            )
-        return fit_variational(problem, self.num_inducing, self.num_steps, self.batch_size, report)
+            return fit_collapsed(problem, self.num_nodes, self.num_inducing, *learning)
+        return fit_variational(problem, self.num_inducing, self.num_steps, self.batch_size, report, progress)
 
     def _store(self, fit: Fit, problem: Problem, engine: Engine, codes: torch.Tensor) -> None:
         self._problem_ = problem

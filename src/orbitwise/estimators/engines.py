@@ -25,6 +25,7 @@ from orbitwise.estimators.objectives import (
 from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
+from orbitwise.inference.checkpoint import Progress
 from orbitwise.inference.inducing import random_orbit_points
 from orbitwise.inference.polish import Statistics, gather
 from orbitwise.inference.posterior import Posterior
@@ -54,6 +55,13 @@ class Fit:
     history: list[float] = field(default_factory=list)
     at_noise: Callable[[float], tuple[Any, Tensor]] | None = None
     """For Gaussian noise: the posterior and the leave-one-out means at another noise variance."""
+
+
+def progress_of(estimator: Any, engine: str, *parts: Any) -> Progress | None:
+    """What a fit that starts from these parts leaves in the estimator's folder, if any, to go on from."""
+    names = ("num_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps", "batch_size")
+    settings = {name: getattr(estimator, name) for name in names}
+    return Progress.of(estimator.checkpoint, engine, settings, *parts)
 
 
 def choose_engine(engine: str, problem: Problem) -> Any:
@@ -87,6 +95,7 @@ def fit_exact(
     max_iterations: int,
     num_restarts: int = 0,
     callback: Callback | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """Exact evidence on frozen rows; with drawn orbits first on half the nodes, then on all of them.
 
@@ -97,7 +106,7 @@ def fit_exact(
     history: list[float] = []
     for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:
         objective = ExactObjective(problem, freeze_functional(problem.functional, nodes, problem.generator))
-        training = problem.maximize(objective, iterations, num_restarts, callback)
+        training = problem.maximize(objective, iterations, num_restarts, callback, progress)
         history += training.history
         num_restarts = 0
     functional, error = objective.functional, 0.0
@@ -126,6 +135,7 @@ def fit_collapsed(
     max_iterations: int,
     num_restarts: int = 0,
     callback: Callback | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round.
 
@@ -143,7 +153,7 @@ def fit_collapsed(
         for _ in range(turns):
             objective.improve_tilt()
             iterations = max(1, max_iterations // turns)
-            training = problem.maximize(objective, iterations, num_restarts, callback)
+            training = problem.maximize(objective, iterations, num_restarts, callback, progress)
             history += training.history
             num_restarts = 0
         tilt = objective.tilt
@@ -167,6 +177,7 @@ def fit_variational(
     num_steps: int,
     batch_size: int,
     callback: Callback | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """The stochastic bound; inducing points double once; Gaussian noise is polished at the end."""
     process, functional, generator = problem.process, problem.functional, problem.generator
@@ -188,7 +199,8 @@ def fit_variational(
             )
         else:
             trainer.replace_inducing(inducing)
-        settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback)
+        slots = None if progress is None else progress.slots
+        settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback, slots=slots)
         if trainer.history.interrupted:
             break  # Ctrl-C keeps what was learned
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
+from orbitwise.inference.checkpoint import Progress
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.inference.training import Training, log_prior, maximize
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -42,6 +43,11 @@ class Problem:
     generator: torch.Generator
 
     @property
+    def parts(self) -> tuple[object, ...]:
+        """All that a fit depends on, beside its settings."""
+        return (self.process, self.functional, self.likelihood, self.x, self.targets, self.generator)
+
+    @property
     def parameters(self) -> list[nn.Parameter]:
         """All that is learned."""
         modules = (self.process, self.likelihood, self.functional)
@@ -53,12 +59,20 @@ class Problem:
         max_iterations: int,
         num_restarts: int = 0,
         callback: Callback | None = None,
+        progress: Progress | None = None,
     ) -> Training:
         """L-BFGS over all that is learned; restarts are drawn from the problem's own generator."""
         seed = int(torch.randint(2**31, (1,), generator=self.generator, device=self.generator.device))
         starts = torch.Generator().manual_seed(seed)
         return maximize(
-            objective, self.parameters, max_iterations, num_restarts, 0.5, generator=starts, callback=callback
+            objective,
+            self.parameters,
+            max_iterations,
+            num_restarts,
+            0.5,
+            generator=starts,
+            callback=callback,
+            journal=None if progress is None else progress.journal,
         )
 
     @property

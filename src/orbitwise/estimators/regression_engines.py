@@ -20,6 +20,7 @@ from orbitwise.estimators.engines import (
     engine_for,
     fit_collapsed,
     fit_variational,
+    progress_of,
 )
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.functionals.freezing import freeze_functional, is_drawn
@@ -99,6 +100,8 @@ def fit_model(
         # The objective would only repeat the factorisation that conditioning needs.
         training = Training(np.nan, False, "no iterations asked for")
     else:
+        rows = (model.x, model.targets, model.weight, model.extras, model.fixed_noise)
+        progress = progress_of(estimator, "exact", model, functional, rows, generator)
         training = maximize(
             model.objective,
             list(model.parameters()),
@@ -106,6 +109,7 @@ def fit_model(
             estimator.num_restarts,
             generator=generator,
             callback=report,
+            journal=None if progress is None else progress.journal,
         )
     with torch.no_grad():
         posterior = model.posterior()
@@ -171,9 +175,10 @@ def sparse_problem(
 
 def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report: Callback) -> Fit:
     """The estimator's sparse engine, with the evidence of the targets as given; the model gets the noise."""
+    progress = progress_of(estimator, estimator.inference_, *problem.parts)
     if estimator.inference_ == "variational":
         size = min(estimator.num_inducing, len(problem.x) * (16 if problem.is_drawn else 1))
-        fit = fit_variational(problem, size, estimator.num_steps, estimator.batch_size, callback=report)
+        fit = fit_variational(problem, size, estimator.num_steps, estimator.batch_size, report, progress)
     else:
         held = problem.parameters if estimator.max_iterations == 0 else []
         for parameter in held:
@@ -185,6 +190,7 @@ def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report:
             estimator.max_iterations,
             num_restarts=estimator.num_restarts,
             callback=report,
+            progress=progress,
         )
         for parameter in held:
             parameter.requires_grad_(True)

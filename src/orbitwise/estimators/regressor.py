@@ -70,6 +70,9 @@ class InvariantGPRegressor(
         Inducing points of collapsed and variational inference; stochastic steps, and rows a step.
     device, verbose, callback, warm_start : default="cpu", False, None, False
         Where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last.
+    checkpoint : str, default=None
+        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
+        there after it was killed, and ends with the same bits.
 
     Attributes
     ----------
@@ -110,6 +113,7 @@ class InvariantGPRegressor(
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
+        checkpoint: str | None = None,
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
@@ -130,6 +134,7 @@ class InvariantGPRegressor(
         self.verbose = verbose
         self.callback = callback
         self.warm_start = warm_start
+        self.checkpoint = checkpoint
 
     def fit(
         self,

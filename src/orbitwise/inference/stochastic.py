@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.checkpoint import Slots
 from orbitwise.inference.descent import Descent, Group, Snapshot
 from orbitwise.inference.projection import (
     AnyRows,
@@ -31,6 +32,7 @@ from orbitwise.inference.projection import (
     lower_rows,
 )
 from orbitwise.inference.schedule import Batches, History, Rates
+from orbitwise.inference.standing import Standing, capture, restore
 from orbitwise.inference.training import log_prior
 from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn, natural_step
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
@@ -85,8 +87,8 @@ class StochasticTrainer:
         self.x, self.targets = x, targets.double()
         self.generator = generator
         self.num_rows = len(x) if num_rows is None else max(num_rows, len(x))
-        batches = Batches(len(x), batch_size, generator, x.device)
-        self.batch_size, self.next_batch = batches.size, batches.next
+        self.batches = Batches(len(x), batch_size, generator, x.device)
+        self.batch_size, self.next_batch = self.batches.size, self.batches.next
         self.rates = Rates() if rates is None else rates
         self.method: Method = method
         self.tight, self.q_update = tight, q_update
@@ -123,11 +125,17 @@ class StochasticTrainer:
         warm_up: int = 0,
         callback: Callable[[int, float], None] | None = None,
         tolerance: float | None = None,
+        slots: Slots | None = None,
     ) -> bool:
-        """Take steps; q alone moves during `warm_up`. Returns whether the bound settled (or all ran)."""
+        """Take steps; q alone moves during `warm_up`. Returns whether the bound settled (or all ran).
+
+        States are kept in `slots` every so often; a run that was killed goes on from the last of them.
+        """
+        if slots is not None and slots.begin():
+            return tolerance is None
         self.history.start()
         try:
-            return self._run(num_steps, warm_up, callback, tolerance)
+            return self._run(num_steps, warm_up, callback, tolerance, slots)
         except KeyboardInterrupt:
             self.history.interrupted = True
             return False
@@ -138,44 +146,48 @@ class StochasticTrainer:
         warm_up: int,
         callback: Callable[[int, float], None] | None,
         tolerance: float | None,
+        slots: Slots | None,
     ) -> bool:
-        descent = self._descent()
-        (best, best_q), best_bound = self._snapshot(), -math.inf
-        factor, failures, moved = 1.0, 0, False
-        for step in range(num_steps):
+        descent, standing = self._descent(), Standing(*self._snapshot())
+        if slots is not None and (state := slots.recall()) is not None:
+            restore(self, descent, standing, state)
+        for step in range(standing.step, num_steps):
             warming, evaluated = step < warm_up, False
             try:
                 index = self.next_batch()
                 terms, bound = self._evaluate(index, descent.moves(warming))
-                if moved and self.history.has_collapsed(bound, self.targets.numel()):
+                if standing.moved and self.history.has_collapsed(bound, self.targets.numel()):
                     raise ValueError(f"the bound fell to {bound:.6g}")
                 evaluated = True
                 if descent.moves(warming):
-                    rate = factor * self.rates.at(step / num_steps)
+                    rate = standing.factor * self.rates.at(step / num_steps)
                     descent.step(self._loss(index, terms), rate, warming)
-                self._learn(index, terms, factor)
+                self._learn(index, terms, standing.factor)
             except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore
-                best.restore()
-                self.q = best_q
-                if isinstance(error, RowsNotFiniteError) or not (moved or evaluated):
+                standing.best.restore()
+                self.q = standing.best_q
+                if isinstance(error, RowsNotFiniteError) or not (standing.moved or evaluated):
                     raise  # no step is to blame, so smaller ones do not help
-                factor, failures, moved = factor * 0.5, failures + 1, False
+                standing.back_off()
                 self.history.back_off(str(error))
                 descent.restart()
-                if failures > MAX_BACK_OFFS:
+                if standing.failures > MAX_BACK_OFFS:
                     message = f"The bound kept exploding; stopped at the best state so far. Last: {error}"
                     warnings.warn(message, RuntimeWarning, stacklevel=3)
                     return False
                 continue
-            moved = True
+            standing.moved = True
             self.history.add(bound)
             if callback is not None:
                 callback(step, bound)
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
-                if self.history.smoothed[-1] > best_bound:
-                    (best, best_q), best_bound = self._snapshot(), self.history.smoothed[-1]
+                if self.history.smoothed[-1] > standing.best_bound:
+                    standing.best, standing.best_q = self._snapshot()
+                    standing.best_bound = self.history.smoothed[-1]
                 if tolerance is not None and self.history.has_settled(SETTLING, tolerance):
                     return True
+                if slots is not None:
+                    slots.write(capture(self, descent, standing, step + 1))
         return tolerance is None
 
     def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:

@@ -17,6 +17,8 @@ from gpytorch.module import Module
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from orbitwise.inference.journal import Evaluation, Journal
+
 
 @dataclass
 class Training:
@@ -39,12 +41,14 @@ def maximize(
     callback: Callable[[int, float], None] | None = None,
     stop: Callable[[list[float]], bool] | None = None,
     memory: int = 10,
+    journal: Journal | None = None,
 ) -> Training:
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
     The first start is where the parameters are; each restart adds normal noise of deviation `spread`. An
     interruption (Ctrl-C) keeps the best point so far. `stop` is shown the best values after each iteration,
-    and ends the run where it says so. `memory` counts the steps that L-BFGS remembers.
+    and ends the run where it says so. `memory` counts the steps that L-BFGS remembers. With a `journal`, a
+    run that was killed is replayed and goes on; objective and start must be those that it was begun with.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
@@ -62,7 +66,7 @@ def maximize(
     for start in range(1 + num_restarts):
         noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
         outcome, point, interrupted = _run(
-            objective, parameters, origin + spread * noise, max_iterations, callback, stop, memory
+            objective, parameters, origin + spread * noise, max_iterations, callback, stop, memory, journal
         )
         starts.append(outcome.value)
         if outcome.value > best.value or start == 0:
@@ -103,11 +107,14 @@ def _run(
     callback: Callable[[int, float], None] | None,
     stop: Callable[[list[float]], bool] | None,
     memory: int,
+    journal: Journal | None,
 ) -> tuple[Training, np.ndarray, bool]:
     best_value, best_point, failure = -np.inf, start, ""
     latest: _Visit | None = None
     accepted: _Visit | None = None
     history: list[float] = []
+    if journal is not None:
+        journal.begin()
 
     def refused(point: np.ndarray) -> tuple[float, np.ndarray]:
         if accepted is None:
@@ -119,30 +126,19 @@ def _run(
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best_value, best_point, failure, latest, accepted
         _assign(parameters, point)
-        try:
-            value = objective()
-            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-        except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
-            failure = str(error)
+        found = None if journal is None else journal.recall(point)
+        if found is None:
+            found = _evaluate(objective, parameters)
+            if journal is not None:
+                journal.add(point, found)
+        if found.failure:
+            failure = found.failure
             return refused(point)
-        flat = np.concatenate(
-            [
-                (np.zeros(p.numel()) if g is None else g.detach().double().cpu().numpy().ravel())
-                for p, g in zip(parameters, gradients, strict=True)
-            ]
-        )
-        value = value.detach()
-        if not np.isfinite(float(value)) or not np.isfinite(flat).all():
-            failure = (
-                f"it is {float(value)} there, or its gradient is not finite. "
-                "Check the scale of inputs and targets."
-            )
-            return refused(point)
-        latest = _Visit(point.copy(), -float(value), -flat)
+        latest = _Visit(point.copy(), found.value, found.gradient)
         accepted = latest if accepted is None else accepted
-        if float(value) > best_value:
-            best_value, best_point = float(value), point.copy()
-        return -float(value), -flat
+        if -found.value > best_value:
+            best_value, best_point = -found.value, point.copy()
+        return found.value, found.gradient.copy()
 
     def record(_: np.ndarray) -> None:
         nonlocal accepted
@@ -167,6 +163,29 @@ def _run(
     if not np.isfinite(best_value):
         return Training(best_value, False, failure, history), best_point, False
     return Training(best_value, bool(result.success), str(result.message), history), best_point, False
+
+
+def _evaluate(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Evaluation:
+    """Minus the objective, and the gradient of that, at the present parameters."""
+    nothing = np.zeros(0)
+    try:
+        value = objective()
+        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+    except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
+        return Evaluation(np.nan, nothing, str(error) or type(error).__name__)
+    flat = np.concatenate(
+        [
+            (np.zeros(p.numel()) if g is None else g.detach().double().cpu().numpy().ravel())
+            for p, g in zip(parameters, gradients, strict=True)
+        ]
+    )
+    number = float(value.detach())
+    if not np.isfinite(number) or not np.isfinite(flat).all():
+        failure = (
+            f"it is {number} there, or its gradient is not finite. Check the scale of inputs and targets."
+        )
+        return Evaluation(np.nan, nothing, failure)
+    return Evaluation(-number, -flat)
 
 
 def _flat(parameters: list[nn.Parameter]) -> np.ndarray:

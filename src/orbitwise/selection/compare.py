@@ -100,8 +100,7 @@ def compare(
     """Fit the estimator once for every invariance and rank the fits by their evidence.
 
     `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the
-    estimator. Fits
-    run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them.
+    estimator. Fits run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them.
     """
     if not invariances:
         raise ValueError("compare needs at least one invariance; None stands for no invariance.")
@@ -114,7 +113,7 @@ def compare(
         for invariance in invariances
     )
     candidates = [
-        _candidate(_name(invariance), fitted, seconds, len(np.asarray(y)))
+        candidate_of(_name(invariance), fitted, seconds, len(np.asarray(y)))
         for invariance, (fitted, seconds) in zip(invariances, fits, strict=True)
     ]
     return Comparison(tuple(sorted(candidates, key=lambda candidate: -candidate.log_evidence)))
@@ -126,7 +125,8 @@ def _fit(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Any, float]:
     return estimator, time.perf_counter() - start
 
 
-def _candidate(name: str, estimator: Any, seconds: float, count: int) -> Candidate:
+def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candidate:
+    """A fitted estimator as a candidate; `count` rows were fitted."""
     orbit = getattr(estimator, "orbit_", None)
     return Candidate(
         name,

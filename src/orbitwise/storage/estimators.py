@@ -119,7 +119,7 @@ ESTIMATORS = {
 }
 
 
-def take_apart(model: Any) -> tuple[dict[str, Any], Writer]:
+def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[str, Any], Writer]:
     """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
     name = type(model).__name__
     known = ESTIMATORS.get(name)
@@ -129,7 +129,9 @@ def take_apart(model: Any) -> tuple[dict[str, Any], Writer]:
         raise StorageError(f"This {name} is not fitted, it has no {missing[0]}: call fit before save.")
     parameters = model.get_params(deep=False)
     fields = {**known.fitted, **known.optional}
-    notes = _find_errors(model)
+    notes = _find_errors(model, error_seconds)
+    if "checkpoint" in parameters:
+        parameters["checkpoint"] = None  # a folder of this machine
     for each in ("callback", "random_state"):
         if callable(parameters.get(each)) or isinstance(parameters.get(each), np.random.RandomState):
             parameters[each] = None
@@ -194,19 +196,21 @@ def _place(name: Any) -> torch.device:
     return place if is_here else torch.device("cpu")
 
 
-def _find_errors(model: Any) -> list[str]:
+def _find_errors(model: Any, error_seconds: float) -> list[str]:
     """Have the model find the error bars of its learned ranges, or say why it did not."""
     if model.orbit_ is None or hasattr(model, "_orbit_errors"):
         return []
     if isinstance(model._objective, NoObjective):
         return ["orbit_errors_ was not there"]
+    if error_seconds <= 0:
+        return ["orbit_errors_ was left out, as asked for"]
     start = time.perf_counter()
     try:
         with torch.no_grad():
             model._objective()
         # A gradient for every parameter, each about three times as long as the objective.
         count = sum(parameter.numel() for parameter in model._learned_parameters)
-        if 3 * (count + 1) * (time.perf_counter() - start) > ERROR_SECONDS:
+        if 3 * (count + 1) * (time.perf_counter() - start) > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:

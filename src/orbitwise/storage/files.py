@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 
 from orbitwise.storage.atomic import write_atomically
 from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, read, unpack
-from orbitwise.storage.estimators import put_together, take_apart
+from orbitwise.storage.estimators import ERROR_SECONDS, put_together, take_apart
 from orbitwise.storage.reader import Reader
 
 
-def save(model: Any, path: str | os.PathLike[str]) -> None:
+def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_SECONDS) -> None:
     """Write a fitted estimator to `path`, in full or not at all; `.orbitwise` is the usual ending.
 
     The file needs no training data beside it and holds no code: what is code (a `callback`) is left out, and
     a model that cannot do without (a `FeatureMap`, an orbit or kernel of your own) is refused with a
-    StorageError. An exact posterior includes the inputs of its training rows. Every model is read back before
-    it is written.
+    StorageError. An exact posterior includes the inputs of its training rows. Error bars of learned ranges
+    are found first where that takes no more than `error_seconds`. Every model is read back before it is
+    written.
     """
-    structure, writer = take_apart(model)
+    structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
     try:
         _check_equal(model, put_together(*unpack(data)))

@@ -1,0 +1,286 @@
+"""The commands of `orbitwise`, their options and their help."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+
+from orbitwise.cli.data import Source, read
+from orbitwise.cli.demo import demo_data, demo_plan, one_thread
+from orbitwise.cli.errors import CommandError, sentence
+from orbitwise.cli.exporting import Library, exported
+from orbitwise.cli.folders import Folder, check_new, model_file
+from orbitwise.cli.invariances import candidates, parse
+from orbitwise.cli.learning import Plan, check_device
+from orbitwise.cli.options import (
+    Bad,
+    BadRows,
+    DataPath,
+    Device,
+    Engine,
+    Force,
+    Format,
+    Ignore,
+    ModelPath,
+    Resize,
+    Seed,
+    Target,
+    TaskName,
+    as_images,
+    command_of,
+    size_of,
+)
+from orbitwise.cli.predicting import predict as write_predictions
+from orbitwise.cli.reporting import report_of_data, report_of_folder
+from orbitwise.cli.running import run
+from orbitwise.cli.showing import datasets_table, model_table
+from orbitwise.cli.targets import Task, infer_task
+from orbitwise.storage import load, write_atomically
+
+INTERRUPTED = 130
+WIDTH = 110
+
+app = typer.Typer(
+    name="orbitwise",
+    help="Learn what a function should not care about, from the training data alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    """Learn what a function should not care about, from the training data alone."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("orbitwise-demo"),
+    seed: Seed = 0,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Compare four invariances of built-in images of digits; ends with a table and a report.
+
+    Example: orbitwise demo --out build/demo
+    """
+    data, test = demo_data(seed)
+    about = {"data": "digits", "command": f"orbitwise demo --seed {seed}"}
+    with one_thread():
+        run(data, test, demo_plan(seed, device), Folder(out), _console(), about, force=force)
+
+
+@app.command()
+def learn(
+    data: DataPath,
+    out: Annotated[Path, typer.Option(help="Folder for model, report and comparison.")],
+    target: Target = None,
+    invariance: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What should not matter: none, rotation, affine, affine+deformation, flip, permutation, "
+            "permutation:A,B,C (these columns change places), sign, … Repeat it to compare and keep the best."
+        ),
+    ] = None,
+    test: Annotated[str | None, typer.Option(metavar="DATA2", help="Data to measure predictions on.")] = None,
+    task: Annotated[TaskName | None, typer.Option(help="Told from the target unless given.")] = None,
+    rows: Annotated[int | None, typer.Option(min=2, help="Learn from this many random rows only.")] = None,
+    ignore: Ignore = None,
+    image_shape: Annotated[
+        str | None, typer.Option(metavar="HxW", help="Columns are the pixels of images of this shape.")
+    ] = None,
+    resize: Resize = None,
+    bad_rows: Bad = BadRows.stop,  # pyright: ignore
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut short.")] = False,
+    force: Force = False,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="End with the best so far after this time.")
+    ] = None,
+    with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report.")] = True,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    inference: Annotated[Engine, typer.Option(help="How; auto goes by the number of rows.")] = Engine.auto,  # pyright: ignore
+    max_iterations: Annotated[int | None, typer.Option(min=0, help="Iterations of L-BFGS at most.")] = None,
+    num_inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points.")] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=2, help="Fixed nodes of an orbit.")] = None,
+    num_steps: Annotated[int | None, typer.Option(min=1, help="Stochastic steps.")] = None,
+) -> None:
+    """Learn from data, and compare invariances by the evidence of the training data.
+
+    Example: orbitwise learn digits.npz --target y --invariance none --invariance affine --out result
+
+    Killed or stopped with Ctrl-C, it goes on with --resume, and ends with the same model.
+    """
+    check_device(device)
+    size = None if resize is None else size_of(resize, "--resize")
+    source = Source(data, target, tuple(ignore or ()), bad_rows == BadRows.skip, size)
+    read_data = read(source).take(rows, seed)
+    if image_shape is not None:
+        read_data = as_images(read_data, size_of(image_shape, "--image-shape"))
+    held_out = None if test is None else read(replace(source, path=test, part="test"), read_data)
+    names = candidates(invariance or [], read_data)
+    for name in names:
+        parse(name, read_data)
+    chosen = {
+        "inference": str(inference),
+        "max_iterations": max_iterations,
+        "num_inducing": num_inducing,
+        "num_nodes": num_nodes,
+        "num_steps": num_steps,
+    }
+    found: Task = infer_task(read_data.targets) if task is None else cast(Task, str(task))
+    given = {name: value for name, value in chosen.items() if value is not None}
+    plan = Plan(found, names, seed, device, given)
+    console = _console()
+    if task is None:
+        other = "regression" if found == "classification" else "classification"
+        console.print(f"{found} of {read_data.target!r} (--task {other} overrides)")
+    asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
+    asked |= {"ignore": ignore, "image-shape": image_shape, "resize": resize, "bad-rows": bad_rows}
+    asked |= {"time-limit": time_limit, "device": device, "seed": seed, **chosen, "out": out}
+    about = {"data": data, "command": command_of("learn", data, asked)}
+    run(read_data, held_out, plan, Folder(out), console, about, resume, force, time_limit, with_report)
+
+
+@app.command()
+def predict(
+    model: ModelPath,
+    data: DataPath,
+    out: Annotated[Path, typer.Option("-o", "--out", help="A .csv or .parquet file to write.")],
+    target: Target = None,
+    ignore: Ignore = None,
+    resize: Annotated[
+        bool, typer.Option("--resize", help="Bring images to the size of the model's.")
+    ] = False,
+    bad_rows: Bad = BadRows.stop,  # pyright: ignore
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 1024,
+    device: Annotated[
+        str | None, typer.Option(help="Where to compute; where it was learned by default.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Predict: classes and their probabilities, or the mean and standard deviation of a new target.
+
+    Example: orbitwise predict result new.csv -o predictions.csv
+    """
+    check_new(out, force)
+    if device is not None:
+        check_device(device)
+    fitted = load(model_file(model), device)
+    # any size stands for that of the model
+    size = (1, 1) if resize else None
+    source = Source(data, target, tuple(ignore or ()), bad_rows == BadRows.skip, size, "test")
+    count, notes = write_predictions(fitted, source, out, batch_size)
+    console = _console()
+    for note in notes:
+        console.print(f"note: {note}", markup=False)
+    console.print(f"{count:,} predictions: {out}", soft_wrap=True)
+
+
+@app.command()
+def report(
+    model: ModelPath,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The page; MODEL/report.html by default.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="DATA", help="Training data, for a model file.")] = None,
+    test: Annotated[str | None, typer.Option(metavar="DATA2", help="Test data.")] = None,
+    target: Target = None,
+    force: Force = False,
+) -> None:
+    """Write the report of a model: what was learned, how sure it is, and how well it predicts.
+
+    Example: orbitwise report result
+    """
+    file = model_file(model)
+    page = Folder(file.parent).report if out is None else out
+    if out is not None or not model.is_dir():
+        check_new(page, force)
+    if data is not None:
+        held_out = None if test is None else Source(test, target, part="test")
+        written = report_of_data(load(file), Source(data, target), held_out, page)
+    elif model.is_dir():
+        written = report_of_folder(Folder(model), page)
+    else:
+        raise CommandError(f"the report of {model} needs data: add --data DATA, or name the folder of learn")
+    _console().print(f"report: {written}", soft_wrap=True)
+
+
+@app.command()
+def show(model: ModelPath) -> None:
+    """Show a model on one screen: learned bounds, evidence, data, versions.
+
+    Example: orbitwise show result
+    """
+    _console().print(model_table(model_file(model)))
+
+
+@app.command()
+def export(
+    model: ModelPath,
+    to: Annotated[Format, typer.Option("--to", help="For which library, or as JSON.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file: .py for a library, .json for JSON.")],
+    builtin: Annotated[
+        bool, typer.Option("--builtin", help="The library's own nearest transform, not the exact one.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Hand the learned invariance to other code: a Python file with a `transform`, or JSON.
+
+    Example: orbitwise export result --to torchvision -o augmentation.py
+    """
+    check_new(out, force)
+    ending = ".json" if str(to) == "json" else ".py"
+    if out.suffix != ending:
+        raise CommandError(f"{out} must end in {ending} for --to {to}")
+    write_atomically(out, exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin))
+    _console().print(f"{to}: {out}", soft_wrap=True)
+
+
+@app.command("datasets")
+def list_datasets() -> None:
+    """List the data sets that can be used by name, and where each would be loaded from.
+
+    Example: orbitwise datasets
+    """
+    _console().print(datasets_table())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status. Errors are one sentence, unless `--debug` is given."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        words = [each for each in given if each != "--debug"]
+        status = app(words, prog_name="orbitwise", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        # a wrong use of options knows its own status and words
+        message = getattr(error, "format_message", lambda: sentence(error))()
+        if message:
+            print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        return int(getattr(error, "exit_code", 1))
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # what is no terminal has no width of its own
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)

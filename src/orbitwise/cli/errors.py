@@ -1,0 +1,44 @@
+"""What went wrong, in one sentence for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import final
+
+from orbitwise.storage.container import StorageError
+
+EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, StorageError)
+
+
+@final
+class CommandError(Exception):
+    """A sentence that says what was given, what is accepted and what to do."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the names that are most alike, or all of them where they are few, as a clause of its own."""
+    names = [str(each) for each in known]
+    lowered = {each.lower(): each for each in reversed(names)}
+    close = [lowered[each] for each in get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
+    if close:
+        return f"did you mean {' or '.join(repr(each) for each in close)}?"
+    if not names:
+        return "there are none"
+    shown = ", ".join(names[:12])
+    return f"there are {shown}" + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def sentence(error: BaseException) -> str:
+    """One line that says what went wrong; an error nobody expected asks for `--debug`."""
+    if isinstance(error, MemoryError):
+        text = "the memory is full; take fewer rows (--rows) or a smaller --batch-size"
+    elif isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f": {error.filename}"
+        text = f"{error.strerror}{place}"
+    else:
+        text = str(error)
+    text = " ".join(text.split()) or type(error).__name__
+    if isinstance(error, (CommandError, *EXPECTED)):
+        return text
+    return f"{type(error).__name__}: {text} (add --debug to see where)"

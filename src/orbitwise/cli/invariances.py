@@ -1,0 +1,70 @@
+"""Invariances as they are written on the command line: names, and which columns or points change places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from orbitwise.cli.data import Data
+from orbitwise.cli.errors import CommandError, nearest
+from orbitwise.estimators.names import OF_COLUMNS, OF_IMAGES, Invariance, is_of_images
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.transforms.permutations import exchange_permutations
+
+IMAGE_CANDIDATES = ("none", "rotation", "affine", "affine+deformation")
+KNOWN = ("none", *sorted([*OF_COLUMNS, *OF_IMAGES]), "permutation:A,B,…")
+
+
+def candidates(wanted: Sequence[str], data: Data) -> list[str]:
+    """The invariances to compare; images without a wish get the usual ones, tables none."""
+    if wanted:
+        return list(dict.fromkeys(wanted))
+    return list(IMAGE_CANDIDATES) if data.is_image or data.shape is not None else ["none"]
+
+
+def has_images(names: Sequence[str], data: Data) -> bool:
+    """Whether inputs with dimensions are meant as images, rather than as points that change places."""
+    if data.is_image or any(is_of_images(name) for name in names):
+        return True
+    return data.shape is not None and not any(_base(name) in OF_COLUMNS for name in names)
+
+
+def parse(name: str, data: Data) -> Invariance:
+    """The invariance of a name: one that estimators know, or a permutation of some columns or points.
+
+    `permutation:a,b,c` exchanges the columns a, b and c. Inputs [points, coordinates] exchange points, by
+    their numbers from 0; plain `permutation` then exchanges all points of one kind.
+    """
+    base, _, rest = name.partition(":")
+    if base == "none" and not rest:
+        return None
+    if base not in OF_COLUMNS and base not in OF_IMAGES:
+        raise CommandError(f"there is no invariance {name!r}; {nearest(base, KNOWN)}")
+    if rest and base != "permutation":
+        raise CommandError(f"{name!r}: only permutation takes names behind a colon, not {base}")
+    if base in OF_IMAGES and data.shape is None:
+        raise CommandError(f"{name} moves images; say what shape the rows have, with --image-shape HxW")
+    points = data.shape is not None and len(data.shape) == 2 and not data.is_image
+    if base == "permutation" and (rest or points):
+        return _exchanges(rest, data, points)
+    return base
+
+
+def _exchanges(rest: str, data: Data, points: bool) -> FiniteOrbit:
+    shape = data.shape if points and data.shape is not None else (data.X.shape[1],)
+    size = math.prod(shape[1:])
+    names = [str(i) for i in range(shape[0])] if data.columns is None else list(data.columns)
+    if rest:
+        chosen = [part.strip() for part in rest.split(",")]
+        for part in chosen:
+            if part not in names:
+                what = "point" if points else "column"
+                raise CommandError(f"permutation:{rest}: there is no {what} {part!r}; {nearest(part, names)}")
+        labels = ["same" if name in chosen else f"alone {name}" for name in names]
+    else:
+        labels = [0] * len(names) if data.kinds is None else data.kinds.tolist()
+    return FiniteOrbit(exchange_permutations(labels, size))
+
+
+def _base(name: str) -> str:
+    return name.partition(":")[0]

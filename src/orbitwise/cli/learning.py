@@ -1,0 +1,202 @@
+"""Learning: every candidate is fitted and saved at once; the one with the most evidence is the model."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from orbitwise.cli.data import Data
+from orbitwise.cli.errors import CommandError
+from orbitwise.cli.folders import Folder
+from orbitwise.cli.invariances import has_images, parse
+from orbitwise.cli.targets import Task
+from orbitwise.cli.watching import Watch
+from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.names import Invariance
+from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.selection.compare import Candidate, Comparison, candidate_of
+from orbitwise.storage import load, save, write_atomically
+
+MOST_EXAMPLES = 2000
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What is to be learned, and how."""
+
+    task: Task
+    names: Sequence[str]
+    seed: int = 0
+    device: str = "cpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self, data: Data) -> dict[str, Any]:
+        """What must be the same for a run to go on."""
+        about = {"rows": len(data), "inputs": data.X.shape[1], "target": data.target, "digest": _digest(data)}
+        chosen = {
+            "task": self.task,
+            "invariances": list(self.names),
+            "seed": self.seed,
+            "device": self.device,
+        }
+        return {**about, **chosen, "options": dict(self.options)}
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """The comparison, and why candidates ended early, by name."""
+
+    comparison: Comparison
+    stopped: Mapping[str, str]
+
+
+def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
+    """Fit what is not fitted yet; what ended early is not fitted again unless it is resumed later."""
+    check_device(plan.device)
+    invariances = [parse(name, data) for name in plan.names]
+    fitted: list[Candidate] = []
+    stopped: dict[str, str] = {}
+    with watch.signals():
+        for number, (name, invariance) in enumerate(zip(plan.names, invariances, strict=True)):
+            found = _finished(folder, number, name, plan.device, len(data))
+            if found is None and not (watch.is_over and fitted):
+                share = 1 / (len(invariances) - number)
+                found = _fit(data, plan, folder, watch, (number, name, invariance), share, stopped)
+            elif found is None:
+                stopped[name] = "not started"
+            fitted += [] if found is None else [found]
+    if not fitted:
+        raise KeyboardInterrupt
+    comparison = Comparison(tuple(sorted(fitted, key=lambda each: -each.log_evidence)))
+    best = _with_errors(data, plan, folder, watch, comparison.best, stopped)
+    return Outcome(Comparison((best, *comparison.candidates[1:])), stopped)
+
+
+def _with_errors(
+    data: Data, plan: Plan, folder: Folder, watch: Watch, best: Candidate, stopped: Mapping[str, str]
+) -> Candidate:
+    """Save the best candidate as the model, with error bars of what it learned.
+
+    These need a fit: a candidate of an earlier run is replayed from the progress it left.
+    """
+    done = folder.read(folder.comparison)
+    if done is not None and done.get("finished") and done.get("best") == best.name and folder.model.is_file():
+        return replace(best, estimator=load(folder.model, plan.device))
+    number = list(plan.names).index(best.name)
+    if not best.estimator._learned_parameters and best.estimator.orbit_ is not None:
+        which = (number, best.name, parse(best.name, data))
+        again = _fit(data, plan, folder, watch, which, 1.0, {})
+        best = best if again is None else replace(again, seconds=best.seconds)
+    save_quietly(best.estimator, folder.model)
+    return best
+
+
+def estimator_of(plan: Plan, data: Data, invariance: Invariance) -> Any:
+    """The estimator for a task, not fitted."""
+    kind: Any = InvariantGPClassifier if plan.task == "classification" else InvariantGPRegressor
+    shape = data.shape if has_images(plan.names, data) else None
+    return kind(
+        invariance=invariance,
+        image_shape=shape,
+        random_state=plan.seed,
+        device=plan.device,
+        **plan.options,
+    )
+
+
+def write_examples(folder: Folder, data: Data, test: Data | None, seed: int) -> None:
+    """Keep some rows for the report."""
+    parts = {"train": data.take(MOST_EXAMPLES, seed)}
+    parts |= {} if test is None else {"test": test.take(MOST_EXAMPLES, seed)}
+    arrays = {f"x_{name}": part.X for name, part in parts.items()}
+    arrays |= {f"y_{name}": part.y for name, part in parts.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    write_atomically(folder.examples, buffer.getvalue())
+
+
+def save_quietly(estimator: Any, file: Path) -> None:
+    """Save an estimator without its callback."""
+    callback = estimator.callback
+    save(estimator.set_params(callback=None), file)
+    estimator.set_params(callback=callback)
+
+
+def check_device(device: str) -> None:
+    """Raise a CommandError where there is no such device."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split()).partition(".")[0]
+        raise CommandError(f"--device {device} is not here ({reason}); use --device cpu") from error
+
+
+def _fit(
+    data: Data,
+    plan: Plan,
+    folder: Folder,
+    watch: Watch,
+    which: tuple[int, str, Invariance],
+    share: float,
+    stopped: dict[str, str],
+) -> Candidate | None:
+    from orbitwise.report import record_ranges
+
+    number, name, invariance = which
+    progress = folder.progress(number, name)
+    progress.mkdir(parents=True, exist_ok=True)
+    estimator = estimator_of(plan, data, invariance)
+    start = time.perf_counter()
+    with watch.candidate(name, _steps(estimator, len(data)), share) as (callback, reasons):
+        estimator.set_params(checkpoint=str(progress), callback=callback)
+        ranges = record_ranges(estimator)
+        try:
+            estimator.fit(data.X, data.y)
+        except KeyboardInterrupt:
+            stopped[name] = "interrupted"
+            return None
+    estimator.set_params(checkpoint=None, callback=None)
+    seconds = time.perf_counter() - start
+    if data.columns is not None:
+        estimator.feature_names_in_ = np.array(data.columns, dtype=object)
+    if reasons:
+        stopped[name] = reasons[0]
+    file = folder.candidate(number, name)
+    save(estimator, file, error_seconds=0)
+    folder.write(file.with_suffix(".json"), {"name": name, "seconds": seconds, "stopped": stopped.get(name)})
+    # what was recorded is for the report, and is not stored
+    ranges.then = None
+    estimator.set_params(callback=ranges)
+    return candidate_of(name, estimator, seconds, len(data))
+
+
+def _finished(folder: Folder, number: int, name: str, device: str, count: int) -> Candidate | None:
+    """A candidate that an earlier run fitted to the end."""
+    file = folder.candidate(number, name)
+    about = folder.read(file.with_suffix(".json"))
+    if about is None or about.get("stopped") is not None or not file.is_file():
+        return None
+    return candidate_of(name, load(file, device), float(about["seconds"]), count)
+
+
+def _steps(estimator: Any, count: int) -> int:
+    """About how many steps a fit takes, for the length of a bar."""
+    rounds = 1.0 if estimator.invariance is None else 4 / 3
+    return int(estimator.num_steps if count > 5000 else rounds * estimator.max_iterations)
+
+
+def _digest(data: Data) -> str:
+    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes())
+    if data.y is not None:
+        digest.update("\n".join(map(str, data.y.ravel().tolist())).encode())
+    return digest.hexdigest()

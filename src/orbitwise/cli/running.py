@@ -1,0 +1,140 @@
+"""One `learn` from the data to the report, as `orbitwise learn` and `orbitwise demo` run it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from orbitwise.cli.data import Data
+from orbitwise.cli.errors import sentence
+from orbitwise.cli.folders import Folder
+from orbitwise.cli.learning import Outcome, Plan, learn, write_examples
+from orbitwise.cli.metrics import check_classes, measure
+from orbitwise.cli.showing import Metrics, comparison_table, learned_text
+from orbitwise.cli.targets import checked_targets
+from orbitwise.cli.watching import Watch
+
+
+def run(
+    data: Data,
+    test: Data | None,
+    plan: Plan,
+    folder: Folder,
+    console: Console,
+    about: Mapping[str, Any],
+    resume: bool = False,
+    force: bool = False,
+    time_limit: float | None = None,
+    with_report: bool = True,
+) -> Outcome:
+    """Learn, save, measure, write the report, and say what was found."""
+    data = replace(data, y=checked_targets(data.targets, plan.task, data.target))
+    if test is not None:
+        y = _same_kind(test.targets, data.targets)
+        test = replace(test, y=y)
+        if plan.task == "classification":
+            check_classes(y, np.unique(data.targets))
+    settings = {**about, **plan.settings(data), "versions": _versions()}
+    if folder.prepare(settings, resume, force):
+        console.print(f"going on with {folder.path}")
+    write_examples(folder, data, test, plan.seed)
+    for note in (*data.notes, *(() if test is None else test.notes)):
+        console.print(f"note: {note}", markup=False)
+    outcome = learn(data, plan, folder, Watch(console, time_limit))
+    metrics = {}
+    if test is not None:
+        metrics = {
+            each.name: measure(each.estimator, test.X, test.targets) for each in outcome.comparison.candidates
+        }
+    folder.write(folder.comparison, _summary(folder, plan, outcome, metrics))
+    if not outcome.stopped:
+        shutil.rmtree(folder.path / "progress", ignore_errors=True)
+    console.print(comparison_table(outcome.comparison, outcome.stopped, metrics))
+    if text := learned_text(outcome.comparison.best):
+        console.print(f"learned: {text}", markup=False)
+    for name, reason in outcome.stopped.items():
+        console.print(f"note: {name} was stopped ({reason}); --resume goes on with it")
+    console.print(f"model: {folder.model}", soft_wrap=True, markup=False)
+    if with_report:
+        _report(folder, data, test, plan, outcome, console, settings.get("command"))
+    return outcome
+
+
+def _report(
+    folder: Folder,
+    data: Data,
+    test: Data | None,
+    plan: Plan,
+    outcome: Outcome,
+    console: Console,
+    command: str | None,
+) -> None:
+    """The report comes last: what goes wrong with it must not cost the model."""
+    from orbitwise.report import write_report
+
+    several = len(outcome.comparison.candidates) > 1
+    try:
+        path: Path = write_report(
+            folder.report,
+            outcome.comparison.best_estimator,
+            data.X,
+            data.targets,
+            X_test=None if test is None else test.X,
+            y_test=None if test is None else test.y,
+            comparison=outcome.comparison if several else None,
+            command=command,
+            seed=plan.seed,
+        )
+    except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
+        console.print(
+            f"note: the report could not be written ({sentence(error)}); the model is safe, and "
+            f"orbitwise report {folder.path} tries again",
+            markup=False,
+        )
+        return
+    console.print(f"report: {path}", soft_wrap=True, markup=False)
+
+
+def _same_kind(y: Any, like: Any) -> Any:
+    """Test targets as the training targets are: numbers, whole numbers or words."""
+    if like.dtype.kind == "U":
+        return np.array([str(each) for each in y])
+    return y.astype(like.dtype)
+
+
+def _summary(folder: Folder, plan: Plan, outcome: Outcome, metrics: Metrics) -> dict[str, Any]:
+    comparison, names = outcome.comparison, list(plan.names)
+    return {
+        "best": comparison.best.name,
+        "finished": not outcome.stopped,
+        "tied": list(comparison.tied),
+        "candidates": [
+            {
+                "name": each.name,
+                "file": folder.candidate(names.index(each.name), each.name).name,
+                "log_evidence": each.log_evidence,
+                "standard_error": each.standard_error,
+                "per_datum": each.per_datum,
+                "evidence_kind": each.evidence_kind,
+                "learned": {name: list(interval) for name, interval in each.learned.items()},
+                "seconds": each.seconds,
+                "stopped": outcome.stopped.get(each.name),
+                "test": dict(metrics.get(each.name, {})),
+            }
+            for each in comparison.candidates
+        ],
+    }
+
+
+def _versions() -> dict[str, str]:
+    from orbitwise import __version__
+
+    return {"orbitwise": __version__, "torch": str(torch.__version__), "python": platform.python_version()}

@@ -1,0 +1,109 @@
+"""What is shown on a terminal: the comparison, a model on one screen, and the data sets there are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from orbitwise import datasets
+from orbitwise.cli.folders import Folder
+from orbitwise.selection.compare import Candidate, Comparison
+from orbitwise.storage import describe
+
+Metrics = Mapping[str, Mapping[str, float]]
+HEADINGS = {
+    "error": ("test error", "{:.2%}"),
+    "log_loss": ("log loss", "{:.4f}"),
+    "rmse": ("test RMSE", "{:.4g}"),
+    "log_density": ("log density", "{:.3f}"),
+}
+
+
+def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics: Metrics) -> Table:
+    """Every candidate in a line, the one with the most evidence first."""
+    kinds = [key for key in HEADINGS if any(key in each for each in metrics.values())]
+    table = Table(title="Evidence of the training data", title_justify="left")
+    for heading in ("invariance", "log evidence", "a row", *(HEADINGS[kind][0] for kind in kinds), "seconds"):
+        table.add_column(heading, justify="left" if heading == "invariance" else "right")
+    for candidate in comparison.candidates:
+        notes = ["tie"] if candidate.name in comparison.tied else []
+        notes += [f"stopped: {stopped[candidate.name]}"] if candidate.name in stopped else []
+        name = escape(candidate.name + (f" ({', '.join(notes)})" if notes else ""))
+        error = f" ± {candidate.standard_error:,.1f}" if candidate.standard_error > 0 else ""
+        cells = [
+            HEADINGS[kind][1].format(metrics.get(candidate.name, {}).get(kind, float("nan")))
+            for kind in kinds
+        ]
+        table.add_row(
+            name,
+            f"{candidate.log_evidence:,.1f}{error}",
+            f"{candidate.per_datum:,.3f}",
+            *cells,
+            f"{candidate.seconds:.1f}",
+            style="bold" if candidate is comparison.best else None,
+        )
+    return table
+
+
+def learned_text(candidate: Candidate) -> str:
+    """What a candidate learned, in natural units."""
+    orbit = getattr(candidate.estimator, "orbit_", None)
+    return "" if orbit is None else orbit.describe()
+
+
+def model_table(file: Path) -> Table:
+    """A model on one screen, without loading it: learned bounds, evidence, data, versions."""
+    about = describe(file)
+    folder = Folder(file.parent)
+    settings, kept = (folder.read(each) or {} for each in (folder.settings, folder.comparison))
+    table = Table(title=escape(str(file)), title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    error = about["log_evidence_error"]
+    spread = f" ± {error:,.1f}" if error > 0 else ""
+    shape = about["image_shape"]
+    images = f" (images {'x'.join(map(str, shape))})" if shape else ""
+    count = settings.get("rows")
+    classes = about.get("classes")
+    lines = {
+        "model": about["estimator"],
+        "invariance": str(kept.get("best", "") or (about["orbit"] or about["functional"])),
+        "learned": about["learned_text"],
+        "errors": ", ".join(f"{name} ± {value:.2g}" for name, value in about["learned_errors"].items()),
+        "log evidence": f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
+        "inference": about["inference"] + ("" if about["converged"] else ", stopped before it converged"),
+        "noise": "" if about["noise"] == [] else _number(about["noise"]),
+        "kernel": about["kernel"],
+        "inputs": f"{about['n_features']} numbers{images}",
+        "rows": "" if count is None else f"{count:,} of {settings.get('data', '')}",
+        "target": str(settings.get("target", "")),
+        "classes": "" if not classes else ", ".join(classes[:12]) + (" …" if len(classes) > 12 else ""),
+        "certificate": about.get("certificate", ""),
+        "size": f"{about['num_bytes'] / 1e6:,.1f} MB",
+        "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
+        "notes": "; ".join(about["notes"]),
+    }
+    width = shutil.get_terminal_size().columns
+    for name, text in lines.items():
+        if text:
+            table.add_row(name, escape(str(text)[: 6 * width]))
+    return table
+
+
+def datasets_table() -> Table:
+    """What can be loaded by name, and from where."""
+    table = Table(title="Data sets", title_justify="left")
+    for heading in ("name", "size", "loaded from", "source"):
+        table.add_column(heading, overflow="fold")
+    for each in datasets.available():
+        table.add_row(each.name, each.shape, each.where, each.source)
+    return table
+
+
+def _number(value: Any) -> str:
+    return ", ".join(f"{each:.4g}" for each in value) if isinstance(value, list) else f"{value:.4g}"

@@ -1,0 +1,99 @@
+"""What is seen of a fit while it runs, and how it ends early: by Ctrl-C or when its time is over."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+Callback = Callable[[int, float], None]
+LINE_EVERY = 5.0
+
+
+@final
+class Watch:
+    """A bar on a terminal, plain lines elsewhere. An estimator's callback that raises ends its learning."""
+
+    def __init__(self, console: Console, time_limit: float | None = None) -> None:
+        self.console = console
+        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        self.is_asked = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more should be started."""
+        return self.is_asked or (self.deadline is not None and time.monotonic() >= self.deadline)
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Ctrl-C asks to end after the present step; once more ends at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.is_asked:
+                raise KeyboardInterrupt
+            self.is_asked = True
+            self.console.print("stopping after this step, with the best so far; Ctrl-C again stops at once")
+
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def candidate(self, name: str, total: int, share: float = 1.0) -> Iterator[tuple[Callback, list[str]]]:
+        """A callback for the fit of one candidate, and a list that says why it ended early, if it did.
+
+        `share` is the part of the time left that it may take.
+        """
+        end = None
+        if self.deadline is not None:
+            end = time.monotonic() + share * max(0.0, self.deadline - time.monotonic())
+        reasons: list[str] = []
+        show, close = self._bar(name, total) if self.console.is_terminal else self._lines(name)
+
+        def callback(step: int, bound: float) -> None:
+            show(bound)
+            late = end is not None and time.monotonic() >= end
+            if self.is_asked or late:
+                reasons[:] = ["interrupted" if self.is_asked else "time limit"]
+                raise KeyboardInterrupt
+
+        try:
+            yield callback, reasons
+        finally:
+            close()
+
+    def _bar(self, name: str, total: int) -> tuple[Callable[[float], None], Callable[[], None]]:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        progress = Progress(*columns, console=self.console, transient=True)
+        task = progress.add_task(name, total=total)
+        progress.start()
+
+        def show(bound: float) -> None:
+            progress.update(task, advance=1, description=f"{name}  log evidence {bound:,.1f}")
+
+        return show, progress.stop
+
+    def _lines(self, name: str) -> tuple[Callable[[float], None], Callable[[], None]]:
+        count, last = 0, time.monotonic()
+        self.console.print(f"{name}: learning")
+
+        def show(bound: float) -> None:
+            nonlocal count, last
+            count += 1
+            if time.monotonic() - last >= LINE_EVERY:
+                last = time.monotonic()
+                self.console.print(f"{name}: step {count}, log evidence {bound:,.1f}")
+
+        return show, lambda: None

@@ -1,0 +1,143 @@
+"""What a fit leaves on disk to go on from: a journal for L-BFGS, and two slots for states of stochastic runs.
+
+The slots are written in turn, each with a checksum, so that one of them is whole whenever the process ends.
+Nothing is renamed and no temporary file is left. A file holds JSON and safetensors, and no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from orbitwise.inference.journal import Journal
+
+MAGIC = b"orbitwise state 1\n"
+LENGTH = 8
+
+
+class State(NamedTuple):
+    """Tensors and plain numbers."""
+
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+
+@final
+class Slots:
+    """The latest states of a fit, which may have several runs."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.paths = [Path(f"{os.fspath(path)}.{number}") for number in range(2)]
+        self.run = 0
+        self._latest: State | None = None
+        self._count = 0
+        found = [state for state in map(_read, self.paths) if state is not None]
+        if found:
+            self._latest = max(found, key=lambda state: state.numbers["count"])
+            self._count = self._latest.numbers["count"]
+
+    def begin(self) -> bool:
+        """Another run starts; returns whether it has nothing to do, for a state of a later one is there."""
+        self.run += 1
+        return self._latest is not None and self._latest.numbers["run"] > self.run
+
+    def recall(self) -> State | None:
+        """The latest state of the present run, once."""
+        if self._latest is None or self._latest.numbers["run"] != self.run:
+            return None
+        state, self._latest = self._latest, None
+        return state
+
+    def write(self, state: State) -> None:
+        """Keep a state in place of the last but one."""
+        self._count += 1
+        numbers = {**state.numbers, "run": self.run, "count": self._count, "orders": {}}
+        tensors = {}
+        for name, tensor in state.tensors.items():
+            # the order of dimensions in memory, on which rounding may depend
+            order = sorted(range(tensor.dim()), key=lambda each, held=tensor: -held.stride(each))
+            numbers["orders"][name] = order
+            tensors[name] = tensor.detach().cpu().permute(order).contiguous().clone()
+        text = json.dumps(numbers).encode()
+        content = len(text).to_bytes(LENGTH, "little") + text + safetensors.torch.save(tensors)
+        path = self.paths[self._count % 2]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
+
+
+@final
+class Progress:
+    """What one fit leaves in a folder: files named for `key`, the fingerprint of all that it depends on."""
+
+    def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
+        self.journal = Journal(Path(folder) / f"{key}.journal")
+        self.slots = Slots(Path(folder) / f"{key}.state")
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str] | None, *parts: Any) -> Progress | None:
+        """The progress of a fit that these parts determine, None without a folder."""
+        return None if folder is None else cls(folder, fingerprint(*parts))
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short name for tensors, arrays, modules, generators, plain values, and collections of these."""
+    digest = hashlib.sha256(str(torch.__version__).encode())
+    for part in parts:
+        _feed(digest, part)
+    return digest.hexdigest()[:24]
+
+
+def _feed(digest: Any, part: Any) -> None:
+    if isinstance(part, Tensor):
+        digest.update(f"{part.dtype} {tuple(part.shape)} {part.device.type}".encode())
+        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    elif isinstance(part, np.ndarray):
+        digest.update(f"{part.dtype} {part.shape}".encode() + np.ascontiguousarray(part).tobytes())
+    elif isinstance(part, torch.Generator):
+        _feed(digest, part.get_state())
+    elif isinstance(part, nn.Module):
+        for name, each in part.named_modules():
+            plain = {key: value for key, value in vars(each).items() if _is_plain(value)}
+            digest.update(f"{name} {type(each).__name__} {sorted(plain.items())}".encode())
+        _feed(digest, part.state_dict())
+    elif isinstance(part, list | tuple):
+        _feed(digest, dict(enumerate(part)))
+    elif isinstance(part, Mapping):
+        for key, value in part.items():
+            digest.update(f"{key}:".encode())
+            _feed(digest, value)
+    else:
+        digest.update(f"{part!r};".encode())
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(each) for each in value)
+    return isinstance(value, bool | int | float | str)
+
+
+def _read(path: Path) -> State | None:
+    """The state of a file, None where it is not there or was torn."""
+    if not path.is_file():
+        return None
+    data = path.read_bytes()
+    start = len(MAGIC) + hashlib.sha256().digest_size
+    content = data[start:]
+    if data[:start] != MAGIC + hashlib.sha256(content).digest():
+        return None
+    size = int.from_bytes(content[:LENGTH], "little")
+    numbers = json.loads(content[LENGTH : LENGTH + size])
+    stored = safetensors.torch.load(content[LENGTH + size :])
+    tensors = {}
+    for name, order in numbers.pop("orders").items():
+        tensors[name] = stored[name].permute([order.index(each) for each in range(len(order))])
+    return State(tensors, numbers)

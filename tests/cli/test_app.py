@@ -1,0 +1,277 @@
+"""The commands, from data in every form to predictions, exports and reports; and what bad input says."""
+
+import csv
+import json
+import os
+import runpy
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orbitwise import load
+from orbitwise.cli import main
+from tests.cli.conftest import QUICK, bars, symmetric, write_csv, write_images
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def whole_way(orbitwise, data, *options, to: str = "json") -> None:
+    """learn, predict, export, report and show, all with status 0."""
+    ran = orbitwise("learn", data, "--out", "result", *options, *QUICK)
+    assert ran.status == 0, ran.error
+    assert Path("result/report.html").is_file()
+    ending = "json" if to == "json" else "py"
+    for arguments in (
+        ("predict", "result", data, "-o", "predictions.csv", "--batch-size", 5),
+        ("export", "result", "--to", to, "-o", f"invariance.{ending}"),
+        ("report", "result"),
+        ("show", "result"),
+    ):
+        ran = orbitwise(*arguments)
+        assert ran.status == 0, ran.error
+        assert ran.error == ""
+
+
+def test_a_table_goes_the_whole_way(orbitwise, table):
+    whole_way(orbitwise, table, "--target", "strength", "--invariance", "none", "--invariance", "permutation")
+    assert json.loads(Path("result/comparison.json").read_text())["best"] == "permutation"
+    assert json.loads(Path("invariance.json").read_text())["columns"] == ["a", "b", "c"]
+    predicted = rows_of(Path("predictions.csv"))
+    assert [row["row"] for row in predicted] == [str(i + 1) for i in range(24)]
+    mean = np.array([float(row["mean"]) for row in predicted])
+    truth = [float(row["strength"]) for row in rows_of(table)]
+    assert np.abs(mean - truth).max() < 0.5
+    assert all(float(row["standard_deviation"]) > 0 for row in predicted)
+
+
+def test_a_folder_of_images_goes_the_whole_way(orbitwise, pictures):
+    whole_way(orbitwise, pictures, "--invariance", "rotation", to="torchvision")
+    predicted = rows_of(Path("predictions.csv"))
+    assert all(row["file"].startswith(row["prediction"]) for row in predicted)
+    assert {"probability_lying", "probability_upright"} < set(predicted[0])
+    transform = runpy.run_path("invariance.py")["transform"]
+    assert "6" in repr(transform)
+
+
+def test_molecules_in_arrays_go_the_whole_way(orbitwise, folder):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 4, 3))
+    y = np.exp(-np.square(x[:, 1:] - x[:, :1]).sum(-1) / 9).sum(1)
+    np.savez(folder / "molecules.npz", x=x, y=y, z=np.array([6, 1, 1, 1]))
+    whole_way(orbitwise, "molecules.npz", "--target", "y", "--invariance", "permutation")
+    moves = json.loads(Path("invariance.json").read_text())
+    assert len(moves["index"]) == 6  # three like atoms
+    assert moves["index"][-1][:3] == [0, 1, 2]
+
+
+def test_images_in_arrays_take_test_data_and_a_part_of_the_rows(orbitwise, folder):
+    x, y = bars(16)
+    np.savez(folder / "bars.npz", x_train=x[:10], y_train=y[:10], x_test=x[10:], y_test=y[10:])
+    ran = orbitwise(
+        "learn", "bars.npz", "--rows", 8, "--invariance", "none", "--test", "bars.npz", "--out", "r"
+    )
+    assert ran.status == 0, ran.error
+    assert "classification of 'y'" in ran.out
+    about = json.loads(Path("r/comparison.json").read_text())["candidates"][0]
+    assert about["test"]["error"] == 0
+    assert json.loads(Path("r/settings.json").read_text())["rows"] == 8
+
+
+def test_a_table_that_names_images_is_read(orbitwise, pictures, folder):
+    files = sorted(pictures.rglob("*.png"))
+    rows = [(file.relative_to(folder), file.parent.name) for file in files]
+    names = write_csv(folder / "names.csv", "picture,kind", rows)
+    ran = orbitwise("learn", names, "--target", "kind", "--invariance", "none", "--out", "r", *QUICK)
+    assert ran.status == 0, ran.error
+    assert orbitwise("predict", "r", names, "-o", "p.csv").status == 0
+    assert all(row["prediction"] in row["file"] for row in rows_of(Path("p.csv")))
+
+
+def test_a_known_set_is_used_by_name(orbitwise, folder):
+    ran = orbitwise("learn", "iris", "--rows", 30, "--out", "r", *QUICK)
+    assert ran.status == 0, ran.error
+    assert "digits" in orbitwise("datasets").out
+
+
+def test_columns_are_matched_by_name_whatever_their_order(orbitwise, table):
+    assert orbitwise("learn", table, "--target", "strength", "--out", "r", *QUICK).status == 0
+    assert list(load("r/model.orbitwise").feature_names_in_) == ["a", "b", "c"]
+    shuffled = [{"c": row["c"], "more": "9", "a": row["a"], "b": row["b"]} for row in rows_of(table)]
+    write_csv(Path("new.csv"), "c,more,a,b", [list(row.values()) for row in shuffled])
+    for data, out in ((table, "one.csv"), ("new.csv", "two.csv")):
+        assert orbitwise("predict", "r", data, "-o", out).status == 0
+    assert Path("one.csv").read_text() == Path("two.csv").read_text()
+    write_csv(Path("less.csv"), "a,b,d", [[1, 2, 3]])
+    ran = orbitwise("predict", "r", "less.csv", "-o", "three.csv")
+    assert ran.status == 1
+    assert "no column 'c'" in ran.error
+    assert not Path("three.csv").exists()
+
+
+def test_what_is_there_is_replaced_only_by_force(orbitwise, table):
+    learn = ("learn", table, "--target", "strength", "--out", "r", *QUICK)
+    assert orbitwise(*learn).status == 0
+    before = Path("r/model.orbitwise").read_bytes()
+    ran = orbitwise(*learn, "--seed", 1)
+    assert (ran.status, "--force" in ran.error, "--resume" in ran.error) == (1, True, True)
+    assert Path("r/model.orbitwise").read_bytes() == before
+    Path("r/mine.txt").write_text("mine")
+    assert orbitwise(*learn, "--force").status == 0
+    assert Path("r/mine.txt").read_text() == "mine"
+    Path("p.csv").write_text("mine")
+    assert orbitwise("predict", "r", table, "-o", "p.csv").status == 1
+    assert Path("p.csv").read_text() == "mine"
+
+
+BAD = {
+    "missing.csv": ("learn", "missing.csv", "--out", "r"),
+    "does not exist; did you mean 'table.csv'": ("learn", "tabel.csv", "--out", "r"),
+    "DATA is a .npz": ("learn", "text.txt", "--out", "r"),
+    "did you mean 'strength'?": ("learn", "table.csv", "--target", "strenght", "--out", "r"),
+    "--target NAME": ("learn", "table.csv", "--out", "r"),
+    "of one class only": ("learn", "one.csv", "--target", "kind", "--task", "classification", "--out", "r"),
+    "--bad-rows skip": ("learn", "holes.csv", "--target", "kind", "--out", "r"),
+    "no invariance 'rotaton'; did you mean 'rotation'": (
+        "learn", "table.csv", "--target", "strength", "--invariance", "rotaton", "--out", "r",
+    ),
+    "--image-shape HxW": (
+        "learn", "table.csv", "--target", "strength", "--invariance", "affine", "--out", "r",
+    ),
+    "--device nowhere": ("learn", "table.csv", "--target", "strength", "--device", "nowhere", "--out", "r"),
+    "no model at": ("predict", "r", "table.csv", "-o", "p.csv"),
+    "is a file": ("learn", "table.csv", "--target", "strength", "--out", "text.txt"),
+    "Missing option '--out'": ("learn", "table.csv"),
+    "No such command": ("lern",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("says", BAD)
+def test_errors_are_one_sentence(orbitwise, table, folder, says):
+    (folder / "text.txt").write_text("words")
+    write_csv(folder / "one.csv", "a,kind", [[1, "x"], [2, "x"], [3, "x"]])
+    write_csv(folder / "holes.csv", "a,kind", [[1, "x"], ["", "y"], [3, "x"]])
+    ran = orbitwise(*BAD[says])
+    assert ran.status == (2 if says[0].isupper() and "DATA" not in says else 1)
+    assert says in ran.error
+    assert ran.error.startswith("error: ")
+    assert ran.error.count("\n") == 1
+    assert not (folder / "r").exists()
+
+
+def test_a_traceback_is_shown_only_when_asked_for(orbitwise, folder):
+    assert "Traceback" not in orbitwise("learn", "missing.csv", "--out", "r").error
+    assert "Traceback" in orbitwise("learn", "missing.csv", "--out", "r", "--debug").error
+
+
+def test_every_help_has_an_example(orbitwise):
+    for name in ("demo", "learn", "predict", "report", "show", "export", "datasets"):
+        ran = orbitwise(name, "--help")
+        assert ran.status == 0
+        assert f"Example: orbitwise {name}" in ran.out
+
+
+def test_a_disk_that_is_full_is_one_sentence(orbitwise, table, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    ran = orbitwise("learn", table, "--target", "strength", "--out", "r", *QUICK)
+    assert ran.status == 1
+    assert "the disk is full" in ran.error
+    assert not list(Path("r").rglob("*.tmp"))
+
+
+def test_time_that_is_over_ends_with_the_best_so_far_and_resume_goes_on(orbitwise, table):
+    learn = ("learn", table, "--target", "strength", "--invariance", "none", "--invariance", "permutation")
+    ran = orbitwise(*learn, "--out", "short", "--time-limit", 0)
+    assert ran.status == 0, ran.error
+    assert "time limit" in ran.out
+    about = json.loads(Path("short/comparison.json").read_text())
+    assert not about["finished"]
+    assert orbitwise(*learn, "--out", "short", "--resume").status == 0
+    assert orbitwise(*learn, "--out", "whole").status == 0
+    assert Path("short/model.orbitwise").read_bytes() == Path("whole/model.orbitwise").read_bytes()
+    assert not Path("short/progress").exists()
+    finished = Path("whole/model.orbitwise").stat().st_mtime_ns
+    assert orbitwise(*learn, "--out", "whole", "--resume").status == 0
+    assert Path("whole/model.orbitwise").stat().st_mtime_ns == finished
+    ran = orbitwise(*learn, "--out", "whole", "--resume", "--seed", 1)
+    assert ran.status == 1
+    assert "seed was 0 and is 1" in ran.error
+
+
+def test_control_c_keeps_the_best_so_far(orbitwise, folder):
+    x, y = symmetric(150)
+    write_csv(folder / "many.csv", "a,b,c,y", np.column_stack([x, y]))
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    command = ["learn", "many.csv", "--out", "r", "--inference", "collapsed", "--max-iterations", "100000"]
+    ran = orbitwise(*command, "--num-inducing", 40)
+    timer.join()
+    assert ran.status in (0, 130)
+    if ran.status == 0:
+        assert "interrupted" in ran.out
+        assert Path("r/model.orbitwise").is_file()
+
+
+@pytest.mark.requires_data("uci_reg_concrete", "rmd17_ethanol", "mnist", "usps")
+@pytest.mark.parametrize("name", ["concrete", "ethanol", "mnist", "usps"])
+def test_real_data_go_the_whole_way(orbitwise, data, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    if name == "concrete":
+        arrays = np.load(data / "uci_reg_concrete.npz")
+        rows = np.column_stack([arrays["x"], arrays["y"]])[:60]
+        write_csv(tmp_path / "concrete.csv", "a,b,c,d,e,f,g,h,strength", rows)
+        whole_way(orbitwise, "concrete.csv", "--target", "strength")
+    elif name == "ethanol":
+        hydrogens = np.flatnonzero(np.load(data / "rmd17_ethanol.npz")["z"] == 1)[:3]
+        moves = "permutation:" + ",".join(map(str, hydrogens))
+        whole_way(orbitwise, data / "rmd17_ethanol.npz", "--target", "y", "--invariance", moves, "--rows", 30)
+    elif name == "mnist":
+        options = ("--invariance", "rotation", "--rows", 40)
+        arrays = np.load(data / "mnist.npz")
+        np.savez(tmp_path / "some.npz", x=arrays["x_train"][:60], y=arrays["y_train"][:60])
+        whole_way(orbitwise, "some.npz", *options, to="kornia")
+    else:
+        from PIL import Image
+
+        arrays = np.load(data / "usps.npz")
+        for place in range(40):
+            part = tmp_path / "usps" / str(arrays["y_train"][place])
+            part.mkdir(parents=True, exist_ok=True)
+            pixels = (127.5 * (arrays["x_train"][place] + 1)).astype(np.uint8)
+            Image.fromarray(pixels).save(part / f"{place}.png")
+        whole_way(orbitwise, "usps", "--invariance", "affine", to="albumentations")
+
+
+def test_images_that_cannot_be_read_or_differ_in_size(orbitwise, pictures):
+    (pictures / "lying" / "bad.png").write_bytes(b"no image")
+    learn = ("learn", pictures, "--invariance", "none", "--out", "r", *QUICK)
+    ran = orbitwise(*learn)
+    assert "bad.png cannot be read as an image" in ran.error
+    ran = orbitwise(*learn, "--bad-rows", "skip")
+    assert ran.status == 0
+    assert "left out 1 images" in ran.out
+    (pictures / "lying" / "bad.png").unlink()
+    write_images(pictures / "lying" / "more", 2)
+    from PIL import Image
+
+    Image.new("L", (9, 7)).save(pictures / "lying" / "odd.png")
+    ran = orbitwise(*learn, "--force")
+    assert "odd.png is 7x9" in ran.error
+    assert "--resize 6x6" in ran.error
+    assert orbitwise(*learn, "--force", "--resize", "6x6").status == 0
+    assert "--resize" in orbitwise("predict", "r", pictures, "-o", "p.csv").error
+    assert orbitwise("predict", "r", pictures, "-o", "p.csv", "--resize").status == 0
+
+
+def test_main_takes_its_arguments_from_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["orbitwise", "datasets"])
+    assert main() == 0
+    assert "digits" in capsys.readouterr().out

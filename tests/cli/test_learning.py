@@ -1,0 +1,87 @@
+"""Candidates are fitted, kept and not fitted again; the best is saved with error bars."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, load
+from orbitwise.cli.data import Data
+from orbitwise.cli.errors import CommandError
+from orbitwise.cli.folders import Folder
+from orbitwise.cli.learning import Plan, check_device, estimator_of, learn, write_examples
+from orbitwise.cli.watching import Watch
+from tests.cli.conftest import bars, symmetric
+
+OPTIONS = {"max_iterations": 4, "num_nodes": 4}
+
+
+def images(count: int = 12) -> Data:
+    x, y = bars(count)
+    return Data(x.reshape(count, -1), y, [str(i) for i in range(count)], None, (6, 6), True)
+
+
+def learned(folder: Folder, data: Data, names, console=None):
+    plan = Plan("classification", names, options=OPTIONS)
+    folder.prepare(plan.settings(data), resume=True, force=False)
+    return learn(data, plan, folder, Watch(console or Console(quiet=True)))
+
+
+def test_candidates_of_a_run_that_was_cut_short_are_not_fitted_again(tmp_path, monkeypatch):
+    whole = Folder(tmp_path / "whole")
+    outcome = learned(whole, images(), ["none", "rotation"])
+    cut = Folder(tmp_path / "cut")
+    fits: list[str] = []
+    fit = InvariantGPClassifier.fit
+
+    def counted(self, X, y):
+        fits.append(str(self.invariance))
+        if len(fits) == 2:
+            raise RuntimeError("killed")
+        return fit(self, X, y)
+
+    monkeypatch.setattr(InvariantGPClassifier, "fit", counted)
+    with pytest.raises(RuntimeError):
+        learned(cut, images(), ["none", "rotation"])
+    again = learned(cut, images(), ["none", "rotation"])
+    assert fits == ["None", "rotation", "rotation"]
+    assert again.comparison.best.log_evidence == outcome.comparison.best.log_evidence
+    assert cut.model.read_bytes() == whole.model.read_bytes()
+    assert load(cut.model).orbit_errors_.keys() == {"angle"} or again.comparison.best.name == "none"
+
+
+def test_the_best_of_an_earlier_run_is_replayed_for_its_error_bars(tmp_path):
+    folder = Folder(tmp_path / "a")
+    learned(folder, images(), ["rotation"])
+    before = folder.model.read_bytes()
+    folder.model.unlink()
+    learned(folder, images(), ["rotation"])
+    assert folder.model.read_bytes() == before
+    assert set(load(folder.model).orbit_errors_) == {"angle"}
+
+
+def test_names_of_columns_are_kept(tmp_path):
+    x, y = symmetric(10)
+    data = Data(x, y, ["-"] * 10, ("a", "b", "c"))
+    plan, folder = Plan("regression", ["none"], options={"max_iterations": 2}), Folder(tmp_path / "a")
+    folder.prepare(plan.settings(data), resume=False, force=False)
+    learn(data, plan, folder, Watch(Console(quiet=True)))
+    assert list(load(folder.model).feature_names_in_) == ["a", "b", "c"]
+    write_examples(folder, data, data, 0)
+    kept = np.load(folder.examples)
+    np.testing.assert_array_equal(kept["x_test"], x)
+    np.testing.assert_array_equal(kept["y_train"], y)
+
+
+def test_the_task_decides_the_estimator_and_other_data_other_settings():
+    plan = Plan("regression", ["none"], seed=3)
+    estimator = estimator_of(plan, images(), None)
+    assert isinstance(estimator, InvariantGPRegressor)
+    assert estimator.random_state == 3
+    assert tuple(estimator.image_shape) == (6, 6)
+    assert plan.settings(images())["digest"] != plan.settings(images(14))["digest"]
+
+
+def test_a_device_that_is_not_here_is_named():
+    check_device("cpu")
+    with pytest.raises(CommandError, match="--device nowhere is not here"):
+        check_device("nowhere")

@@ -1,0 +1,46 @@
+"""Tables on a terminal."""
+
+import io
+
+from rich.console import Console
+
+from orbitwise.cli.showing import comparison_table, datasets_table, learned_text, model_table
+from orbitwise.selection import Candidate, Comparison
+from tests.cli.conftest import QUICK
+
+
+def printed(table) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table)
+    return console.file.getvalue()  # pyright: ignore
+
+
+def candidate(name: str, evidence: float) -> Candidate:
+    return Candidate(name, evidence, 1.0, evidence / 10, "exact", {}, 1.5, None)
+
+
+def test_a_comparison_tells_ties_stops_and_measures():
+    comparison = Comparison((candidate("a[b]", 10.0), candidate("c", 9.0), candidate("d", 0.0)))
+    text = printed(comparison_table(comparison, {"d": "time limit"}, {"a[b]": {"error": 0.0123}}))
+    assert "a[b]" in text
+    assert "c (tie)" in text
+    assert "d (stopped: time limit)" in text
+    assert "1.23%" in text
+    assert "10.0 ± 1.0" in text
+    assert learned_text(comparison.best) == ""
+
+
+def test_a_model_is_shown_on_one_screen(orbitwise, pictures):
+    learn = ("learn", pictures, "--invariance", "rotation", "--out", "r", "--no-report", *QUICK)
+    assert orbitwise(*learn).status == 0
+    text = orbitwise("show", "r").out
+    assert len(text.splitlines()) < 24
+    for words in ("angle", "images 6x6", "lying, upright", "12 of", "orbitwise 0", "rotation"):
+        assert words in text
+    alone = pictures.parent / "alone.orbitwise"
+    (pictures.parent / "r" / "model.orbitwise").rename(alone)
+    assert "ImageOrbit" in printed(model_table(alone))
+
+
+def test_data_sets_are_listed_with_where_they_are():
+    assert "scikit-learn" in printed(datasets_table())

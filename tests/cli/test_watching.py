@@ -1,0 +1,57 @@
+"""Bars, lines, and early ends."""
+
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+from orbitwise.cli import watching
+from orbitwise.cli.watching import Watch
+
+
+def console(terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=100)
+
+
+def test_lines_are_plain_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(watching, "LINE_EVERY", 0.0)
+    screen = console(False)
+    with Watch(screen).candidate("affine", 10) as (callback, reasons):
+        callback(0, -1234.5)
+    text = screen.file.getvalue()  # pyright: ignore
+    assert text == "affine: learning\naffine: step 1, log evidence -1,234.5\n"
+    assert reasons == []
+
+
+def test_a_terminal_has_a_bar():
+    screen = console(True)
+    with Watch(screen).candidate("affine", 2) as (callback, _):
+        callback(0, 1.0)
+        callback(1, 2.0)
+    assert "\x1b[" in screen.file.getvalue()  # pyright: ignore
+
+
+def test_time_is_shared_and_over():
+    watch = Watch(console(False), time_limit=0.0)
+    assert watch.is_over
+    with watch.candidate("affine", 2, share=0.5) as (callback, reasons), pytest.raises(KeyboardInterrupt):
+        callback(0, 1.0)
+    assert reasons == ["time limit"]
+    assert not Watch(console(False), time_limit=100.0).is_over
+    assert not Watch(console(False)).is_over
+
+
+def test_control_c_asks_first_and_stops_at_once_the_second_time():
+    watch = Watch(console(False))
+    before = signal.getsignal(signal.SIGINT)
+    with watch.signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert watch.is_over
+        with watch.candidate("affine", 2) as (callback, reasons), pytest.raises(KeyboardInterrupt):
+            callback(0, 1.0)
+        assert reasons == ["interrupted"]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
