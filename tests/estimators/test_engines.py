@@ -3,6 +3,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.estimators.engines import (
     Problem,
     choose_engine,
@@ -108,3 +109,54 @@ def test_held_out_means_are_leave_one_out():
         rtol=1e-5,
         atol=1e-7,
     )
+
+
+class KilledError(Exception):
+    pass
+
+
+def kill_at(count: int):
+    seen = []
+
+    def callback(step: int, bound: float) -> None:
+        seen.append(bound)
+        if len(seen) == count:
+            raise KilledError
+
+    return callback
+
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(30, 16))
+SMALL = {"max_iterations": 8, "num_steps": 90, "num_inducing": 8, "num_nodes": 2, "batch_size": 10}
+
+
+@pytest.mark.parametrize("engine", ["exact", "collapsed", "variational"])
+@pytest.mark.parametrize("kind", [InvariantGPClassifier, InvariantGPRegressor])
+def test_a_fit_that_was_killed_goes_on_from_its_checkpoint(tmp_path, engine, kind):
+    y = np.where(ROWS.sum(1) > 0, 1, 0) if kind is InvariantGPClassifier else np.sin(ROWS.sum(1))
+    settings = {**SMALL, "invariance": "rotation", "image_shape": (4, 4), "inference": engine}
+    whole = kind(**settings, random_state=0).fit(ROWS, y)
+    model = kind(**settings, random_state=0, checkpoint=str(tmp_path))
+    with pytest.raises(KilledError):
+        model.set_params(callback=kill_at(60 if engine == "variational" else 5)).fit(ROWS, y)
+    steps: list[int] = []
+    model.set_params(callback=lambda step, _: steps.append(step)).fit(ROWS, y)
+    assert model.history_ == whole.history_
+    assert model.log_evidence_ == whole.log_evidence_
+    assert model.orbit_.learned() == whole.orbit_.learned()
+    new = ROWS[::-1] + 0.1
+    np.testing.assert_array_equal(model.predict(new), whole.predict(new))
+    if engine == "variational":
+        assert steps[0] > 0
+
+
+def test_another_fit_does_not_go_on_from_it(tmp_path):
+    y = np.sin(ROWS.sum(1))
+    model = InvariantGPRegressor(max_iterations=3, random_state=0, checkpoint=str(tmp_path)).fit(ROWS, y)
+    for other in (y + 0.1 * ROWS[:, 0], y):
+        seed = 1 if other is y else 0
+        plain = InvariantGPRegressor(max_iterations=3, random_state=seed).fit(ROWS, other)
+        again = model.set_params(random_state=seed).fit(ROWS, other)
+        assert again.log_evidence_ == plain.log_evidence_
+    assert len(list(tmp_path.iterdir())) == 3
