@@ -18,6 +18,10 @@ def test_near_names_are_suggested_whatever_their_case():
         (CommandError("do\n  this"), "do this"),
         (FileNotFoundError(2, "No such file", "a.csv"), "No such file: a.csv"),
         (ValueError("bad"), "bad"),
+        (
+            OSError(28, "No space left on device"),
+            "No space left on device; the disk is full; free some space, or choose another",
+        ),
         (MemoryError(), "the memory is full; take fewer rows (--rows) or a smaller --batch-size"),
         (KeyError("odd"), "KeyError: 'odd' (add --debug to see where)"),
         (ValueError(), "ValueError"),

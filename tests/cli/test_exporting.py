@@ -20,12 +20,14 @@ def turned() -> InvariantGPClassifier:
     )
 
 
-def test_a_script_makes_the_transform(turned):
-    for builtin in (False, True):
-        space: dict = {}
-        exec(exported(turned, "kornia", "augmentation", builtin), space)
-        assert callable(space["transform"])
-        assert ("RandomAffine" in repr(space["transform"])) == builtin
+@pytest.mark.parametrize("builtin", [False, True])
+def test_a_script_makes_the_transform(turned, builtin):
+    if builtin:
+        pytest.importorskip("kornia", reason="its own transform needs kornia")
+    space: dict = {}
+    exec(exported(turned, "kornia", "augmentation", builtin), space)
+    assert callable(space["transform"])
+    assert ("RandomAffine" in repr(space["transform"])) == builtin
 
 
 def test_an_orbit_of_images_comes_back_from_json(turned):

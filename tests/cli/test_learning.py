@@ -59,6 +59,18 @@ def test_the_best_of_an_earlier_run_is_replayed_for_its_error_bars(tmp_path):
     assert set(load(folder.model).orbit_errors_) == {"angle"}
 
 
+def test_time_that_is_over_does_not_cut_a_candidate_that_was_finished(tmp_path):
+    data, names = images(), ["rotation", "translation"]
+    plan, folder = Plan("classification", names, options=OPTIONS), Folder(tmp_path / "a")
+    folder.prepare(plan.settings(data), resume=True, force=False)
+    first = learn(
+        data, Plan("classification", ["rotation"], options=OPTIONS), folder, Watch(Console(quiet=True))
+    )
+    outcome = learn(data, plan, folder, Watch(Console(quiet=True), time_limit=0.0))
+    assert dict(outcome.stopped) == {"translation": "not started"}
+    assert outcome.comparison.best.log_evidence == first.comparison.best.log_evidence
+
+
 def test_names_of_columns_are_kept(tmp_path):
     x, y = symmetric(10)
     data = Data(x, y, ["-"] * 10, ("a", "b", "c"))

@@ -49,3 +49,5 @@ def test_test_labels_are_of_the_same_kind_and_known(tmp_path):
     with pytest.raises(CommandError, match="the class '3'"):
         run(data, table([1, 3] * 6), plan, Folder(tmp_path / "b"), console, {})
     assert not (tmp_path / "b").exists()
+    with pytest.raises(CommandError, match="not all numbers"):
+        run(table(), table(["x"] * 12), PLAN, Folder(tmp_path / "c"), console, {})

@@ -31,8 +31,8 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture
 def again(tmp_path: Path):
-    def through_a_file(model: Any) -> Any:
-        save(model, tmp_path / "model.orbitwise")
+    def through_a_file(model: Any, **options: Any) -> Any:
+        save(model, tmp_path / "model.orbitwise", **options)
         return load(tmp_path / "model.orbitwise")
 
     return through_a_file
@@ -246,11 +246,11 @@ def test_a_fit_leaves_nothing_out():
         assert stored.take_apart(model)[0]["notes"] == []
 
 
-def test_error_bars_that_take_long_are_left_out(again, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stored, "ERROR_SECONDS", 0.0)
+def test_error_bars_that_take_long_are_left_out(again):
     model = InvariantGPRegressor(invariance=JitterOrbit(2), **QUICK).fit(X, Y)
-    assert "takes long" in stored.take_apart(model)[0]["notes"][0]
-    back = again(model)
+    assert "takes long" in stored.take_apart(model, error_seconds=1e-9)[0]["notes"][0]
+    assert "as asked for" in stored.take_apart(model, error_seconds=0)[0]["notes"][0]
+    back = again(model, error_seconds=1e-9)
     with pytest.raises(ValueError, match="ask the fitted model for orbit_errors_, then save it"):
         _ = back.orbit_errors_
     again(back)

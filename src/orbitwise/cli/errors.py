@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import final
 
+from orbitwise.storage.atomic import REASONS
 from orbitwise.storage.container import StorageError
 
 EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, StorageError)
+
+
+TOLD = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @final
@@ -35,7 +41,10 @@ def sentence(error: BaseException) -> str:
         text = "the memory is full; take fewer rows (--rows) or a smaller --batch-size"
     elif isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f": {error.filename}"
-        text = f"{error.strerror}{place}"
+        # what others write is told as what we write is
+        number = error.errno or 0
+        known = number in TOLD and error.strerror == os.strerror(number)
+        text = f"{error.strerror}{place}" + (f"; {REASONS[number]}" if known else "")
     else:
         text = str(error)
     text = " ".join(text.split()) or type(error).__name__

@@ -78,16 +78,14 @@ def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
     if not fitted:
         raise KeyboardInterrupt
     comparison = Comparison(tuple(sorted(fitted, key=lambda each: -each.log_evidence)))
-    best = _with_errors(data, plan, folder, watch, comparison.best, stopped)
+    best = _with_errors(data, plan, folder, Watch(watch.console), comparison.best)
     return Outcome(Comparison((best, *comparison.candidates[1:])), stopped)
 
 
-def _with_errors(
-    data: Data, plan: Plan, folder: Folder, watch: Watch, best: Candidate, stopped: Mapping[str, str]
-) -> Candidate:
+def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Candidate) -> Candidate:
     """Save the best candidate as the model, with error bars of what it learned.
 
-    These need a fit: a candidate of an earlier run is replayed from the progress it left.
+    These need a fit: a candidate of an earlier run is replayed, in full, from the progress it left.
     """
     done = folder.read(folder.comparison)
     if done is not None and done.get("finished") and done.get("best") == best.name and folder.model.is_file():

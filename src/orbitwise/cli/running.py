@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from orbitwise.cli.data import Data
-from orbitwise.cli.errors import sentence
+from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import Folder
 from orbitwise.cli.learning import Outcome, Plan, learn, write_examples
 from orbitwise.cli.metrics import check_classes, measure
@@ -38,7 +39,7 @@ def run(
     """Learn, save, measure, write the report, and say what was found."""
     data = replace(data, y=checked_targets(data.targets, plan.task, data.target))
     if test is not None:
-        y = _same_kind(test.targets, data.targets)
+        y = _same_kind(test.targets, data.targets, test.target)
         test = replace(test, y=y)
         if plan.task == "classification":
             check_classes(y, np.unique(data.targets))
@@ -93,7 +94,7 @@ def _report(
             command=command,
             seed=plan.seed,
         )
-    except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
+    except Exception as error:
         console.print(
             f"note: the report could not be written ({sentence(error)}); the model is safe, and "
             f"orbitwise report {folder.path} tries again",
@@ -103,11 +104,16 @@ def _report(
     console.print(f"report: {path}", soft_wrap=True, markup=False)
 
 
-def _same_kind(y: Any, like: Any) -> Any:
+def _same_kind(y: NDArray[Any], like: NDArray[Any], name: str) -> NDArray[Any]:
     """Test targets as the training targets are: numbers, whole numbers or words."""
     if like.dtype.kind == "U":
         return np.array([str(each) for each in y])
-    return y.astype(like.dtype)
+    try:
+        return y.astype(np.float64).astype(like.dtype)
+    except ValueError as error:
+        raise CommandError(
+            f"target {name!r} of the test data is not all numbers ({error}), but that of the training data is"
+        ) from error
 
 
 def _summary(folder: Folder, plan: Plan, outcome: Outcome, metrics: Metrics) -> dict[str, Any]:

@@ -73,7 +73,8 @@ class Journal:
         record = FRAME.pack(len(content), zlib.crc32(content)) + content
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Once the file is closed, the operating system has it, and the record outlives the process.
-        with open(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666), "wb", buffering=0) as file:
+        self.path.touch()
+        with open(self.path, "r+b", buffering=0) as file:
             file.seek(self._end)
             file.truncate()
             if file.write(record) != len(record):
