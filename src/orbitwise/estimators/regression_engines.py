@@ -6,7 +6,6 @@ Exact inference merges equal rows and takes any observations; the sparse engines
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from orbitwise.estimators.engines import (
     progress_of,
 )
 from orbitwise.estimators.regression_model import RegressionModel
+from orbitwise.estimators.validation import check_counts
 from orbitwise.functionals.freezing import freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.training import Training, maximize
@@ -34,10 +34,7 @@ def check_settings(estimator: Any) -> None:
     engines = ("auto", "exact", "collapsed", "variational")
     if estimator.inference not in engines:
         raise ValueError(f"inference must be one of {', '.join(engines)}, not {estimator.inference!r}.")
-    for name in ("num_inducing", "num_steps", "batch_size"):
-        count = getattr(estimator, name)
-        if not isinstance(count, Integral) or count < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}.")
+    check_counts(estimator, ("num_inducing", "num_steps", "batch_size"))
 
 
 def regression_engine(estimator: Any, weight: NDArray[np.float64], observations: Sequence[Any]) -> str:

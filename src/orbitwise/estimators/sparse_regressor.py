@@ -22,7 +22,7 @@ from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.regression_engines import generator_on, place
 from orbitwise.estimators.regression_model import RegressionModel, prepare
 from orbitwise.estimators.streaming import Stream, learn_from, observe
-from orbitwise.estimators.validation import check_training
+from orbitwise.estimators.validation import check_counts, check_training
 from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Budget, Outcome, learn
@@ -257,10 +257,7 @@ def _check_settings(estimator: Any) -> None:
     number = estimator.num_inducing
     if number != "auto" and (not isinstance(number, Integral) or number < 1):
         raise ValueError(f"num_inducing must be 'auto' or a whole number of at least 1, not {number!r}.")
-    for name in ("max_inducing", "num_nodes", "num_steps", "batch_size"):
-        count = getattr(estimator, name)
-        if not isinstance(count, Integral) or count < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}.")
+    check_counts(estimator, ("max_inducing", "num_nodes", "num_steps", "batch_size"))
     for name in ("tolerance", "time_limit"):
         value = getattr(estimator, name)
         if (value is not None or name == "tolerance") and (

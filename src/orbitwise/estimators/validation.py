@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -102,10 +103,15 @@ def _check_arguments(estimator: Any) -> None:
         )
     if estimator.noise is not None:
         check_variance(estimator.noise, "noise")
-    for name in ("max_iterations", "num_restarts"):
-        count = getattr(estimator, name, 0)
-        if not isinstance(count, Integral) or count < 0:
-            raise ValueError(f"{name} must be a whole number of at least 0, not {count!r}.")
+    check_counts(estimator, [n for n in ("max_iterations", "num_restarts") if hasattr(estimator, n)], least=0)
+
+
+def check_counts(estimator: Any, names: Sequence[str], least: int = 1) -> None:
+    """Raise a ValueError unless these settings are whole numbers of at least `least`."""
+    for name in names:
+        count = getattr(estimator, name)
+        if not isinstance(count, Integral) or count < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}.")
 
 
 def check_variance(value: Any, name: str) -> None:

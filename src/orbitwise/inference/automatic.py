@@ -187,7 +187,7 @@ def learn(
 
 def warm_up(model: SparseModel, max_iterations: int, generator: torch.Generator) -> None:
     """Learn from the exact evidence of some random rows, so few that it costs little."""
-    width = model.observations.take(slice(0, 1)).atoms().points.shape[-2]
+    width = model.observations.num_atoms
     count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
     order = torch.randperm(model.num_rows, generator=generator, device=generator.device)[:count]
     rows = model.observations.take(order.to(model.observations.x.device))
@@ -197,8 +197,7 @@ def warm_up(model: SparseModel, max_iterations: int, generator: torch.Generator)
         value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
         return value + log_prior(model.process)
 
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    maximize(objective, learned, max_iterations)
+    maximize(objective, list(model.parameters()), max_iterations)
 
 
 def _stage(
@@ -246,8 +245,7 @@ def _maximize(
         few = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
         return few or budget.is_over
 
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    training = maximize(model, learned, max_iterations, stop=settled, memory=MEMORY)
+    training = maximize(model, list(model.parameters()), max_iterations, stop=settled, memory=MEMORY)
     return training.converged, training.message == "interrupted"
 
 
@@ -268,5 +266,4 @@ def _place(model: SparseModel, count: int, selection: str, generator: torch.Gene
 
 def _most(model: SparseModel) -> int:
     """The largest number of inducing variables that makes sense: one a row (values of f), or a point of g."""
-    atoms = model.observations.take(slice(0, 1)).atoms()
-    return model.num_rows * (1 if model.domain == "f" else atoms.points.shape[-2])
+    return model.num_rows * (1 if model.domain == "f" else model.observations.num_atoms)

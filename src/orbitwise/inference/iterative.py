@@ -17,7 +17,7 @@ from orbitwise.inference.bounds import best_q
 from orbitwise.inference.conjugate_gradients import Preconditioner, Solution, quadratic_bracket, solve
 from orbitwise.inference.linear_algebra import gaussian_draws
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.products import covariance_product, prior_means
+from orbitwise.inference.products import covariance_product, cross_product, prior_means
 from orbitwise.inference.projection import Inducing
 from orbitwise.inference.totals import Observations, stable_factor
 from orbitwise.inference.variational import SparsePosterior
@@ -117,7 +117,8 @@ class IterativePosterior(Posterior):
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
         """m* + K_*f v, and what the sparse posterior says of the residual."""
-        return self.sparse.row_mean(rows) + self._cross(rows).mT @ self.solution.vectors  # pyright: ignore
+        explained = cross_product(self.process, rows, self.rows, self.solution.vectors)
+        return self.sparse.row_mean(rows) + explained  # pyright: ignore
 
     def covariance(self, rows: Rows) -> Float[Tensor, "n n"]:
         """The posterior covariance of rows."""

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, final
 
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
+from orbitwise.inference.bounds import best_q, lower_bound, precision
+from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
 from orbitwise.inference.projection import (
     EstimatedProcess,
     Estimates,
@@ -25,6 +25,7 @@ from orbitwise.inference.projection import (
     inducing_rows,
     lower_rows,
 )
+from orbitwise.inference.totals import Totals
 from orbitwise.inference.whitened import Whitened
 from orbitwise.process.process import Process
 
@@ -58,27 +59,25 @@ class Statistics:
         self.gram = columns @ columns.mT
         self.product = columns @ self.centred
 
+    def totals(self, noise: float | Tensor) -> Totals:
+        """What collapsed bounds need of the data."""
+        square, trace = self.centred.square().sum(), self.residual.sum()
+        slack = torch.log1p(self.residual / self._checked(noise)).sum()
+        return Totals(
+            self.gram, self.product, square, trace, slack, len(self.targets), torch.zeros_like(square)
+        )
+
     def precision(self, noise: float | Tensor) -> Float[Tensor, "u u"]:
         """P = I + AAᵀ/σ²."""
-        precision = self.gram / self._checked(noise)
-        precision.diagonal().add_(1)
-        return precision
+        return precision(self.totals(noise), self._checked(noise))
 
     def optimum(self, noise: float | Tensor) -> Whitened:
         """The best q(v) for this noise variance."""
-        return Whitened(self.precision(noise), self.product / self._checked(noise))
+        return best_q(self.totals(noise), self._checked(noise))
 
     def bound(self, noise: float | Tensor, tight: bool = True) -> Float[Tensor, ""]:
         """The collapsed bound, summed over outputs."""
-        noise = self._checked(noise)
-        lower = cholesky(self.precision(noise)).lower
-        count, outputs = self.targets.shape
-        # yᵀ(Q+σ²I)⁻¹y = (|y|² - |R⁻¹Ay|²/σ²)/σ²,  log|Q+σ²I| = N log σ² + log|P|
-        fit = (self.centred.square().sum() - solve_lower(lower, self.product).square().sum() / noise) / noise
-        determinant = count * noise.log() + log_determinant(lower)
-        slack = torch.log1p(self.residual / noise) if tight else self.residual / noise
-        each = determinant + count * math.log(2 * math.pi) + slack.sum()
-        return -0.5 * (fit + outputs * each)
+        return lower_bound(self.totals(noise), self._checked(noise), tight)
 
     def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
         """μ₋ₙ = y - (y-μ)/(1-h), with leverage h = aᵀS a/σ² and variance σ²h/(1-h) + r (METHOD 5)."""

@@ -14,33 +14,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.totals import Observations
-from orbitwise.process.covariance import PAIRS_AT_ONCE
-from orbitwise.process.process import Process
+from orbitwise.inference.totals import Observations, learned, summed
+from orbitwise.process.covariance import pairs_at_once
+from orbitwise.process.process import Process, Rows
 
 
 def covariance_product(
     process: Process, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "n c"]:
     """K v, differentiable in the hyperparameters; v counts as given."""
-    leaves = [*process.parameters(), *rows.functional.parameters()]
-    leaves = [leaf for leaf in leaves if leaf.requires_grad]
-    return _Product.apply(_Tiles(process, rows), vectors.detach(), *leaves)  # pyright: ignore
+    return _Product.apply(_Tiles(process, rows), vectors.detach(), *learned(process, rows))  # pyright: ignore
 
 
 def cross_product(
-    process: Process, queries: Observations, rows: Observations, vectors: Float[Tensor, "n c"]
+    process: Process, queries: Rows, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "q c"]:
-    """K_*f v for other rows, in tiles."""
+    """K_*f v for lowered rows, a tile at a time."""
     step = _Tiles(process, rows).step
-    result = vectors.new_zeros(len(queries.x), vectors.shape[1])
-    for start in range(0, len(queries.x), step):
-        left = queries.take(slice(start, start + step)).atoms()
-        for first in range(0, len(rows.x), step):
-            part = slice(first, first + step)
-            tile = process.covariance(left, rows.take(part).atoms()).double()
-            result[start : start + step] += tile @ vectors[part]
-    return result
+    parts = [slice(start, start + step) for start in range(0, len(rows.x), step)]
+    products = (process.covariance(queries, rows.take(i).atoms()).double() @ vectors[i] for i in parts)
+    return sum(products, vectors.new_zeros(()))
 
 
 def prior_means(process: Process, rows: Observations) -> Float[Tensor, " n"]:
@@ -58,10 +51,7 @@ class _Tiles:
     @property
     def step(self) -> int:
         """Observations of a tile, so that its pairs of atoms are held at once."""
-        with torch.no_grad():
-            width = self.rows.take(slice(0, 1)).atoms().points.shape[-2]
-        pairs = PAIRS_AT_ONCE["cpu" if self.rows.x.device.type == "cpu" else "cuda"]
-        return max(16, math.isqrt(pairs) // width)
+        return max(16, math.isqrt(pairs_at_once(self.rows.x.device)) // self.rows.num_atoms)
 
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Places and values of the tiles of the lower half."""
@@ -101,9 +91,6 @@ class _Product(torch.autograd.Function):
                 if below != beside:
                     to_tile = to_tile + vectors[below] @ to_result[beside].mT
                 parts = torch.autograd.grad(tile, ctx.leaves, to_tile, allow_unused=True)
-                total = [
-                    part if mine is None else mine if part is None else mine + part
-                    for mine, part in zip(total, parts, strict=True)
-                ]
+                total = summed(total, parts)
                 del tile
         return None, None, *total

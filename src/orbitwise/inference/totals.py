@@ -7,7 +7,7 @@ block of K_uf once more, and takes the gradient of L from the totals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
 from orbitwise.inference.projection import Inducing, inducing_rows
-from orbitwise.process.covariance import PAIRS_AT_ONCE
+from orbitwise.process.covariance import pairs_at_once
 from orbitwise.process.process import Process
 
 JITTER = 1e-10
@@ -69,6 +69,12 @@ class Observations:
         weight = None if self.weight is None else self.weight[index]
         return Observations(self.functional, self.x[index], self.targets[index], weight)
 
+    @property
+    def num_atoms(self) -> int:
+        """Atoms of a row."""
+        with torch.no_grad():
+            return self.take(slice(0, 1)).atoms().points.shape[-2]
+
     def atoms(self) -> Block:
         """The rows lowered; rows drawn at random are refused, for no bound holds with them."""
         atoms = self.functional.atoms(self.x)
@@ -96,12 +102,12 @@ def gather_totals(
     tight: bool = True,
 ) -> Totals:
     """One pass over the rows. Without `tight` the slack, which costs a product in training, is left at 0."""
-    learned = [p for p in (*process.parameters(), *rows.functional.parameters()) if p.requires_grad]
+    moving = learned(process, rows)
     parts = [part for part in _tensors(inducing) if part.requires_grad]
     # Stand-ins cut the inducing variables off from what they were made of, whose share autograd adds itself.
     stand_ins = [part.detach().requires_grad_() for part in parts]
-    plan = _Plan(process, rows, _with(inducing, stand_ins), tight, [*learned, *stand_ins])
-    sums = _Sums.apply(plan, lower, noise, rows.targets, *learned, *parts)
+    plan = _Plan(process, rows, _with(inducing, stand_ins), tight, [*moving, *stand_ins])
+    sums = _Sums.apply(plan, lower, noise, rows.targets, *moving, *parts)
     return Totals(*sums, len(rows.x), rows.weights().log().sum())  # pyright: ignore
 
 
@@ -143,11 +149,8 @@ class _Plan:
         """Observations in blocks whose kernel values are held at once."""
         if len(self.rows.x) == 0:
             return
-        with torch.no_grad():
-            first = self.rows.take(slice(0, 1)).atoms()
         size = len(self.inducing) if isinstance(self.inducing, Tensor) else self.inducing.num_rows
-        pairs = PAIRS_AT_ONCE["cpu" if self.rows.x.device.type == "cpu" else "cuda"]
-        step = max(LEAST_ROWS, pairs // (size * first.points.shape[-2]))
+        step = max(LEAST_ROWS, pairs_at_once(self.rows.x.device) // (size * self.rows.num_atoms))
         for start in range(0, len(self.rows.x), step):
             yield self.rows.take(slice(start, start + step))
 
@@ -229,11 +232,16 @@ class _Sums(torch.autograd.Function):
             pairs = zip(block, (to_cross, to_variance, -to_targets[-1].sum(1)), strict=True)
             values, slopes = zip(*((value, to) for value, to in pairs if value.requires_grad), strict=True)
             parts = torch.autograd.grad(values, plan.leaves, slopes, allow_unused=True)
-            total = [_sum(mine, part) for mine, part in zip(total, parts, strict=True)]
+            total = summed(total, parts)
         return None, to_lower, to_noise, torch.cat(to_targets), *total
 
 
-def _sum(left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    if left is None or right is None:
-        return right if left is None else left
-    return left + right
+def learned(process: Process, rows: Observations) -> list[Tensor]:
+    """The parameters of kernel, mean and orbit that are learned."""
+    return [p for p in (*process.parameters(), *rows.functional.parameters()) if p.requires_grad]
+
+
+def summed(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Gradients of two parts, entry by entry; None is zero."""
+    pairs = zip(left, right, strict=True)
+    return [b if a is None else a if b is None else a + b for a, b in pairs]

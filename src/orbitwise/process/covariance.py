@@ -166,7 +166,10 @@ def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> t
     if row_block is not None:
         return _checked(row_block), width
     entries = _entries(kernel, left, right)
-    rows = min(height, max(1, math.isqrt(_pairs_at_once(left)) // _atoms_per_point(left), entries // width))
+    rows = min(
+        height,
+        max(1, math.isqrt(pairs_at_once(left.points.device)) // _atoms_per_point(left), entries // width),
+    )
     return rows, max(1, entries // rows)
 
 
@@ -175,15 +178,18 @@ def _entries(kernel: Kernel, left: Block, right: Block) -> int:
     batch = max(
         math.prod(shape) for shape in (left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape)
     )
-    return max(1, _pairs_at_once(left) // (_atoms_per_point(left) * _atoms_per_point(right) * batch))
+    return max(
+        1, pairs_at_once(left.points.device) // (_atoms_per_point(left) * _atoms_per_point(right) * batch)
+    )
 
 
 def _atoms_per_point(block: Block) -> int:
     return block.num_rows // block.points.shape[-3] * block.points.shape[-2]
 
 
-def _pairs_at_once(block: Block) -> int:
-    return PAIRS_AT_ONCE["cpu" if block.points.device.type == "cpu" else "cuda"]
+def pairs_at_once(device: torch.device) -> int:
+    """Kernel evaluations to hold at a time on a device."""
+    return PAIRS_AT_ONCE["cpu" if device.type == "cpu" else "cuda"]
 
 
 def _checked(row_block: int) -> int:

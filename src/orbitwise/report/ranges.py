@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
-
+from orbitwise.estimators.error_bars import expected_seconds
 from orbitwise.estimators.names import functional_of
 from orbitwise.functionals.freezing import learnable_orbits
 from orbitwise.orbits.bounds import Interval
@@ -153,13 +151,8 @@ def range_errors(model: Any) -> Mapping[str, float]:
     """The standard error of every range, or nothing where it takes long or the training data are gone."""
     if hasattr(model, "_orbit_errors"):
         return model.orbit_errors_
-    start = time.perf_counter()
     try:
-        with torch.no_grad():
-            model._objective()
-        count = sum(parameter.numel() for parameter in model._learned_parameters)
-        # a gradient costs about three times its objective
-        if 3 * (count + 1) * (time.perf_counter() - start) > ERROR_SECONDS:
+        if expected_seconds(model._objective, model._learned_parameters) > ERROR_SECONDS:
             return {}
         return model.orbit_errors_
     except (RuntimeError, ValueError):

@@ -6,7 +6,6 @@ A new estimator is one entry of `ESTIMATORS`.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import NoneType
@@ -18,6 +17,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.error_bars import expected_seconds
 from orbitwise.estimators.objectives import Problem
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
@@ -204,13 +204,8 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
         return ["orbit_errors_ was not there"]
     if error_seconds <= 0:
         return ["orbit_errors_ was left out, as asked for"]
-    start = time.perf_counter()
     try:
-        with torch.no_grad():
-            model._objective()
-        # A gradient for every parameter, each about three times as long as the objective.
-        count = sum(parameter.numel() for parameter in model._learned_parameters)
-        if 3 * (count + 1) * (time.perf_counter() - start) > error_seconds:
+        if expected_seconds(model._objective, model._learned_parameters) > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:
