@@ -1,0 +1,118 @@
+"""Newton's method on whole Gram matrices, for a batch of problems at once: folds, classes, a grid of λ and ν.
+
+A step solves (I + WG)α + WBβ = u, u = Wf - wℓ′, Bᵀα = 0 with W = diag(wℓ″), through the well-conditioned
+I + √W G √W. Rows of weight 0 drop out, so that all folds of a cross-validation share their shapes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.risk.grams import DenseGram
+from orbitwise.inference.risk.line_search import search
+from orbitwise.inference.risk.problem import RIDGE, Problem, Solution, Term
+
+STILL = 4
+"""Iterations without progress, of rounding's size, that end the search."""
+
+
+@torch.no_grad()
+def newton(
+    problem: Problem,
+    start: Solution | None = None,
+    tolerance: float = 1e-10,
+    max_iterations: int = 100,
+) -> Solution:
+    """The least risk of every problem of a batch, to a relative gap of `tolerance`."""
+    if not isinstance(problem.gram, DenseGram) or problem.is_coupled:
+        raise ValueError("Newton's method needs a dense Gram matrix and a loss of single entries.")
+    alpha = problem.zeros() if start is None else start.coefficients.expand_as(problem.zeros()).clone()
+    shape = (*problem.batch_shape, problem.basis.shape[-1])
+    beta = alpha.new_zeros(shape) if start is None else start.beta.expand(shape).clone()
+    images = problem.gram.product(alpha)
+    risk = 0.5 * (alpha * images).sum(-1) + problem.loss(images + problem.beta_rows(beta))
+    gain = torch.full_like(risk, torch.inf)
+    history = [float(risk.sum())]
+    still = torch.zeros_like(risk, dtype=torch.long)
+    for _ in range(max_iterations):
+        active = (gain > 0.1 * tolerance * risk.abs()) & (still < STILL)
+        if not bool(active.any()):
+            break
+        part = _Part(problem, active)
+        moved = part.step(alpha[active], images[active], beta[active])
+        size, tried, gain[active] = part.line_search(
+            alpha[active], images[active], beta[active], moved, risk[active]
+        )
+        still[active] = torch.where(tried < risk[active], 0, still[active] + 1)
+        alpha[active] += size[..., None] * moved[0]
+        images[active] += size[..., None] * moved[1]
+        beta[active] += size[..., None] * moved[2]
+        risk[active] = tried
+        history.append(float(risk.sum()))
+    images = problem.gram.product(alpha)
+    return problem.certified(alpha, images, beta, len(history) - 1, len(history) - 1, tolerance, history)
+
+
+class _Part:
+    """The problems of a batch that still move, in one batch dimension."""
+
+    def __init__(self, problem: Problem, active: Tensor) -> None:
+        matrix = problem.gram.matrix  # pyright: ignore
+        rows = (*problem.batch_shape, matrix.shape[-1])
+        self.matrix = matrix if matrix.dim() == 2 else matrix.expand(*rows, rows[-1])[active]
+        terms, first = [], 0
+        for term in problem.terms:
+            last = first + term.num_rows
+            targets = term.targets.expand(*problem.batch_shape, -1)[active]
+            terms.append(Term(term.loss, targets, problem.weights[..., first:last][active]))
+            first = last
+        self.problem = Problem(DenseGram(self.matrix), terms, problem.basis)
+
+    def step(self, alpha: Tensor, images: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Newton's direction of α, Gα and β."""
+        problem, basis = self.problem, self.problem.basis
+        values = images + problem.beta_rows(beta)
+        curvature, slope = problem.curvature(values), problem.slope(values)
+        root = curvature.sqrt()
+        system = root[..., :, None] * self.matrix * root[..., None, :]
+        system.diagonal(dim1=-2, dim2=-1).add_(1)
+        lower = cholesky(system).lower
+        right = curvature * images - slope  # u less the part of β, which is solved for afresh
+
+        def inner(vectors: Tensor) -> Tensor:
+            """√W (I + √W G √W)⁻¹ √W v."""
+            return root[..., None] * solve_factored(lower, root[..., None] * vectors)
+
+        target = right + curvature * problem.beta_rows(beta)
+        free = target - inner(problem.gram.product(target)[..., None])[..., 0]
+        coupling = inner(basis.expand(*values.shape, -1))
+        # Bᵀ(free - coupling β) = 0; a ridge keeps β where no row says anything of it
+        normal = basis.mT @ coupling
+        ridge = RIDGE * problem.weights.sum(-1)[..., None, None]
+        identity = torch.eye(basis.shape[-1], dtype=basis.dtype, device=basis.device)
+        left = (free - (coupling @ beta[..., None])[..., 0]) @ basis
+        to_beta = torch.linalg.solve(normal + ridge * identity, left)
+        new = free - (coupling @ (beta + to_beta)[..., None])[..., 0]
+        to_alpha = new - alpha
+        return to_alpha, problem.gram.product(to_alpha), to_beta
+
+    def line_search(
+        self,
+        alpha: Tensor,
+        images: Tensor,
+        beta: Tensor,
+        moved: tuple[Tensor, Tensor, Tensor],
+        risk: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The step along a direction, the risk there, and what a full step promised to gain."""
+        problem = self.problem
+        values = images + problem.beta_rows(beta)
+        to_values = moved[1] + problem.beta_rows(moved[2])
+        linear, square = (moved[0] * images).sum(-1), (moved[0] * moved[1]).sum(-1)
+        size, first = search(problem, values, to_values, linear, square)
+        new = alpha + size[..., None] * moved[0], images + size[..., None] * moved[1]
+        tried = 0.5 * (new[0] * new[1]).sum(-1) + problem.loss(values + size[..., None] * to_values)
+        kept = tried <= risk
+        return torch.where(kept, size, 0), torch.where(kept, tried, risk), -0.5 * first
