@@ -12,6 +12,7 @@ from orbitwise.functionals import (
     FiniteDifference,
     Functional,
     Gradient,
+    LocalAverage,
     OrbitAverage,
 )
 from orbitwise.functionals.atoms import exact_atoms, push, scaled
@@ -242,3 +243,27 @@ def test_pushing_gives_ordinary_tensors():
     assert any(bound.grad.abs().max() > 0 for bound in orbit.parameters())
     assert atoms.tangents is None
     assert atoms.groups == plain.groups
+
+
+def test_blurs_are_carried_along():
+    x = inputs(2, rows=4)
+    local, slope = LocalAverage(0.5).atoms(x), DirectionalDerivative(V).atoms(x)
+    both = slope + local + Evaluation().atoms(x)
+    assert both.blur.tolist() == [0.0, 0.25, 0.0, 0.0]
+    assert (local + slope).blur.tolist() == [0.25, 0.0, 0.0]
+    assert (slope + slope).blur is None
+    assert slope.filled_blur.tolist() == [0.0]
+    assert both.take(torch.tensor([1, 3])).blur.tolist() == [0.25, 0.0]
+    assert both.pick(slice(1, None, 2)).blur.tolist() == [0.25, 0.0]
+    for same in (both.scale(2.0), both.frozen(), both.rows(slice(0, 2)), both.batched(torch.Size([2]))):
+        assert torch.equal(same.blur, both.blur)
+    inside = (Difference() @ LocalAverage(0.5)).atoms(x.reshape(2, 2, 2))
+    assert inside.blur.tolist() == [0.25, 0.0, 0.25, 0.0]
+    assert inside.weights[0].tolist() == [1.0, -1.0, -1.0, 1.0]
+
+
+def test_pushing_carries_blurs_as_ordinary_tensors():
+    x = inputs(2)[:, None]
+    atoms, _ = push(lambda y: LocalAverage(0.5).lower(y.reshape(3, 2)), x, torch.ones_like(x))
+    assert atoms.blur.tolist() == [0.25, 0.0]
+    assert float(atoms.blur[0]) == 0.25

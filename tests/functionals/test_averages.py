@@ -5,6 +5,8 @@ from orbitwise.functionals import (
     DirectionalDerivative,
     Evaluation,
     FeatureMap,
+    Gradient,
+    LocalAverage,
     OrbitAverage,
     OrbitSum,
     average_minus_value,
@@ -174,3 +176,83 @@ def test_the_sum_of_an_average_and_a_value():
     both = OrbitAverage(SWAP) + 3.0 * Evaluation()
     expected = [mean_over(g, mirrored(row)) + 3 * g(row) for row in x]
     torch.testing.assert_close(apply(both.atoms(x), g), torch.stack(expected))
+
+
+def smoothed(g: Waves, x: torch.Tensor, width: float, slope: torch.Tensor | None = None) -> torch.Tensor:
+    """∫ g(τ) N(τ; x, width² I) dτ in closed form, or its slope: a Gaussian damps the wave sin(b·x + c)."""
+    damping = torch.exp(-0.5 * (width * g.frequency).square().sum(-1))
+    blurred = Waves(g.amplitude * damping, g.frequency, g.phase)
+    return blurred(x) if slope is None else blurred.slope(x, slope)
+
+
+def apply_blurred(atoms, g: Waves) -> torch.Tensor:
+    """`apply` for atoms with a blur, one at a time."""
+    rows = []
+    for i in range(atoms.num_rows):
+        total = torch.zeros((), dtype=torch.float64)
+        for s in range(atoms.num_atoms):
+            slope = None if atoms.order[s] == 0 else atoms.tangents[i, s]
+            value = smoothed(g, atoms.points[i, s], atoms.filled_blur[s].sqrt().item(), slope)
+            total = total + atoms.weights[i, s] * value
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def test_a_local_average_by_hand():
+    g, x = Waves.random(2), inputs(2)
+    expected = torch.stack([smoothed(g, row, 0.7) - g(row) for row in x])
+    assert expected.abs().max() > 0.1
+    atoms = LocalAverage(0.7).atoms(x)
+    torch.testing.assert_close(apply_blurred(atoms, g), expected)
+    assert atoms.blur.tolist() == pytest.approx([0.49, 0.0])
+    assert not atoms.is_drawn
+    assert atoms.weights.stride(0) == 0
+    # and by drawing: a z-score over many draws
+    moves = torch.randn(20_000, 2, generator=seeded(5), dtype=torch.float64)
+    values = mean_and_error(g, x[0] + 0.7 * moves)
+    assert abs(values[0] - g(x[0]) - expected[0]) < 4 * values[1]
+
+
+def mean_and_error(g: Waves, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values = (g.amplitude * (points @ g.frequency.T + g.phase).sin()).sum(-1)
+    return values.mean(), values.std() / len(values) ** 0.5
+
+
+def test_combinations_and_slopes_of_local_averages():
+    g, x = Waves.random(2), inputs(2)
+    both = 2 * LocalAverage(0.7) - LocalAverage(0.3) + Evaluation()
+    expected = [2 * smoothed(g, row, 0.7) - smoothed(g, row, 0.3) for row in x]
+    torch.testing.assert_close(apply_blurred(both.atoms(x), g), torch.stack(expected))
+    slope = DirectionalDerivative(DIRECTION) @ LocalAverage(0.7)
+    expected = [smoothed(g, row, 0.7, DIRECTION) - g.slope(row, DIRECTION) for row in x]
+    torch.testing.assert_close(apply_blurred(slope.atoms(x), g), torch.stack(expected))
+    mean = OrbitAverage(SWAP) @ LocalAverage(0.7)
+    expected = [mean_over(lambda y: smoothed(g, y, 0.7) - g(y), mirrored(row)) for row in x]
+    torch.testing.assert_close(apply_blurred(mean.atoms(x), g), torch.stack(expected))
+    torch.testing.assert_close(
+        apply_blurred((Evaluation() @ LocalAverage(0.7)).atoms(x), g),
+        apply_blurred((LocalAverage(0.7) @ Evaluation()).atoms(x), g),
+    )
+
+
+@pytest.mark.parametrize("inner", [OrbitAverage(SWAP), FeatureMap(torch.sin), LocalAverage(0.3), Gradient()])
+def test_local_averages_of_other_functionals_are_refused(inner):
+    with pytest.raises(ValueError, match=f"A local average of {type(inner).__name__} is no finite sum"):
+        (LocalAverage(0.7) @ inner).atoms(inputs(2))
+
+
+def test_a_block_of_gradients_takes_no_local_averages():
+    with pytest.raises(ValueError, match=r"DirectionalDerivative\(v\) @ LocalAverage"):
+        (Gradient() @ LocalAverage(0.7)).atoms(inputs(2))
+
+
+@pytest.mark.parametrize("width", [0.0, -1.0, torch.inf, torch.nan])
+def test_widths_of_local_averages(width: float):
+    with pytest.raises(ValueError, match="width of a local average must be positive and finite"):
+        LocalAverage(width)
+
+
+def test_local_averages_take_matrices():
+    with pytest.raises(ValueError, match=r"LocalAverage takes inputs \[n, d\]"):
+        LocalAverage(0.5).atoms(torch.ones(2, 2, 2))
+    assert LocalAverage(0.5).atoms(torch.ones(2, 3)).blur.dtype == torch.float32

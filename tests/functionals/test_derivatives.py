@@ -5,11 +5,13 @@ import torch
 
 from orbitwise.functionals import (
     DirectionalDerivative,
+    DirectionalDerivatives,
     FeatureMap,
     FiniteDifference,
     Gradient,
     OrbitAverage,
     TransformationDerivative,
+    total_variation,
 )
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.transforms import AffineWarp, Rotation, Scaling, Translation, coordinate_permutations, turns
@@ -46,6 +48,22 @@ CASES = {
     "slope": Case(DirectionalDerivative(V), (2,), lambda g, x: g.slope(x, V)),
     "slope along a float32 direction": Case(
         DirectionalDerivative(V.float()), (2,), lambda g, x: g.slope(x, V.float().double())
+    ),
+    "slopes along two directions": Case(
+        DirectionalDerivatives(torch.stack([V, V.flip(0)])),
+        (2,),
+        lambda g, x: torch.stack([g.slope(x, V), g.slope(x, V.flip(0))]),
+    ),
+    "slopes of a mean": Case(
+        DirectionalDerivatives(torch.stack([V, V.flip(0)])) @ OrbitAverage(SWAP),
+        (2,),
+        lambda g, x: torch.stack(
+            [
+                slope_of(lambda y: mean_over(g, mirrored(y)), x, V),
+                slope_of(lambda y: mean_over(g, mirrored(y)), x, V.flip(0)),
+            ]
+        ),
+        tolerance=1e-7,
     ),
     "all slopes": Case(Gradient(), (2,), lambda g, x: g.gradient(x)),
     "two slopes of three": Case(Gradient([2, -3]), (3,), lambda g, x: g.gradient(x)[[2, 0]]),
@@ -205,3 +223,47 @@ def test_bad_arguments(make, message: str):
 def test_no_derivatives_of_derivatives(functional):
     with pytest.raises(ValueError, match="FiniteDifference"):
         functional.atoms(inputs(2))
+
+
+def test_directions_of_every_row():
+    x, g = inputs(2), Waves.random(2)
+    directions = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    block = DirectionalDerivatives(directions).atoms(x)
+    assert block.num_rows == 12
+    expected = [g.slope(row, v) for row, few in zip(x, directions, strict=True) for v in few]
+    torch.testing.assert_close(apply(block, g), torch.stack(expected))
+
+
+@pytest.mark.parametrize("shape", [(2,), (0, 2), (1, 2, 2, 2)])
+def test_directions_that_are_none(shape: tuple[int, ...]):
+    with unchecked(), pytest.raises(ValueError, match=r"\[k, d\] or \[n, k, d\]"):
+        DirectionalDerivatives(torch.ones(shape))
+    with unchecked(), pytest.raises(ValueError, match=r"torch\.int64"):
+        DirectionalDerivatives(torch.ones(2, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 4, 2)])
+def test_directions_of_other_inputs(shape: tuple[int, ...]):
+    with pytest.raises(ValueError, match=r"shape \[k, 2\] or \[3, k, 2\] for inputs of shape \(3, 2\)"):
+        DirectionalDerivatives(torch.ones(shape)).atoms(inputs(2))
+
+
+def test_total_variation_of_a_wave():
+    """∫|cos| over [0, 5π/4] is 2 + √½, with a kink; where the wave only rises the sum is exact."""
+    slope, points, weights = total_variation(0.0, 1.25 * math.pi, 400)
+    wave = Waves(*(torch.tensor(part, dtype=torch.float64) for part in ([1.0], [[1.0]], [0.0])))
+    slopes = apply(slope.atoms(points), wave)
+    assert abs((weights * slopes.abs()).sum() - (2 + math.sqrt(0.5))) < 1e-4
+    slope, points, weights = total_variation(-1.0, 1.0, 12)
+    assert abs((weights * apply(slope.atoms(points), wave).abs()).sum() - 2 * math.sin(1.0)) < 1e-12
+    assert weights.sum() == pytest.approx(2.0)
+    single = total_variation(0.0, 1.0, 3, torch.float32)
+    assert single.points.dtype == single.weights.dtype == single.slope.direction.dtype == torch.float32
+
+
+@pytest.mark.parametrize("interval", [(1.0, 1.0), (1.0, 0.0), (0.0, math.inf), (math.nan, 1.0)])
+def test_intervals_of_total_variation(interval: tuple[float, float]):
+    with pytest.raises(ValueError, match="finite interval"):
+        total_variation(*interval)
+    with pytest.raises(ValueError, match="num_nodes must be at least 1, not 0"):
+        total_variation(0.0, 1.0, 0)

@@ -11,10 +11,13 @@ from orbitwise.functionals import (
     Combination,
     Difference,
     DirectionalDerivative,
+    DirectionalDerivatives,
     Evaluation,
     FiniteDifference,
     Functional,
     Gradient,
+    ImageTangent,
+    LocalAverage,
     OrbitAverage,
     OrbitSum,
     TransformationDerivative,
@@ -42,6 +45,9 @@ FUNCTIONALS = {
     "slope": DirectionalDerivative(SLOPE) @ OrbitAverage(SWAPS),
     "gradient": Gradient([1]) @ OrbitAverage(SWAPS),
     "difference": FiniteDifference(SLOPE, 0.1, 2),
+    "local closed form": LocalAverage(0.4) - 2 * LocalAverage(0.3),
+    "slopes": DirectionalDerivatives(torch.stack([SLOPE, SLOPE.flip(0)])),
+    "tangents": ImageTangent((1, 2), ["log_scale", ("shift_x", 0.5)], 0.7),
     "turning": TransformationDerivative(Rotation(2), "angle"),
     "scaled": 2.5 * Evaluation() - OrbitAverage(SWAPS),
 }
@@ -145,6 +151,8 @@ def broken(name: str) -> object:
         "order": {"order": rows.order[:-1]},
         "points": {"points": rows.points[0]},
         "tangents": {"tangents": rows.points[:-1]},
+        "blur": {"blur": torch.ones(5, dtype=torch.float64)},
+        "negative blur": {"blur": -torch.ones(2, dtype=torch.float64)},
         "symmetry": {"symmetry": replace(rows.symmetry, size=3)},
     }
     # Bypasses the shapes that are checked whenever a test calls the constructor.
@@ -159,11 +167,21 @@ def broken(name: str) -> object:
     [
         *("weights", "lower", "targets", "inducing", "q", "mean", "parts", "factor"),
         *("atom weights", "order", "points", "tangents", "symmetry", "directions", "narrow"),
+        *("blur", "negative blur"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str):
     with pytest.raises(StorageError, match=r"can be built of what it holds|is wrong"):
         again(broken(name))
+
+
+def test_rows_with_a_blur_come_back():
+    rows = (LocalAverage(0.4) + Evaluation()).atoms(X)
+    back = again(rows)
+    assert torch.equal(back.blur, rows.blur)
+    kernel = RBFKernel().double()
+    process = Process(None, kernel)
+    assert torch.equal(process.covariance(rows).detach(), process.covariance(back).detach())
 
 
 def test_rows_drawn_at_random_are_refused():

@@ -1,16 +1,29 @@
 """Functionals: what is observed of the base process g. All are lowered to atoms."""
 
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.averages import OrbitAverage, OrbitSum, average_minus_value
+from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum, average_minus_value
+from orbitwise.functionals.deletions import deletion_pairs
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
+    DirectionalDerivatives,
     FiniteDifference,
     Gradient,
+    TotalVariation,
     TransformationDerivative,
+    total_variation,
 )
 from orbitwise.functionals.functional import Block, Combination, Composition, Functional
 from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.graphs import NeighbourGraph, neighbour_graph
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap
+from orbitwise.functionals.tangents import (
+    MOVES,
+    PAPER_MOVES,
+    ImageTangent,
+    image_tangents,
+    moved_images,
+    smoothed_images,
+)
 
 __all__ = [
     "Atoms",
@@ -19,14 +32,27 @@ __all__ = [
     "Composition",
     "Difference",
     "DirectionalDerivative",
+    "DirectionalDerivatives",
     "Evaluation",
     "FeatureMap",
     "FiniteDifference",
     "Functional",
     "Gradient",
     "Gradients",
+    "ImageTangent",
+    "LocalAverage",
+    "MOVES",
+    "NeighbourGraph",
     "OrbitAverage",
     "OrbitSum",
+    "PAPER_MOVES",
+    "TotalVariation",
     "TransformationDerivative",
     "average_minus_value",
+    "deletion_pairs",
+    "image_tangents",
+    "moved_images",
+    "neighbour_graph",
+    "smoothed_images",
+    "total_variation",
 ]

@@ -1,6 +1,7 @@
 """Atoms: the one form that every linear functional of the base process g is lowered to.
 
 Row i is L_i g = Σ_s w_is D_s g(p_is), with D_s the identity (order 0) or the derivative along v_is (order 1).
+A blurred atom takes the average of D_s g over a Gaussian around its point instead of the value there.
 Adding functionals concatenates atoms, scaling scales weights, and a function substituted for g replaces every
 atom by its own.
 """
@@ -26,6 +27,7 @@ class Atoms:
     """n rows of s atoms each. Leading batch dimensions are carried along.
 
     `draw` is 0 for an exact atom, else the number (from 1) of the entry of `groups` that it was drawn in.
+    `blur` is the variance of the isotropic Gaussian around an atom's points, 0 where there is none.
     """
 
     points: Float[Tensor, "*batch n s d"]
@@ -35,6 +37,7 @@ class Atoms:
     draw: Int[Tensor, " s"]
     groups: tuple[Group, ...] = ()
     symmetry: Symmetry | None = None
+    blur: Float[Tensor, " s"] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -69,6 +72,7 @@ class Atoms:
             order=self.order[index],
             draw=self.draw[index],
             symmetry=None,
+            blur=None if self.blur is None else self.blur[index],
         )
 
     def frozen(self) -> Atoms:
@@ -85,6 +89,7 @@ class Atoms:
             order=self.order[index],
             draw=self.draw[index],
             symmetry=None,
+            blur=None if self.blur is None else self.blur[index],
         )
 
     def scale(self, factor: float | Float[Tensor, "*batch n"]) -> Atoms:
@@ -109,6 +114,9 @@ class Atoms:
         tangents = None
         if self.tangents is not None or other.tangents is not None:
             tangents = torch.cat([self.filled_tangents, other.filled_tangents], dim=-2)
+        blur = None
+        if self.blur is not None or other.blur is not None:
+            blur = torch.cat([self.filled_blur, other.filled_blur])
         return Atoms(
             torch.cat([self.points, other.points], dim=-2),
             torch.cat([self.weights, other.weights], dim=-1),
@@ -117,12 +125,18 @@ class Atoms:
             torch.cat([self.draw, draw]),
             groups,
             self.symmetry if same else None,
+            blur,
         )
 
     @property
     def filled_tangents(self) -> Float[Tensor, "*batch n s d"]:
         """The tangents, zero where there are none."""
         return torch.zeros_like(self.points) if self.tangents is None else self.tangents
+
+    @property
+    def filled_blur(self) -> Float[Tensor, " s"]:
+        """The blurs, zero where there are none."""
+        return self.points.new_zeros(self.num_atoms) if self.blur is None else self.blur
 
     def batched(self, batch_shape: torch.Size) -> Atoms:
         """Rows split into leading batch dimensions."""
@@ -140,6 +154,11 @@ class Atoms:
     def substitute(self, inner: Functional, generator: torch.Generator | None = None) -> Atoms:
         """The same functional of f(x) = inner_x(g) instead of g: every atom becomes inner's atoms at it."""
         count, outer, _ = self.points.shape
+        if self.blur is not None and not inner.is_identity:
+            raise ValueError(
+                f"A local average of {type(inner).__name__} is no finite sum of local averages of g. Put the "
+                "local average on the right, or average over a frozen JitterOrbit instead."
+            )
 
         def lower(points: Tensor) -> Atoms:
             lowered = inner.lower(points.reshape(count * outer, -1), generator)
@@ -180,6 +199,7 @@ class Atoms:
             draw,
             groups,
             symmetry,
+            None if lowered.blur is None else lowered.blur.repeat(outer),
         )
 
 
@@ -199,18 +219,24 @@ def push(
     def moved(x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
         atoms = lower(x)
         lowered.append(atoms)
-        return (atoms.points, atoms.weights), (atoms.order, atoms.draw, atoms.filled_tangents)
+        return (atoms.points, atoms.weights), (
+            atoms.order,
+            atoms.draw,
+            atoms.filled_tangents,
+            atoms.filled_blur,
+        )
 
     # Tensors made inside jvp live there only; those it gives back are ordinary ones.
     derivative = torch.func.jvp(moved, (points,), (tangents,), has_aux=True)
-    (primal, weights), (tangent, change), (order, draw, inner) = derivative  # pyright: ignore
+    (primal, weights), (tangent, change), (order, draw, inner, blur) = derivative  # pyright: ignore
     if bool((change != 0).any()):
         raise ValueError(
             "Derivatives of a functional whose weights depend on the input are not known here; "
             "observe them through FiniteDifference."
         )
     inner = None if lowered[0].tangents is None else inner
-    return Atoms(primal, weights, inner, order, draw, lowered[0].groups, lowered[0].symmetry), tangent
+    blur = None if lowered[0].blur is None else blur
+    return Atoms(primal, weights, inner, order, draw, lowered[0].groups, lowered[0].symmetry, blur), tangent
 
 
 def _nested_draws(outer: Atoms, inner: Atoms) -> tuple[Tensor, tuple[Group, ...]]:

@@ -6,9 +6,11 @@ is the slope of the invariant f. Derivatives of order two are finite differences
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -34,6 +36,33 @@ class DirectionalDerivative(Functional):
         check_matrix(x, self)
         tangents = _directions(self.direction, x)[:, None, :]
         return exact_atoms(x[:, None, :], torch.ones_like(x[:, :1]), tangents)
+
+
+@final
+class DirectionalDerivatives(Functional):
+    """∂_v g(x) along k directions, [k, d] for all rows or [n, k, d] for each: a block of k rows an input."""
+
+    directions: Tensor
+
+    def __init__(self, directions: Float[Tensor, "*n k d"]) -> None:
+        super().__init__()
+        if not directions.is_floating_point() or directions.dim() not in (2, 3) or directions.numel() == 0:
+            raise ValueError(
+                "Directions must be a floating-point tensor [k, d] or [n, k, d], not "
+                f"{directions.dtype} of shape {tuple(directions.shape)}."
+            )
+        self.register_buffer("directions", directions)
+
+    def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Gradients:
+        check_matrix(x, self)
+        fits = self.directions.shape[-1] == x.shape[-1] and self.directions.shape[:-2] in ((), (len(x),))
+        if not fits:
+            raise ValueError(
+                f"Directions must have shape [k, {x.shape[-1]}] or [{len(x)}, k, {x.shape[-1]}] for inputs "
+                f"of shape {tuple(x.shape)}, not {tuple(self.directions.shape)}."
+            )
+        directions = self.directions.to(x).expand(len(x), -1, -1)
+        return Gradients(x[:, None, :], torch.ones_like(x[:, :1]), directions[:, None])
 
 
 @final
@@ -115,6 +144,32 @@ class FiniteDifference(Functional):
             scale = self.step**-2
             points, weights = [x + move, x, x - move], [scale, -2 * scale, scale]
         return exact_atoms(torch.stack(points, 1), x.new_tensor(weights).expand(len(x), -1))
+
+
+class TotalVariation(NamedTuple):
+    """Slopes at nodes of an interval and their weights: Σ_q w_q |f′(x_q)| ≈ ∫ |f′(x)| dx (RKHS 7)."""
+
+    slope: DirectionalDerivative
+    points: Float[Tensor, "q 1"]
+    weights: Float[Tensor, " q"]
+
+
+def total_variation(
+    lower: float, upper: float, num_nodes: int = 100, dtype: torch.dtype = torch.float64
+) -> TotalVariation:
+    """The total variation on [lower, upper] of a function of one input, at Gauss–Legendre nodes.
+
+    The rows `slope.atoms(points)` with an absolute loss, weighted, penalise it.
+    """
+    if not -math.inf < lower < upper < math.inf:
+        raise ValueError(f"Total variation needs a finite interval, not [{lower}, {upper}].")
+    if num_nodes < 1:
+        raise ValueError(f"num_nodes must be at least 1, not {num_nodes}.")
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(num_nodes))
+    half = (upper - lower) / 2
+    points = (lower + half * (1 + nodes))[:, None]
+    one = DirectionalDerivative(torch.ones(1, dtype=dtype))
+    return TotalVariation(one, points.to(dtype), (half * weights).to(dtype))
 
 
 def _check_direction(direction: Tensor) -> None:

@@ -80,6 +80,11 @@ class Gradients:
 
         def lower(points: Tensor) -> Atoms:
             lowered = inner.lower(points.reshape(count * outer, -1), generator)
+            if isinstance(lowered, Atoms) and lowered.blur is not None:
+                raise ValueError(
+                    "A block of gradients takes no local averages: observe their slopes one by one, "
+                    "DirectionalDerivative(v) @ LocalAverage(width)."
+                )
             if not isinstance(lowered, Atoms) or lowered.is_drawn or lowered.tangents is not None:
                 raise ValueError(
                     "Gradient takes exact values only: freeze a drawn orbit first, and observe second "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
+from orbitwise.process.blurs import assembled, is_mixed, pieces, variance_of
 from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
 from orbitwise.process.jets import jet
 
@@ -36,6 +38,8 @@ def block_covariance(
     `left` (of points, where these are gradients).
     """
     symmetric = right is None
+    if is_mixed(left) or (right is not None and is_mixed(right)):
+        return _sum_of_pieces(kernel, left, right, row_block)
     left, right = one_of_equal_symmetry(left, left if right is None else right)
     reduce: Callable[..., Tensor] = _reduced
     if isinstance(left, Gradients) or isinstance(right, Gradients):
@@ -80,6 +84,8 @@ def paired_covariance(
 
 def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s m t"]:
     """The covariance of every atom of `left` with every atom of `right`, without weights."""
+    if is_mixed(left) or is_mixed(right):
+        return assembled(partial(atom_covariance, kernel), left, right, (-3, -1))
     flat = _select_orders(kernel, _flat(left), _flat(right), left, right)
     return flat.unflatten(-1, (right.num_rows, right.num_atoms)).unflatten(
         -3, (left.num_rows, left.num_atoms)
@@ -88,6 +94,8 @@ def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, 
 
 def pair_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s t"]:
     """The covariance of the atoms of row i of `left` with those of row i of `right`, without weights."""
+    if is_mixed(left) or is_mixed(right):
+        return assembled(partial(pair_covariance, kernel), left, right, (-2, -1))
     return _select_orders(
         kernel, (left.points, left.tangents), (right.points, right.tangents), left, right, rows=True
     )
@@ -103,6 +111,19 @@ def one_of_equal_symmetry(left: Block, right: Block) -> tuple[Block, Block]:
         return left, right
     size = left.symmetry.size
     return left.pick(slice(None, None, size), factor=float(size)), right
+
+
+def _sum_of_pieces(kernel: Kernel, left: Block, right: Block | None, row_block: int | None) -> Tensor:
+    """The covariance of rows with atoms of different blurs, which ask for different kernels."""
+    lefts = pieces(left)
+    if right is not None:
+        return sum(block_covariance(kernel, a, b, row_block) for a in lefts for b in pieces(right))  # pyright: ignore
+    total = sum(block_covariance(kernel, piece, None, row_block) for piece in lefts)
+    for i, piece in enumerate(lefts):
+        for other in lefts[:i]:
+            cross = block_covariance(kernel, piece, other, row_block)
+            total = total + (cross + cross.mT)
+    return total  # pyright: ignore
 
 
 def _reduced(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
@@ -145,7 +166,7 @@ def _select_orders(
 ) -> Tensor:
     """The entry of the jet that each pair of atoms asks for."""
     (p, v), (q, w) = left_points, right_points
-    parts = jet(kernel, p, q, v, w, rows)
+    parts = jet(kernel, p, q, v, w, rows, (variance_of(left), variance_of(right)))
     if v is None and w is None:
         return parts.value
     rank_left = left.order.repeat(1 if rows else left.num_rows)[:, None] == 1

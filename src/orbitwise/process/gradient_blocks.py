@@ -16,13 +16,14 @@ from torch import Tensor
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
+from orbitwise.process.blurs import SHARP, check_blur, variance_of, widened
 from orbitwise.process.jets import centred, select, snapped_squared_distance
 from orbitwise.process.profiles import radial_profile
 
 
 def takes_gradients(kernel: Kernel, left: Block, right: Block) -> bool:
     """Whether `gradient_covariance` serves: a sum of radial kernels, no rows that mix values and slopes."""
-    mixed = any(isinstance(block, Atoms) and block.order.unique().numel() > 1 for block in (left, right))
+    mixed = any(isinstance(block, Atoms) and _is_mixed(block) for block in (left, right))
     batched = max(left.points.dim(), right.points.dim()) > 3 or len(kernel.batch_shape) > 0
     return not mixed and not batched and _is_radial(kernel)
 
@@ -42,11 +43,15 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     assert profile is not None
     (n, s, _), (m, t, _) = left.points.shape, right.points.shape
     lengthscale = kernel.lengthscale.to(left.points)
+    blur, factor = (variance_of(left), variance_of(right)), 1.0
+    if blur != SHARP:
+        check_blur(kernel)
+        lengthscale, factor = widened(lengthscale, select(kernel, left.points).shape[-1], blur)
     flat = centred(*(select(kernel, block.points).flatten(0, 1) for block in (left, right)))
     p, q = (points / lengthscale for points in flat)
     v = select(kernel, left.directions) / lengthscale
     squares = snapped_squared_distance(p, q)
-    weights = left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
+    weights = factor * left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
     slope = (-2 * weights * profile(squares, 1)).reshape(n, s, m, t)
     # (p - q)·v for every direction k: [n s k, m t]
     along_v = (p.reshape(n, s, 1, -1) * v).sum(-1).reshape(-1, 1) - v.flatten(0, 2) @ q.T
@@ -62,6 +67,11 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     first = torch.einsum("nskd,nsmld->nkml", v, carried)
     second = torch.einsum("nskmt,nsmtl->nkml", along_v * bend[:, :, None], along_w)
     return (first + second).reshape(left.num_rows, right.num_rows)
+
+
+def _is_mixed(atoms: Atoms) -> bool:
+    """Whether rows mix values and slopes, or are slopes of local averages."""
+    return atoms.order.unique().numel() > 1 or (atoms.blur is not None and bool(atoms.order.any()))
 
 
 def _is_radial(kernel: Kernel) -> bool:

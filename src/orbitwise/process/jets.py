@@ -2,7 +2,7 @@
 
 A jet holds k(p, q), ∂_v k, ∂_w k and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w). Leaves
 come from `orbitwise.process.profiles`; scale, sum and product rules combine them. Values alone work for every
-GPyTorch kernel.
+GPyTorch kernel. With a blur, a jet is the average over Gaussians around p and q (`orbitwise.process.blurs`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    ConstantKernel,
+    Kernel,
+    PolynomialKernel,
+    ProductKernel,
+    ScaleKernel,
+)
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.process.blurs import SHARP, Blur, average_power, check_blur, check_power, widened
 from orbitwise.process.profiles import Profile, dot_product_profile, over_rows, radial_profile, rbf
 
 
@@ -26,8 +34,11 @@ class Jet:
     right: Float[Tensor, "*#batch a b"] | None = None
     mixed: Float[Tensor, "*#batch a b"] | None = None
 
-    def scale(self, factor: Tensor) -> Jet:
+    def scale(self, factor: Tensor | float) -> Jet:
         return Jet(factor * self.value, *(None if part is None else factor * part for part in self.parts[1:]))
+
+    def shift(self, constant: Tensor | float) -> Jet:
+        return Jet(self.value + constant, *self.parts[1:])
 
     def __add__(self, other: Jet) -> Jet:
         pairs = zip(self.parts[1:], other.parts[1:], strict=True)
@@ -57,12 +68,16 @@ def jet(
     v: Float[Tensor, "*#batch a d"] | None = None,
     w: Float[Tensor, "*#batch b d"] | None = None,
     rows: bool = False,
+    blur: Blur = SHARP,
 ) -> Jet:
     """The jet of a GPyTorch kernel in the precision of the points, with derivatives along v and w if given.
 
     `rows` says that the last batch dimension of the points counts rows, for which the kernel's own batch has
-    no place.
+    no place. `blur` holds the variances of the Gaussians around all p and all q that the kernel is averaged
+    over.
     """
+    if blur != SHARP:
+        check_blur(kernel)
     # Parameters follow the points' precision, so that float32 points cost float32 products.
     # Exact types: a subclass may compute something else.
     kind = type(kernel)
@@ -71,16 +86,23 @@ def jet(
             # Else the scale has copied the active dimensions of its base, which selects them itself.
             p, q, v, w = _selected(kernel, p, q, v, w)
         scale = over_rows(kernel.outputscale[..., None, None], kernel, rows).to(p)
-        return jet(kernel.base_kernel, p, q, v, w, rows).scale(scale)
+        return jet(kernel.base_kernel, p, q, v, w, rows, blur).scale(scale)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         p, q, v, w = _selected(kernel, p, q, v, w)
-        total, *others = [jet(part, p, q, v, w, rows) for part in kernel.kernels]  # pyright: ignore
+        total, *others = [jet(part, p, q, v, w, rows, blur) for part in kernel.kernels]  # pyright: ignore
         for other in others:
             total = total + other if kind is AdditiveKernel else total * other
         return total
     if (radial := radial_profile(kernel, rows)) is not None:
         lengthscale = over_rows(kernel.lengthscale, kernel, rows).to(p)
-        return _radial_jet(radial, lengthscale, *_selected(kernel, p, q, v, w))
+        p, q, v, w = _selected(kernel, p, q, v, w)
+        if blur == SHARP:
+            return _radial_jet(radial, lengthscale, p, q, v, w)
+        wide, factor = widened(lengthscale, p.shape[-1], blur)
+        return _radial_jet(radial, wide, p, q, v, w).scale(factor)
+    if type(kernel) is PolynomialKernel and blur != SHARP:
+        offset = over_rows(kernel.offset[..., None], kernel, rows).to(p)
+        return _average_power_jet(offset, check_power(kernel), blur, *_selected(kernel, p, q, v, w))
     if (product := dot_product_profile(kernel, rows)) is not None:
         return _dot_product_jet(*product, *_selected(kernel, p, q, v, w))
     if v is None and w is None:
@@ -169,6 +191,31 @@ def _dot_product_jet(
     if v is not None and w is not None:
         mixed = profile(product, 2) * along_v * along_w + profile(product, 1) * ((v * variance) @ w.mT)
     return Jet(value, left, right, mixed)
+
+
+def _average_power_jet(
+    offset: Tensor, power: int, blur: Blur, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
+) -> Jet:
+    product = _dot_product_jet(torch.ones_like(offset), _itself, p, q, v, w)
+    none = product.value.new_zeros(()).expand_as(product.value)
+    zeros = (
+        None if v is None else none,
+        None if w is None else none,
+        None if product.mixed is None else none,
+    )
+    # |p|² has the slope 2p·v along v, |q|² has 2q·w along w, and neither has a mixed derivative.
+    p_square, q_square = p.square().sum(-1)[..., :, None], q.square().sum(-1)[..., None, :]
+    p_slope = None if v is None else (2 * (p * v).sum(-1)[..., :, None]).expand_as(none)
+    q_slope = None if w is None else (2 * (q * w).sum(-1)[..., None, :]).expand_as(none)
+    squares = (
+        Jet(p_square.expand_as(none), p_slope, *zeros[1:]),
+        Jet(q_square.expand_as(none), zeros[0], q_slope, zeros[2]),
+    )
+    return average_power(product, squares, offset, power, p.shape[-1], blur)
+
+
+def _itself(t: Tensor, order: int) -> Tensor:
+    return (t, torch.ones_like(t), torch.zeros_like(t))[order]
 
 
 def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Literal, final
 
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.means import Mean, ZeroMean
+from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gpytorch.module import Module
 from jaxtyping import Float
 from torch import Tensor
@@ -129,6 +129,12 @@ def _joined(table: list[list[Tensor]]) -> Tensor:
 def _block_mean(mean: Mean, block: Block) -> Tensor:
     if isinstance(mean, ZeroMean):
         return block.points.new_zeros(*block.points.shape[:-3], block.num_rows)
+    blurred = isinstance(block, Atoms) and block.blur is not None
+    if blurred and not isinstance(mean, ConstantMean | LinearMean):
+        raise ValueError(
+            f"The Gaussian average of {type(mean).__name__} is not known: with LocalAverage use a zero, constant "
+            "or linear mean."
+        )
     atoms = block.expand() if isinstance(block, Gradients) else block
     if atoms.tangents is None:
         values = mean(atoms.points.flatten(-3, -2))

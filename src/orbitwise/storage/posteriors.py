@@ -17,9 +17,10 @@ from orbitwise.estimators.objectives import Problem
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.replicates import Replicates
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.averages import OrbitAverage, OrbitSum
+from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
+    DirectionalDerivatives,
     FiniteDifference,
     Gradient,
     TransformationDerivative,
@@ -27,6 +28,7 @@ from orbitwise.functionals.derivatives import (
 from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap
+from orbitwise.functionals.tangents import ImageTangent
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
@@ -60,6 +62,8 @@ def _check_atoms(rows: Atoms) -> None:
     require(rows.weights.shape == shape[:2], "weights of another shape")
     require(rows.tangents is None or rows.tangents.shape == shape, "tangents of another shape")
     require(rows.order.shape == rows.draw.shape == shape[1:2], "orders of another shape")
+    require(rows.blur is None or rows.blur.shape == shape[1:2], "blurs of another shape")
+    require(rows.blur is None or bool((rows.blur >= 0).all()), "a negative blur")
     _check_symmetry(rows.symmetry, shape[1])
 
 
@@ -153,6 +157,7 @@ POSTERIORS = table_of(
     Recipe(Evaluation),
     Recipe(Difference),
     Recipe(FeatureMap, never=FEATURE_MAP),
+    Recipe(LocalAverage, {"width": Field((int, float))}),
     Recipe(OrbitAverage, {"orbit": Field(Orbit)}),
     Recipe(OrbitSum, {"orbit": Field(Orbit, lambda functional: functional.average.orbit)}),
     Recipe(
@@ -165,6 +170,15 @@ POSTERIORS = table_of(
     ),
     Recipe(Composition, {"outer": Field(Functional), "inner": Field(Functional)}),
     Recipe(DirectionalDerivative, {"direction": TENSOR}),
+    Recipe(DirectionalDerivatives, {"directions": TENSOR}),
+    Recipe(
+        ImageTangent,
+        {
+            "image_shape": Field(tuple, each=int, is_size=True),
+            "moves": Field(tuple, each=(str, tuple)),
+            "smoothing": Field((int, float)),
+        },
+    ),
     Recipe(FiniteDifference, {"direction": TENSOR, "step": Field((int, float)), "order": Field(int)}),
     Recipe(Gradient, {"coordinates": Field((list, NoneType), each=int)}),
     Recipe(TransformationDerivative, {"transform": Field(Transform), "parameter": Field((int, NoneType))}),
@@ -178,6 +192,7 @@ POSTERIORS = table_of(
             "order": TENSOR,
             "draw": TENSOR,
             "symmetry": SYMMETRY,
+            "blur": MAYBE_TENSOR,
         },
         check=_check_atoms,
         refuse=lambda rows: "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None,

@@ -1,0 +1,286 @@
+"""Products with the covariance of blocks of derivatives, never forming it (RKHS eq. 7, 8, 9 and 11).
+
+For points p_i, q_j and δ = p_i - q_j, a slope along v at p_i and one along u_j at q_j have the covariance
+S_ij v·u_j - B_ij (δ·v)(δ·u_j), S = -2κ′, B = 4κ″, under a radial kernel κ(|δ|²), and
+S_ij v·u_j + B_ij (v·q_j)(p_i·u_j), S = h′, B = h″, under h(p·q). So all slopes at the points p that slopes u
+explain are G = SU + CQ - P∘(C1), C = B∘T, T_ij = δ·u_j (for dot products T_ij = p_i·u_j, without the last
+term): three matrix products of l²d each instead of (ld)² numbers. The values at the points p are (S∘T)1.
+Directions enter first, u_j = w_j Σ_k a_jk v_jk, and leave last.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+import torch
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.atoms import Atoms, exact_atoms
+from orbitwise.functionals.functional import Block
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.process.covariance import paired_covariance
+from orbitwise.process.jets import select, snapped_squared_distance
+from orbitwise.process.profiles import dot_product_profile, radial_profile, rbf
+
+NUMBERS_AT_ONCE = 2**21
+"""Entries of T held at a time: 16 MiB in double precision, whatever the number of right-hand sides."""
+
+
+@torch.no_grad()
+def gradient_product(
+    kernel: Kernel, left: Block, right: Block, vectors: Float[Tensor, "r c"]
+) -> Float[Tensor, "q c"]:
+    """cov(left, right) v for `Gradients`, slopes or values on either side, slopes on at least one.
+
+    Not differentiable. For several products with one block, keep a `GradientOperator`.
+    """
+    left, right = _as_slopes_or_values(left), _as_slopes_or_values(right)
+    _check(right, vectors)
+    if isinstance(right, Gradients):
+        slopes, values = _from_slopes(kernel, left, right, vectors, _pairs(kernel, left, right))
+        return values if isinstance(left, Atoms) else slopes
+    if isinstance(left, Gradients):
+        return _from_values(kernel, left, right, vectors)
+    raise ValueError("Neither block has derivatives; multiply by process.covariance(left, right) instead.")
+
+
+@final
+class GradientOperator:
+    """The covariance N of a block of slopes with l atoms, as an operator that is never formed.
+
+    It keeps the kernel matrix of the atoms, l² numbers (two for kernels other than the Gaussian, and for
+    every part of a sum). A product costs 6l²d operations a right-hand side, for all d derivatives or any
+    number k of directions (then 4lkd more), and holds a few copies of the vectors and `NUMBERS_AT_ONCE`
+    numbers beside them.
+    """
+
+    @torch.no_grad()
+    def __init__(self, kernel: Kernel, block: Gradients) -> None:
+        self.kernel, self.block = kernel, block
+        self._own = _pairs(kernel, block, block)
+
+    @property
+    def num_rows(self) -> int:
+        """The size of N."""
+        return self.block.num_rows
+
+    @torch.no_grad()
+    def product(self, vectors: Float[Tensor, "r c"]) -> Float[Tensor, "r c"]:
+        """N v."""
+        _check(self.block, vectors)
+        return _from_slopes(self.kernel, self.block, self.block, vectors, self._own)[0]
+
+    @torch.no_grad()
+    def product_and_values(
+        self, vectors: Float[Tensor, "r c"]
+    ) -> tuple[Float[Tensor, "r c"], Float[Tensor, "n c"]]:
+        """N v, and the values cov(g(p), L g) v at the block's own points, for the price of the first."""
+        _check(self.block, vectors)
+        return _from_slopes(self.kernel, self.block, self.block, vectors, self._own)
+
+    def values_product(self, rows: Block, vectors: Float[Tensor, "r c"]) -> Float[Tensor, "n c"]:
+        """cov(rows, L g) v for rows of values, such as `Evaluation().atoms(x)`: predictions from slopes."""
+        return gradient_product(self.kernel, rows, self.block, vectors)
+
+    def slopes_product(self, rows: Block, vectors: Float[Tensor, "n c"]) -> Float[Tensor, "r c"]:
+        """cov(L g, rows) v for rows of values."""
+        return gradient_product(self.kernel, self.block, rows, vectors)
+
+    @torch.no_grad()
+    def columns(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "r n"]:
+        """cov(L g, g(x)), one column for every point: the matrix that `slopes_product` multiplies by."""
+        weights = torch.ones_like(x[:, :1])
+        slopes = x.new_zeros(len(_flat(self.block)), self.block.points.shape[-1], len(x))
+        for pair in _pairs(self.kernel, exact_atoms(x[:, None], weights), self.block):
+            # S_ij (p_i - q_j) for every pair
+            moved = pair.p.T[None] - pair.relative * pair.q[:, :, None]
+            pair.add_to(slopes, moved.mul_(pair.slope.T[:, None]))
+        return _contract(self.block, slopes)
+
+    @torch.no_grad()
+    def diagonal(self) -> Float[Tensor, " r"]:
+        """The variances of the rows."""
+        step = max(1, NUMBERS_AT_ONCE // self.block.directions[0].numel())
+        parts = (self.block.rows(slice(i, i + step)) for i in range(0, len(self.block.points), step))
+        return torch.cat([paired_covariance(self.kernel, part, part) for part in parts])
+
+
+class _Pair(NamedTuple):
+    """What one radial or dot-product kernel makes of two lists of points."""
+
+    p: Float[Tensor, "l e"]
+    q: Float[Tensor, "m e"]
+    slope: Float[Tensor, "l m"]
+    bend: Float[Tensor, "l m"]
+    metric: Float[Tensor, "1 e"]
+    relative: float  # 1 for radial kernels, 0 for dot products
+    kernel: Kernel
+
+    def scaled(self, slopes: Float[Tensor, "m d c"]) -> Float[Tensor, "m e c"]:
+        """u in the coordinates of the kernel."""
+        active = self.kernel.active_dims
+        chosen = slopes if active is None else slopes.index_select(1, active)  # pyright: ignore
+        return chosen if bool((self.metric == 1).all()) else chosen * self.metric[..., None]
+
+    def add_to(self, slopes: Float[Tensor, "l d c"], own: Float[Tensor, "l e c"]) -> None:
+        """Slopes in the coordinates of the kernel added to those in the coordinates of the points."""
+        own.mul_(self.metric[..., None])
+        active = self.kernel.active_dims
+        if active is None:
+            slopes.add_(own)
+        else:
+            slopes.index_add_(1, active, own)  # pyright: ignore
+
+
+def _pairs(kernel: Kernel, left: Block, right: Block, scale: Tensor | float = 1.0) -> list[_Pair]:
+    """The parts of a sum of kernels that have slopes."""
+    if len(kernel.batch_shape) > 0 or left.points.dim() != 3 or right.points.dim() != 3:
+        raise ValueError("Gradient products take one kernel and one block, without batch dimensions.")
+    active = None if type(kernel) is ConstantKernel else kernel.active_dims
+    if type(kernel) is ScaleKernel and (active is None or kernel.base_kernel.active_dims is not None):
+        return _pairs(kernel.base_kernel, left, right, scale * kernel.outputscale)
+    if type(kernel) is AdditiveKernel and active is None:
+        return [pair for part in kernel.kernels for pair in _pairs(part, left, right, scale)]  # pyright: ignore
+    if type(kernel) is ConstantKernel:
+        return []
+    p, q = (select(kernel, _flat(block)) for block in (left, right))
+    scale = torch.as_tensor(scale, dtype=p.dtype, device=p.device)
+    if (profile := radial_profile(kernel)) is not None:
+        metric = kernel.lengthscale.to(p).reciprocal()
+        centre = q.mean(0)  # products cancel badly far from the origin
+        p, q = (p - centre) * metric, (q - centre) * metric
+        squares = snapped_squared_distance(p, q)
+        slope = -2 * scale * profile(squares, 1)
+        bend = slope if profile is rbf else 4 * scale * profile(squares, 2)
+        return [_Pair(p, q, slope, bend, metric, 1.0, kernel)]
+    if (found := dot_product_profile(kernel)) is not None:
+        variance, profile = found
+        metric = variance.to(p).sqrt().reshape(1, -1)
+        p, q = p * metric, q * metric
+        product = p @ q.T
+        return [_Pair(p, q, scale * profile(product, 1), scale * profile(product, 2), metric, 0.0, kernel)]
+    raise ValueError(
+        f"{type(kernel).__name__} has no products with its derivatives here. Use RBF, Matérn, rational "
+        "quadratic, polynomial or linear kernels, their scalings and sums, or multiply by "
+        "process.covariance(block)."
+    )
+
+
+def _from_slopes(
+    kernel: Kernel, left: Block, right: Gradients, vectors: Tensor, pairs: list[_Pair]
+) -> tuple[Tensor, Tensor]:
+    """Slopes (none where `left` are values) and values at the points of `left`, from slopes at `right`."""
+    count, columns = len(_flat(left)), vectors.shape[1]
+    wanted = isinstance(left, Gradients)
+    directions = _spread(right, vectors)
+    slopes = vectors.new_zeros(count if wanted else 0, left.points.shape[-1], columns)
+    values = vectors.new_zeros(count, columns)
+    for pair in pairs:
+        own = pair.scaled(directions)
+        # SU, all right-hand sides in one product
+        total = (pair.slope @ own.flatten(1)).unflatten(1, own.shape[1:]) if wanted else None
+        _add_bends(pair, own, total, values)
+        if total is not None:
+            pair.add_to(slopes, total)
+    weights = left.weights.flatten()[:, None]
+    values = (weights * values).reshape(len(left.points), -1, columns).sum(1)
+    return (_contract(left, slopes) if isinstance(left, Gradients) else slopes), values
+
+
+def _add_bends(pair: _Pair, own: Tensor, total: Tensor | None, values: Tensor) -> None:
+    """CQ - P∘(C1) added to `total`, and (S∘T)1 to `values`, a tile of points and columns at a time."""
+    count, others = pair.slope.shape
+    batch = max(1, NUMBERS_AT_ONCE // (count * others))
+    step = max(1, NUMBERS_AT_ONCE // (batch * others))
+    minus = torch.full_like(pair.p[:, :1], -pair.relative)
+    p, q = torch.cat([pair.p, minus], 1), torch.cat([pair.q, torch.ones_like(pair.q[:, :1])], 1)
+    # u with q·u below it, so that one product makes T = p·u - q·u
+    along = torch.einsum("me,mec->mc", pair.q, own)
+    for first in range(0, own.shape[2], batch):
+        part = slice(first, first + batch)
+        stacked = torch.cat([own[:, :, part], along[:, None, part]], 1).permute(1, 2, 0).flatten(1)
+        for start in range(0, count, step):
+            rows = slice(start, start + step)
+            tile = (p[rows] @ stacked).unflatten(1, (-1, others))
+            if total is None or pair.bend is not pair.slope:
+                values[rows, part] += torch.bmm(tile, pair.slope[rows, :, None])[..., 0]
+            if total is None:
+                continue
+            # C and [CQ, C1]
+            moved = tile.mul_(pair.bend[rows, None]) @ q
+            if pair.bend is pair.slope:
+                values[rows, part] += moved[..., -1]
+            moved = moved[..., :-1] - pair.relative * pair.p[rows, None] * moved[..., -1:]
+            total[rows, :, part] += moved.transpose(1, 2)
+
+
+def _from_values(kernel: Kernel, left: Gradients, right: Atoms, vectors: Tensor) -> Tensor:
+    """Slopes at the points of `left` from values at `right`: Σ_i S_ij (p_i - q_j) a_i."""
+    values = (right.weights[..., None] * vectors[:, None]).flatten(0, 1)
+    slopes = vectors.new_zeros(len(_flat(left)), left.points.shape[-1], vectors.shape[1])
+    for pair in _pairs(kernel, right, left):
+        # P∘a: [l, e c]
+        moved = (pair.p[:, :, None] * values[:, None]).flatten(1)
+        total = (pair.slope.T @ moved).unflatten(1, (-1, vectors.shape[1]))
+        if pair.relative:
+            total -= pair.q[:, :, None] * (pair.slope.T @ values)[:, None]
+        pair.add_to(slopes, total)
+    return _contract(left, slopes)
+
+
+def _flat(block: Block) -> Float[Tensor, "m d"]:
+    return block.points.flatten(0, 1)
+
+
+def _shared_basis(block: Gradients) -> Float[Tensor, "k d"] | None:
+    """Directions that are the same at every point, such as those of all derivatives."""
+    directions = block.directions
+    same = block.points.shape[1] == 1 and (len(directions) == 1 or directions.stride(0) == 0)
+    return directions[0, 0] if same else None
+
+
+def _is_identity(basis: Tensor) -> bool:
+    return basis.shape[0] == basis.shape[1] and torch.equal(basis, torch.eye(len(basis)).to(basis))
+
+
+def _spread(block: Gradients, vectors: Float[Tensor, "r c"]) -> Float[Tensor, "m d c"]:
+    """u_j = w_j Σ_k a_jk v_jk for every atom."""
+    split = vectors.unflatten(0, (len(block.points), -1))
+    if (basis := _shared_basis(block)) is None:
+        slopes = torch.einsum("nskd,nkc->nsdc", block.directions, split).flatten(0, 1)
+    else:
+        slopes = split if _is_identity(basis) else basis.T @ split
+    weights = block.weights.flatten()
+    return slopes if bool((weights == 1).all()) else slopes * weights[:, None, None]
+
+
+def _contract(block: Gradients, slopes: Float[Tensor, "m d c"]) -> Float[Tensor, "r c"]:
+    """Σ_s w_is v_isk · G_is for every row."""
+    weights = block.weights.flatten()
+    if not bool((weights == 1).all()):
+        slopes = slopes * weights[:, None, None]
+    if (basis := _shared_basis(block)) is None:
+        shaped = slopes.unflatten(0, block.weights.shape)
+        return torch.einsum("nskd,nsdc->nkc", block.directions, shaped).flatten(0, 1)
+    return (slopes if _is_identity(basis) else basis @ slopes).flatten(0, 1)
+
+
+def _as_slopes_or_values(block: Block) -> Block:
+    """Atoms of slopes as gradients along one direction; gradients and atoms of values as they are."""
+    if block.is_drawn:
+        raise ValueError("Gradient products take no rows drawn at random; freeze the orbit first.")
+    if isinstance(block, Gradients) or bool((block.order == 0).all()):
+        return block
+    if not bool((block.order == 1).all()):
+        raise ValueError("Gradient products take rows of values or of slopes, not rows that mix them.")
+    return Gradients(block.points, block.weights, block.filled_tangents[:, :, None])
+
+
+def _check(block: Block, vectors: Tensor) -> None:
+    if len(vectors) != block.num_rows or vectors.dtype != block.points.dtype:
+        raise ValueError(
+            f"A block of {block.num_rows} rows in {block.points.dtype} takes vectors [{block.num_rows}, c] "
+            f"of that type, not {vectors.dtype} of shape {tuple(vectors.shape)}."
+        )
