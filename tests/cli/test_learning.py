@@ -71,6 +71,22 @@ def test_time_that_is_over_does_not_cut_a_candidate_that_was_finished(tmp_path):
     assert outcome.comparison.best.log_evidence == first.comparison.best.log_evidence
 
 
+def test_seconds_add_up_over_the_processes_of_a_candidate(tmp_path):
+    data, folder = images(), Folder(tmp_path / "a")
+    plan = Plan("classification", ["rotation"], options=OPTIONS)
+    folder.prepare(plan.settings(data), resume=True, force=False)
+    first = learn(data, plan, folder, Watch(Console(quiet=True), time_limit=0.0)).comparison.best
+    kept = folder.progress(0, "rotation") / "seconds.txt"
+    assert sum(map(float, kept.read_text().split())) == pytest.approx(first.seconds, abs=0.1)
+    with kept.open("a") as file:
+        file.write("1000.0\n")  # of a process that was killed
+    second = learn(data, plan, folder, Watch(Console(quiet=True))).comparison.best
+    assert second.seconds > first.seconds + 1000
+    about = folder.read(folder.candidate(0, "rotation").with_suffix(".json"))
+    assert about is not None
+    assert about["seconds"] == second.seconds
+
+
 def test_names_of_columns_are_kept(tmp_path):
     x, y = symmetric(10)
     data = Data(x, y, ["-"] * 10, ("a", "b", "c"))

@@ -39,3 +39,45 @@ def test_batches_do_not_change_predictions(folder):
     tables = [np.loadtxt(folder / f"{size}.csv", delimiter=",", skiprows=1) for size in (1, 5, 100)]
     np.testing.assert_allclose(tables[0], tables[2], rtol=1e-9)
     np.testing.assert_allclose(tables[1], tables[2], rtol=1e-9)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_no_more_rows_are_held_than_a_batch_has(folder, monkeypatch, save):
+    x, y = symmetric(60)
+    model = InvariantGPRegressor(max_iterations=2).fit(x[:12], y[:12])
+    save(folder / "new.npz", x=x, y=y)
+    whole, deviation = model.predict(x, return_std=True, include_noise=True)
+    seen: list[int] = []
+    columns = predictions
+
+    def counted(given, rows):
+        # rows that are a view keep alive what they are a view of
+        held = rows if rows.base is None else rows.base
+        seen.append(max(len(rows), held.size // 3))
+        return columns(given, rows)
+
+    def all_of_it(*_: object) -> None:
+        raise AssertionError("the arrays were read whole")
+
+    monkeypatch.setattr("orbitwise.cli.predicting.predictions", counted)
+    monkeypatch.setattr("orbitwise.cli.data.npz_arrays", all_of_it)
+    assert predict(model, Source("new.npz"), folder / "p.csv", 7) == (60, [])
+    assert max(seen) == 7
+    table = np.loadtxt(folder / "p.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(table[:, 1:], np.column_stack([whole, deviation]), rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(table[:, 0], np.arange(60) + 1)
+
+
+def test_few_notes_are_kept_of_many_batches(folder):
+    x, y = symmetric(24)
+    model = InvariantGPRegressor(max_iterations=2).fit(x, y)
+    x[::2, 1] = np.nan
+    np.savez(folder / "holes.npz", x=x)
+    count, notes = predict(model, Source("holes.npz", skips=True), folder / "p.csv", 2)
+    assert count == 12
+    assert len(notes) == 6
+    assert "column '1' of row 1" in notes[0]
+    assert notes[-1] == "7 more batches left something out"
+    with pytest.raises(CommandError, match="--bad-rows skip"):
+        predict(model, Source("holes.npz"), folder / "q.csv", 2)
+    assert not (folder / "q.csv").exists()

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from orbitwise.cli import watching
-from orbitwise.cli.watching import Watch
+from orbitwise.cli.watching import Stopwatch, Watch
 
 
 def console(terminal: bool) -> Console:
@@ -55,3 +55,22 @@ def test_control_c_asks_first_and_stops_at_once_the_second_time():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_seconds_of_processes_add_up(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(watching.time, "perf_counter", lambda: clock[0])
+    first = Stopwatch(tmp_path / "seconds.txt")
+    for step in (0.4, 0.4, 0.4, 3.0, 0.2):
+        clock[0] += step
+        first.keep()
+    assert first.seconds == pytest.approx(4.4)
+    # killed here: the last fifth of a second was not kept
+    clock[0] = 7.0
+    second = Stopwatch(tmp_path / "seconds.txt")
+    clock[0] += 2
+    assert second.seconds == pytest.approx(6.2)
+    second.keep(0.0)
+    kept = (tmp_path / "seconds.txt").read_text()
+    (tmp_path / "seconds.txt").write_text(kept + "torn\ninf\nnan\n-5\n")
+    assert Stopwatch(tmp_path / "seconds.txt").seconds == pytest.approx(6.2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,16 @@ from numpy.typing import NDArray
 from orbitwise.cli.errors import CommandError, nearest
 
 INPUTS = ("x", "X", "images", "inputs", "data")
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    EOFError,
+    AttributeError,
+    TypeError,
+    NotImplementedError,
+)
+"""What reading a file raises that is damaged, or of another kind."""
 TARGETS = ("y", "target", "targets", "label", "labels")
 
 
@@ -21,27 +32,18 @@ def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except (zipfile.BadZipFile, ValueError, EOFError, AttributeError, TypeError) as error:
-        raise CommandError(
-            f"{path} is no .npz file of plain arrays ({' '.join(str(error).split())}); write one with "
-            "numpy.savez(path, x=…, y=…)"
-        ) from error
+    except DAMAGE as error:
+        raise not_plain(path, error) from error
 
 
 def inputs_and_targets(
     arrays: Mapping[str, NDArray[Any]], target: str | None, part: str, path: str, with_target: bool
 ) -> tuple[NDArray[Any], NDArray[Any] | None, str]:
     """The inputs, the targets and their name: `x` and `y`, or `x_train` and `y_train`, or as asked for."""
-    suffixes = ("_test", "", "_train") if part == "test" else ("", "_train")
-    x_name = _found(arrays, INPUTS, suffixes)
-    if x_name is None:
-        raise CommandError(f"{path} has no array of inputs called x, X or x_train; {nearest('x_', arrays)}")
+    x_name = inputs_name(arrays, part, path)
     x = arrays[x_name]
     suffix = next(each for each in ("_test", "_train", "") if x_name.endswith(each))
-    if x.ndim < 2 or x.dtype.kind not in "buif":
-        raise CommandError(
-            f"{x_name} of {path} must be numbers with a row for every input, not {x.dtype} of shape {x.shape}"
-        )
+    check_inputs(x_name, x.shape, x.dtype, path)
     if not with_target:
         return x, None, ""
     base = TARGETS if target is None else (target.removesuffix("_train").removesuffix("_test"),)
@@ -61,8 +63,30 @@ def inputs_and_targets(
     return x, y, y_name.removesuffix("_train").removesuffix("_test")
 
 
-def _found(
-    arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...], suffixes: tuple[str, ...]
-) -> str | None:
+def inputs_name(names: Collection[str], part: str, path: str) -> str:
+    """Which of the arrays holds the inputs."""
+    found = _found(names, INPUTS, ("_test", "", "_train") if part == "test" else ("", "_train"))
+    if found is None:
+        raise CommandError(f"{path} has no array of inputs called x, X or x_train; {nearest('x_', names)}")
+    return found
+
+
+def check_inputs(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], path: str) -> None:
+    """Raise a CommandError where an array cannot be inputs."""
+    if len(shape) < 2 or dtype.kind not in "buif":
+        raise CommandError(
+            f"{name} of {path} must be numbers with a row for every input, not {dtype} of shape {shape}"
+        )
+
+
+def not_plain(path: Path, error: Exception) -> CommandError:
+    """What is said of a file that is none of plain arrays."""
+    return CommandError(
+        f"{path} is no .npz file of plain arrays ({' '.join(str(error).split())}); write one with "
+        "numpy.savez(path, x=…, y=…)"
+    )
+
+
+def _found(arrays: Collection[str], names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:
     known = (name + suffix for suffix in suffixes for name in names)
     return next((name for name in known if name in arrays), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from orbitwise import datasets
 from orbitwise.cli.arrays import inputs_and_targets, npz_arrays
 from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.cli.images import class_folders, images_in, is_image, load_images
+from orbitwise.cli.members import inputs_member
 from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
 
 Part = Literal["train", "test"]
@@ -102,10 +104,11 @@ def batches(
     kind = _kind(source.path)
     path = Path(source.path)
     if kind in ("npz", "set"):
-        data = _without_bad(_of_arrays(source, _arrays(source, kind), with_target=False), source)
-        for start in range(0, len(data), size):
-            part = slice(start, start + size)
-            yield replace(data, X=data.X[part], labels=data.labels[part])
+        start = 0
+        for rows in _array_batches(source, kind, size):
+            labels = [f"row {start + i + 1}" for i in range(len(rows))]
+            yield _without_bad(Data(_flat(rows), None, labels, None), source)
+            start += len(rows)
     elif kind == "folder":
         files = images_in(path)
         if not files:
@@ -144,7 +147,12 @@ def _kind(path: str) -> str:
 
 
 def _arrays(source: Source, kind: str) -> Mapping[str, NDArray[Any]]:
-    return npz_arrays(Path(source.path)) if kind == "npz" else datasets.load(source.path).arrays
+    if kind == "npz":
+        return npz_arrays(Path(source.path))
+    with warnings.catch_warnings():
+        # without a network each attempt warns, and the error says it once more
+        warnings.filterwarnings("ignore", message="A network error occurred")
+        return datasets.load(source.path).arrays
 
 
 def _of_arrays(source: Source, arrays: Mapping[str, NDArray[Any]], with_target: bool) -> Data:
@@ -153,8 +161,18 @@ def _of_arrays(source: Source, arrays: Mapping[str, NDArray[Any]], with_target: 
     kinds = arrays.get("z")
     if kinds is not None and (shape is None or kinds.shape != shape[:1]):
         kinds = None
-    flat = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
-    return Data(flat, y, [f"row {i + 1}" for i in range(len(x))], None, shape, False, name, kinds)
+    return Data(_flat(x), y, [f"row {i + 1}" for i in range(len(x))], None, shape, False, name, kinds)
+
+
+def _array_batches(source: Source, kind: str, size: int) -> Iterator[NDArray[Any]]:
+    if kind == "npz":
+        return inputs_member(Path(source.path), source.part).batches(size)
+    x, _, _ = inputs_and_targets(_arrays(source, kind), None, source.part, source.path, with_target=False)
+    return (x[start : start + size] for start in range(0, len(x), size))
+
+
+def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
+    return x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
 
 
 def _of_files(

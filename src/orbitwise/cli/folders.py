@@ -2,6 +2,7 @@
 
 model.orbitwise    the model with the most evidence
 report.html        pictures and numbers
+picture.png        the comparison and the learned orbit of images, to show others
 comparison.json    every candidate, best first
 settings.json      what was asked for, so that a run that was cut short goes on as it began
 examples.npz       some rows, for the report
@@ -20,8 +21,9 @@ from typing import Any, final
 
 from orbitwise.cli.errors import CommandError
 from orbitwise.storage import write_atomically
+from orbitwise.storage.atomic import REASONS
 
-FILES = ("model.orbitwise", "report.html", "comparison.json", "examples.npz", "settings.json")
+FILES = ("model.orbitwise", "report.html", "picture.png", "comparison.json", "examples.npz", "settings.json")
 FOLDERS = ("candidates", "progress")
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 FREE = {"command", "versions"}
@@ -36,7 +38,7 @@ class Folder:
         self.path = path
         self.model, self.report = path / "model.orbitwise", path / "report.html"
         self.comparison, self.settings = path / "comparison.json", path / "settings.json"
-        self.examples = path / "examples.npz"
+        self.examples, self.picture = path / "examples.npz", path / "picture.png"
 
     def prepare(self, settings: Mapping[str, Any], resume: bool, force: bool) -> bool:
         """Make the folder ready; returns whether an earlier run goes on. Nothing is replaced unasked."""
@@ -57,7 +59,11 @@ class Folder:
                 "another --out"
             )
         self._clear()
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = REASONS.get(error.errno or 0, error.strerror or str(error))
+            raise CommandError(f"the folder {self.path} cannot be made: {reason}") from error
         self.write(self.settings, settings)
         self.sweep()
         return False

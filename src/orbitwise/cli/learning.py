@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
 from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
-from orbitwise.cli.watching import Watch
+from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
@@ -94,7 +93,7 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
     if not best.estimator._learned_parameters and best.estimator.orbit_ is not None:
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})
-        best = best if again is None else replace(again, seconds=best.seconds)
+        best = best if again is None else again
     save_quietly(best.estimator, folder.model)
     return best
 
@@ -154,17 +153,24 @@ def _fit(
     progress = folder.progress(number, name)
     progress.mkdir(parents=True, exist_ok=True)
     estimator = estimator_of(plan, data, invariance)
-    start = time.perf_counter()
+    stopwatch = Stopwatch(progress / "seconds.txt")
     with watch.candidate(name, _steps(estimator, len(data)), share) as (callback, reasons):
-        estimator.set_params(checkpoint=str(progress), callback=callback)
+
+        def told(step: int, bound: float) -> None:
+            stopwatch.keep()
+            callback(step, bound)
+
+        estimator.set_params(checkpoint=str(progress), callback=told)
         ranges = record_ranges(estimator)
         try:
             estimator.fit(data.X, data.y)
         except KeyboardInterrupt:
             stopped[name] = "interrupted"
             return None
+        finally:
+            stopwatch.keep(0.0)
     estimator.set_params(checkpoint=None, callback=None)
-    seconds = time.perf_counter() - start
+    seconds = stopwatch.seconds
     if data.columns is not None:
         estimator.feature_names_in_ = np.array(data.columns, dtype=object)
     if reasons:

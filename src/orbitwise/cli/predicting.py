@@ -13,6 +13,8 @@ from orbitwise.cli.errors import CommandError
 from orbitwise.cli.metrics import unnamed
 from orbitwise.cli.outputs import table_writer
 
+MOST_NOTES = 5
+
 
 def predict(model: Any, source: Source, file: Path, batch_size: int) -> tuple[int, list[str]]:
     """Write a row for every input; returns how many, and what there is to say of others."""
@@ -34,7 +36,8 @@ def predict(model: Any, source: Source, file: Path, batch_size: int) -> tuple[in
             notes += data.notes
         if count == 0:
             raise CommandError(f"{source.path} has no rows that can be predicted")
-    return count, notes
+    more = len(notes) - MOST_NOTES
+    return count, notes[:MOST_NOTES] + ([f"{more} more batches left something out"] if more > 0 else [])
 
 
 def predictions(model: Any, X: NDArray[np.float64]) -> dict[str, list[Any]]:

@@ -79,6 +79,8 @@ def _report(
     command: str | None,
 ) -> None:
     """The report comes last: what goes wrong with it must not cost the model."""
+    # drawing takes long to import, and is not always asked for
+    from orbitwise.cli.picturing import write_picture
     from orbitwise.report import write_report
 
     several = len(outcome.comparison.candidates) > 1
@@ -94,6 +96,9 @@ def _report(
             command=command,
             seed=plan.seed,
         )
+        picture = None
+        if outcome.comparison.best_estimator._image_shape is not None:
+            picture = write_picture(folder.picture, outcome.comparison, data.X, data.targets, plan.seed)
     except Exception as error:
         console.print(
             f"note: the report could not be written ({sentence(error)}); the model is safe, and "
@@ -101,6 +106,8 @@ def _report(
             markup=False,
         )
         return
+    if picture is not None:
+        console.print(f"picture: {picture}", soft_wrap=True, markup=False)
     console.print(f"report: {path}", soft_wrap=True, markup=False)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import final
 
@@ -15,6 +17,35 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 Callback = Callable[[int, float], None]
 LINE_EVERY = 5.0
+KEPT_EVERY = 1.0
+
+
+@final
+class Stopwatch:
+    """Seconds spent on a fit by all processes that worked on it, in a file that a killed one leaves behind.
+
+    Each line holds the seconds since the last one: a line that was torn costs only itself.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+        self._before = sum(max(0.0, _seconds(line)) for line in lines)
+        self._start = self._kept = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """All of them until now."""
+        return self._before + time.perf_counter() - self._start
+
+    def keep(self, least: float = KEPT_EVERY) -> None:
+        """Write down what was spent, unless that is less than `least` seconds."""
+        now = time.perf_counter()
+        if now - self._kept < least:
+            return
+        with open(self.file, "a") as file:
+            file.write(f"{now - self._kept:.3f}\n")
+        self._kept = now
 
 
 @final
@@ -97,3 +128,10 @@ class Watch:
                 self.console.print(f"{name}: step {count}, log evidence {bound:,.1f}")
 
         return show, lambda: None
+
+
+def _seconds(line: str) -> float:
+    try:
+        return float(line) if math.isfinite(float(line)) else 0.0
+    except ValueError:
+        return 0.0

@@ -27,11 +27,15 @@ from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Budget, Outcome, learn
 from orbitwise.inference.bounds import BoundName
+from orbitwise.inference.checkpoint import Progress
+from orbitwise.inference.journal import Journal
 from orbitwise.inference.sparse import ITERATIVE_ROWS, Selection, SparseModel
 from orbitwise.inference.totals import Observations
 from orbitwise.likelihoods.gaussian import Gaussian
 
 FEW_ATOMS = 4
+SETTINGS = ("num_inducing", "tolerance", "selection", "optimize_inducing", "max_inducing", "max_iterations")
+"""What the course of a fit depends on, beside model, data and seed."""
 
 
 @final
@@ -70,6 +74,10 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Stochastic steps of a call of `partial_fit(…, learn=True)`, and rows a step.
     random_state, device, verbose, callback
         Seed; where to compute; whether to print; a function of (iteration, bound).
+    checkpoint : str, default=None
+        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
+        there after it was killed, and ends with the same bits. The "cg" bound goes on after its first start
+        only, and a `time_limit` counts the seconds of the last process.
 
     Attributes
     ----------
@@ -106,6 +114,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         device: str = "cpu",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
+        checkpoint: str | None = None,
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
@@ -129,6 +138,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.device = device
         self.verbose = verbose
         self.callback = callback
+        self.checkpoint = checkpoint
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SparseGPRegressor:
         """Learn kernel, noise and inducing variables; a sample weight counts repetitions of its row."""
@@ -163,9 +173,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             )
         generator = generator_on(self.device, generator)
         moves = self.optimize_inducing is not False
-        outcome = learn(
-            sparse, self.tolerance, budget, generator, wanted, self.selection, moves, callback=self._report
-        )
+        journal = self._journal(model, sparse, generator)
+        search = (wanted, self.selection, moves, self._report, journal)
+        outcome = learn(sparse, self.tolerance, budget, generator, *search)
         self._store(sparse, outcome, float(weight.sum()))
         return self
 
@@ -220,6 +230,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             bool(moves) and self.max_iterations > 0,
             model.merged_rows().log_factor,
         )
+
+    def _journal(self, model: RegressionModel, *parts: Any) -> Journal | None:
+        settings = [getattr(self, name) for name in SETTINGS]
+        rows = (model.x, model.targets, model.weight, model.merged_rows().scatter, model.fixed_noise)
+        progress = Progress.of(self.checkpoint, "sparse", settings, model, *rows, *parts)
+        return None if progress is None else progress.journal
 
     def _store(self, sparse: SparseModel, outcome: Outcome, num_rows: float) -> None:
         self.functional_, self.kernel_ = sparse.functional, sparse.process.kernel

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from orbitwise.inference import exact
+from orbitwise.inference.journal import Journal
 from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.training import log_prior, maximize
 
@@ -136,17 +137,19 @@ def learn(
     selection: str = "auto",
     moves: bool = True,
     callback: Callback | None = None,
+    journal: Journal | None = None,
 ) -> Outcome:
     """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough.
 
-    Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end.
+    Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end. With
+    a `journal`, stages of a fit that was killed are replayed: all but the evaluations is done again.
     """
     stages: list[Stage] = []
     history: list[float] = []
     limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
     stopped, converged = "", False
     if budget.max_iterations > 0:
-        warm_up(model, budget.max_iterations, generator)
+        warm_up(model, budget.max_iterations, generator, journal)
     count = limit
     if num_inducing is None:
         chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
@@ -154,7 +157,7 @@ def learn(
     while not stopped:
         stage_tolerance = tolerance if num_inducing is None else 0.0
         converged, is_complete, interrupted = _stage(
-            model, count, stage_tolerance, budget, generator, selection, history, callback
+            model, count, stage_tolerance, budget, generator, selection, history, callback, journal
         )
         bracket = model.bracket()
         stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
@@ -175,7 +178,7 @@ def learn(
         count = min(2 * count, limit)
     if stopped == "max_inducing" and moves and model.free_inducing():
         # More would help and may not be had: let those there are move to where they tell most.
-        converged, _ = _maximize(model, budget.max_iterations, tolerance, budget, history, callback)
+        converged, _ = _maximize(model, budget.max_iterations, tolerance, budget, history, callback, journal)
         bracket = model.bracket()
         stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
     last = stages[-1]
@@ -185,7 +188,9 @@ def learn(
     return Outcome(certificate, history, converged)
 
 
-def warm_up(model: SparseModel, max_iterations: int, generator: torch.Generator) -> None:
+def warm_up(
+    model: SparseModel, max_iterations: int, generator: torch.Generator, journal: Journal | None = None
+) -> None:
     """Learn from the exact evidence of some random rows, so few that it costs little."""
     width = model.observations.num_atoms
     count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
@@ -197,7 +202,7 @@ def warm_up(model: SparseModel, max_iterations: int, generator: torch.Generator)
         value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
         return value + log_prior(model.process)
 
-    maximize(objective, list(model.parameters()), max_iterations)
+    maximize(objective, list(model.parameters()), max_iterations, journal=journal)
 
 
 def _stage(
@@ -209,6 +214,7 @@ def _stage(
     selection: str,
     history: list[float],
     callback: Callback | None,
+    journal: Journal | None,
 ) -> tuple[bool, bool, bool]:
     """Choose, learn, choose again, learn on; returns whether it converged, was complete, was interrupted."""
     is_complete = converged = False
@@ -219,7 +225,7 @@ def _stage(
         [first, budget.max_iterations - first] if first else [budget.max_iterations]
     ):
         is_complete = _place(model, count, selection, generator, keep=turn > 0)
-        converged, interrupted = _maximize(model, share, tolerance, budget, history, callback)
+        converged, interrupted = _maximize(model, share, tolerance, budget, history, callback, journal)
         if interrupted:
             return False, is_complete, True
         if budget.is_over:
@@ -234,6 +240,7 @@ def _maximize(
     budget: Budget,
     history: list[float],
     callback: Callback | None,
+    journal: Journal | None,
 ) -> tuple[bool, bool]:
     """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, was interrupted."""
     worth = SHARE * tolerance * model.num_rows
@@ -245,7 +252,10 @@ def _maximize(
         few = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
         return few or budget.is_over
 
-    training = maximize(model, list(model.parameters()), max_iterations, stop=settled, memory=MEMORY)
+    # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
+    kept = None if model.bound_name == "cg" else journal
+    parameters = list(model.parameters())
+    training = maximize(model, parameters, max_iterations, stop=settled, memory=MEMORY, journal=kept)
     return training.converged, training.message == "interrupted"
 
 
