@@ -11,6 +11,7 @@ from orbitwise.inference.calibration import (
     expected_calibration_error,
     held_out_loss,
     least_noise,
+    soft_labels,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -69,3 +70,17 @@ def test_a_single_column_stands_for_two_classes():
     both = torch.cat([-scores, scores], dim=1)
     assert held_out_loss(scores, labels) == held_out_loss(both, labels)
     assert held_out_loss(scores, labels) == cross_entropy(both, labels, best_scale(both, labels))
+
+
+def test_soft_labels_doubt_a_class_by_its_size():
+    soft = soft_labels(torch.tensor([0, 0, 0, 1, 2]), 3)
+    torch.testing.assert_close(soft.sum(1), torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(soft[0], torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64))
+    torch.testing.assert_close(soft[3], torch.tensor([1 / 6, 2 / 3, 1 / 6], dtype=torch.float64))
+
+
+def test_soft_labels_keep_the_scale_of_separated_scores_finite():
+    scores = torch.tensor([[1.0, -1.0], [2.0, -2.0], [-1.0, 1.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1])
+    assert best_scale(scores, labels) > 9000
+    assert best_scale(scores, soft_labels(labels, 2)) < 2

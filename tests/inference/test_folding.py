@@ -9,7 +9,8 @@ from orbitwise.functionals import Difference, Evaluation, Gradient
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference import folding
 from orbitwise.inference.exact import condition
-from orbitwise.inference.folding import Invariances, fold, fold_weights
+from orbitwise.inference.folding import fold, fold_weights, nearest_positive
+from orbitwise.inference.shifted_search import Invariances
 from orbitwise.process import Process
 from orbitwise.process.gradient_products import GradientOperator
 
@@ -149,7 +150,26 @@ def test_coefficients_of_functionals_predict_at_new_points(way: str, weighted: b
     predicted = prior(new) @ coefficients + cross @ found.vectors
     expected = fold(prior(new), held(new), [10.0], weights).matrices[0] @ coefficients
     torch.testing.assert_close(predicted, expected, rtol=0, atol=1e-6)
-    assert not fold_weights(WAYS[way](X), coefficients, 10.0, weights, max_iterations=1).converged
+
+
+def test_a_search_for_coefficients_tells_how_far_it_went():
+    coefficients = seeded(4, 2, seed=2)
+    found = fold_weights(unformed(), coefficients, 10.0, max_iterations=1)
+    assert (found.iterations, found.converged) == (1, False)
+    exact = fold_weights(held(), coefficients, 10.0)
+    right = held().columns(slice(None)) @ coefficients
+    left = right + process_of().covariance(slopes()) @ found.vectors + found.vectors / 20
+    assert found.residual == pytest.approx((left.norm() / right.norm()).item())
+    assert (exact.iterations, exact.residual, exact.converged) == (0, 0.0, True)
+
+
+def test_the_nearest_positive_matrix_lacks_negative_eigenvalues_alone():
+    basis = torch.linalg.qr(seeded(2, 5, 5)).Q
+    values = torch.tensor([-2.0, -1e-9, 0.0, 1.0, 3.0], dtype=torch.float64)
+    found = nearest_positive((basis * values) @ basis.mT)
+    torch.testing.assert_close(found, (basis * values.clamp_min(0)) @ basis.mT, rtol=0, atol=1e-12)
+    positive = seeded(5, 5) @ seeded(5, 5).mT
+    torch.testing.assert_close(nearest_positive(positive), positive, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("way", WAYS)

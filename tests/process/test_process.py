@@ -11,6 +11,7 @@ from orbitwise.functionals import (
     DirectionalDerivative,
     Evaluation,
     Gradient,
+    LocalAverage,
     OrbitAverage,
     OrbitSum,
     average_minus_value,
@@ -190,6 +191,22 @@ def test_a_row_that_is_almost_surely_zero_stays_zero():
     expected = torch.tensor([1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(matrix.diagonal(), expected)
     assert bool((matrix[1] == 0).all())
+
+
+@torch.no_grad()
+def test_local_averages_have_means_that_are_known_and_no_others():
+    """An average of a linear mean is its value, of a square one it is not."""
+    x, rows = seeded(4, 3), (LocalAverage(0.5) + Evaluation()).atoms(seeded(4, 3))
+    for mean in (ConstantMean(), LinearMean(3)):
+        base = process(mean)
+        for parameter in mean.parameters():
+            parameter.fill_(1.5)
+        torch.testing.assert_close(base.mean(rows), mean(x))
+    assert torch.equal(process().mean(rows), torch.zeros(4, dtype=torch.float64))
+    with pytest.raises(
+        ValueError, match="The Gaussian average of Square is not known: with LocalAverage use"
+    ):
+        process(Square()).mean(rows)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.freezing import learnable_orbits
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.inference.calibration import two_columns
 
 ROWS_AT_ONCE = 1024
 
@@ -211,3 +212,28 @@ class RegressionPredictions(ABC):
         """A variance in units of the targets: a number, or one for each output when there are several."""
         variance = (standardised.cpu() * self._scale.square()).numpy()
         return float(variance[0]) if len(variance) == 1 else variance
+
+
+class KernelDecisions(ABC):
+    """Mixed into kernel classifiers: decisions of a machine, and probabilities scaled on held-out labels."""
+
+    classes_: NDArray[Any]
+    machine_: Any
+    scale_: float
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
+        check_is_fitted(self)
+        scores = self.machine_.values(Evaluation(), check_inputs(self, X))
+        return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of the greatest decision."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
+        scores = torch.from_numpy(self.decision_function(X))
+        columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
+        return torch.softmax(self.scale_ * columns, dim=1).numpy()

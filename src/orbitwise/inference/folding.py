@@ -4,100 +4,28 @@ With the penalty ν Σ_j c_j (L_j f)², the machine over f is an ordinary one wi
 k̃_ν = k - k_Lᵀ(N + C⁻¹/(2ν))⁻¹k_L, N the Gram matrix of the functionals and C = diag(c): the posterior
 covariance of f given L f = 0 with noise 1/(2νc). Rows scaled by √c leave N + I/(2ν), a family of shifted
 systems, which one eigendecomposition or one run of conjugate gradients solves for all ν.
-
-The search keeps no solution: of the shifted ones it carries k_L(X)ᵀp_s and k_L(X)ᵀx_s alone, which obey the
-scalar recursions of p_s and x_s, so that memory does not grow with strengths times functionals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, final
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.conjugate_gradients import solve
-from orbitwise.process.gradient_products import GradientOperator
-from orbitwise.process.process import Process, Rows
-
-NUMBERS_AT_ONCE = 2**26
-"""Numbers that the search holds at a time, 512 MiB in double precision: so many columns go together."""
-VECTORS_HELD = 6
-"""Vectors of the length of the functionals that one column of the search needs, temporary ones included."""
-
-
-@final
-@dataclass(frozen=True)
-class Invariances:
-    """What folding needs to know of the functionals L, for points X (rows of k̃) and X′ (columns)."""
-
-    num_rows: int
-    product: Callable[[Tensor], tuple[Tensor, Tensor]]
-    """v → N v and k_L(X)ᵀv, for v [rows, c]."""
-    columns: Callable[[slice], Tensor]
-    """k_L of a slice of X′ [rows, columns]."""
-    gram: Callable[[], Tensor] | None = None
-    """N, where it is small enough to be held; then it is decomposed."""
-
-    @classmethod
-    def of_rows(cls, process: Process, rows: Rows, x: Tensor, columns: Tensor) -> Invariances:
-        """Functionals of any kind, with N held."""
-        left, right = (process.covariance(rows, Evaluation().atoms(points)) for points in (x, columns))
-        gram = process.covariance(rows)
-        return cls(len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram)
-
-    @classmethod
-    def of_operator(cls, operator: GradientOperator, x: Tensor, columns: Tensor) -> Invariances:
-        """Derivatives, with N never formed; cheapest where X are the points of the derivatives."""
-        block, values = operator.block, Evaluation().atoms(x)
-        own = (
-            block.points.shape[1] == 1
-            and torch.equal(block.points[:, 0], x)
-            and bool((block.weights == 1).all())
-        )
-
-        def both(v: Tensor) -> tuple[Tensor, Tensor]:
-            if own:
-                return operator.product_and_values(v)
-            return operator.product(v), operator.values_product(values, v)
-
-        return cls(operator.num_rows, both, lambda part: operator.columns(columns[part]))
-
-    def weighted(self, weights: Float[Tensor, " r"]) -> Invariances:
-        """The rows times √c, so that all have one strength."""
-        if weights.shape != (self.num_rows,) or not bool((weights > 0).all() & weights.isfinite().all()):
-            raise ValueError(
-                f"{self.num_rows} functionals take as many positive, finite weights, not shape "
-                f"{tuple(weights.shape)} with values from {weights.min().item()} to {weights.max().item()}."
-            )
-        root = weights.sqrt()[:, None]
-
-        def both(v: Tensor) -> tuple[Tensor, Tensor]:
-            image, projected = self.product(root * v)
-            return root * image, projected
-
-        gram = self.gram
-        held = None if gram is None else lambda: root * gram() * root.mT
-        return replace(self, product=both, columns=lambda part: root * self.columns(part), gram=held)
-
-
-class Folded(NamedTuple):
-    """k̃ for every strength, and how far the search went (nothing is left to search after a decomposition).
-
-    `correction` is the last change of any entry, relative to the largest of the prior, and `bound` one of its
-    error, |k_L(x)ᵀe| ≤ √k(x,x) |r|/√shift, relative to it too (it should hold the largest k(x,x)): far above
-    the error where N is far above the shift.
-    """
-
-    matrices: Float[Tensor, "q n m"]
-    iterations: int
-    correction: float
-    bound: float
-    converged: bool
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.shifted_search import (
+    NUMBERS_AT_ONCE,
+    VECTORS_HELD,
+    Folded,
+    Invariances,
+    find_leading,
+    search,
+    slices,
+)
 
 
 @torch.no_grad()
@@ -125,9 +53,10 @@ def fold(
         held = VECTORS_HELD * invariances.num_rows + 3 * len(shifts) * len(prior)
         step = NUMBERS_AT_ONCE // held if columns_at_once is None else columns_at_once
         scale = prior.abs().max().item() or 1.0
+        leading = find_leading(invariances, tolerance, shifts.min().item())
         found = [
-            _searched(prior[:, part], invariances, part, shifts, tolerance, max_iterations, scale)
-            for part in _slices(prior.shape[1], step)
+            search(prior[:, part], invariances, leading, part, shifts, tolerance, max_iterations, scale)
+            for part in slices(prior.shape[1], step)
         ]
         parts = Folded(
             torch.cat([each.matrices for each in found], dim=-1),
@@ -165,9 +94,15 @@ def fold_weights(
     if weights is not None:
         invariances = invariances.weighted(weights)
     right = torch.zeros(1, dtype=coefficients.dtype, device=coefficients.device)
-    for part in _slices(len(coefficients), NUMBERS_AT_ONCE // (VECTORS_HELD * invariances.num_rows)):
+    for part in slices(len(coefficients), NUMBERS_AT_ONCE // (VECTORS_HELD * invariances.num_rows)):
         right = right + invariances.columns(part) @ coefficients[part]
     size = right.norm().item()
+    if invariances.gram is not None:
+        gram = invariances.gram()
+        lower = cholesky(gram + shift * torch.eye(len(gram)).to(gram)).lower
+        vectors = solve_factored(lower, right)
+        vectors = vectors if weights is None else weights.sqrt()[:, None] * vectors
+        return FunctionalCoefficients(-vectors, 0.0, 0, True)
     # `solve` ends by rᵀP⁻¹r, which is |r|²/shift for P = shift·I
     found = solve(
         lambda v: invariances.product(v)[0] + shift * v,
@@ -190,66 +125,10 @@ def _decomposed(prior: Tensor, invariances: Invariances, gram: Tensor, shifts: T
     return Folded(torch.stack(matrices), 0, 0.0, 0.0, True)
 
 
-def _searched(
-    prior: Tensor,
-    invariances: Invariances,
-    part: slice,
-    shifts: Tensor,
-    tolerance: float,
-    max_iterations: int,
-    scale: float,
-) -> Folded:
-    """All strengths for a slice of the columns, by conjugate gradients on the least shift.
-
-    Steps α_s of the other shifts come from the pivots of one shifted tridiagonal matrix,
-    1/α_s = 1/α + (s-s₀) + (β/α)(1-α_s/α) with the α, β and α_s before: sums of positive terms.
-    """
-    residual = invariances.columns(part)
-    kind, least = residual.dtype, shifts.min()
-    apart = (shifts - least)[:, None]
-    folded = prior.repeat(len(shifts), 1, 1)
-    direction, (image, shadow) = residual, invariances.product(residual)
-    square = _square(residual, residual)
-    ratio = torch.ones(len(shifts), residual.shape[1], dtype=shifts.dtype, device=shifts.device)
-    shadows = shadow.to(kind).repeat(len(shifts), 1, 1)
-    coupling = torch.zeros_like(ratio)
-    correction = bound = float("inf")
-    small = iteration = 0
-    while iteration < max_iterations and small < 2 and bound > tolerance:
-        iteration += 1
-        curvature = _square(direction, image) + least * _square(direction, direction)
-        # columns that are solved exactly (or zero from the start) move no more
-        step = torch.where(square > 0, square / curvature.clamp_min(1e-300), 0)
-        steps = (1 / step.clamp_min(1e-300) + apart + coupling).reciprocal()
-        moves = steps.to(kind)[:, None] * shadows
-        folded -= moves
-        correction = moves.abs().max().item() / scale
-        small = small + 1 if correction <= tolerance else 0
-        residual = residual - step.to(kind) * (image + least.to(kind) * direction)
-        before, square = square, _square(residual, residual)
-        growth = torch.where(before > 0, square / before.clamp_min(1e-300), 0)
-        shrink = steps / step.clamp_min(1e-300)
-        ratio = ratio * shrink
-        coupling = growth / step.clamp_min(1e-300) * (1 - shrink).clamp_min(0)
-        bound = (ratio * square.sqrt() / shifts.sqrt()[:, None]).max().item() / scale**0.5
-        if not square.isfinite().all():
-            break
-        new, shadow = invariances.product(residual)
-        direction = residual + growth.to(kind) * direction
-        image = new + growth.to(kind) * image
-        # p_s = ζ_s r + β_s p_s, seen through k_L(X)ᵀ
-        shadows = ratio.to(kind)[:, None] * shadow + (growth * shrink.square()).to(kind)[:, None] * shadows
-    return Folded(folded, iteration, correction, bound, small >= 2 or bound <= tolerance)
-
-
-def _square(left: Tensor, right: Tensor) -> Float[Tensor, " c"]:
-    """Inner products of columns."""
-    return torch.einsum("rc,rc->c", left, right).double()
-
-
-def _slices(count: int, step: int) -> list[slice]:
-    step = max(1, step)
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+def nearest_positive(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """The symmetric matrices without their negative eigenvalues, which an unfinished search may leave."""
+    values, vectors = torch.linalg.eigh((matrices + matrices.mT) / 2)
+    return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
 
 
 def _shifts(strengths: Sequence[float]) -> Float[Tensor, " q"]:

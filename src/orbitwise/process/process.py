@@ -132,8 +132,8 @@ def _block_mean(mean: Mean, block: Block) -> Tensor:
     blurred = isinstance(block, Atoms) and block.blur is not None
     if blurred and not isinstance(mean, ConstantMean | LinearMean):
         raise ValueError(
-            f"The Gaussian average of {type(mean).__name__} is not known: with LocalAverage use a zero, constant "
-            "or linear mean."
+            f"The Gaussian average of {type(mean).__name__} is not known: with LocalAverage use a zero, "
+            "constant or linear mean."
         )
     atoms = block.expand() if isinstance(block, Gradients) else block
     if atoms.tangents is None:

@@ -18,15 +18,19 @@ from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.error_bars import expected_seconds
+from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.objectives import Problem
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.estimators.streaming import Stream
+from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
+from orbitwise.losses import Loss
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.storage import machines
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.kernels import KERNELS
 from orbitwise.storage.orbits import ORBITS
@@ -36,7 +40,7 @@ from orbitwise.storage.recipes import Field
 from orbitwise.storage.streams import STREAMS
 from orbitwise.storage.writer import Writer
 
-TABLE = {**KERNELS, **ORBITS, **POSTERIORS, **STREAMS}
+TABLE = {**KERNELS, **ORBITS, **POSTERIORS, **STREAMS, **machines.MACHINES}
 ERROR_SECONDS = 20.0
 """Error bars of learned ranges need the training data: `save` computes them where it takes no longer."""
 
@@ -87,6 +91,10 @@ REGRESSION = {
 }
 OPTIONAL = {"_orbit_errors": Field(dict), "feature_names_in_": Field(np.ndarray)}
 LEFT_OUT = {"_objective", "_learned_parameters"}
+PLAIN = (
+    *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
+    *(Kernel, Orbit, Functional, Loss),
+)
 
 ESTIMATORS = {
     "InvariantGPClassifier": Estimator(
@@ -110,6 +118,10 @@ ESTIMATORS = {
             "observation_noise_": Field(list, each=(int, float, np.ndarray)),
         },
         {**OPTIONAL, "evidence_terms_": Field(dict), "jitter_": NUMBER},
+    ),
+    "InvariantSVC": Estimator(InvariantSVC, machines.CLASSIFIER, machines.OPTIONAL),
+    "LaplacianSVC": Estimator(
+        LaplacianSVC, {**machines.CLASSIFIER, "num_neighbours_": Field(int)}, machines.OPTIONAL
     ),
     "SparseGPRegressor": Estimator(
         SparseGPRegressor,
@@ -136,6 +148,8 @@ def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[s
         if callable(parameters.get(each)) or isinstance(parameters.get(each), np.random.RandomState):
             parameters[each] = None
             notes.append(f"{each} was left out: it is not plain data")
+    if hasattr(model, "machine_"):
+        notes += _leave_out_code(parameters)
     others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
     notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
     writer = Writer(TABLE)
@@ -163,8 +177,7 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
         raise StorageError(f"The file has other attributes than those of {known.kind.__name__}.")
     place = _place(parameters.get("device", "cpu") if device is None else device)
     reader = Reader(TABLE, structure.get("objects"), arrays, place)
-    plain = (NoneType, bool, int, float, str, tuple, list, Kernel, Orbit, Functional)
-    given = reader.arguments(parameters, {each: Field(plain) for each in parameters}, known.kind.__name__)
+    given = reader.arguments(parameters, {each: Field(PLAIN) for each in parameters}, known.kind.__name__)
     if "device" in given:
         given["device"] = str(place)
     model = known.kind(**given)
@@ -172,7 +185,8 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     for each, value in values.items():
         setattr(model, each, value)
     _check(model)
-    model._objective, model._learned_parameters = NoObjective(), []
+    if hasattr(model, "orbit_"):
+        model._objective, model._learned_parameters = NoObjective(), []
     return model
 
 
@@ -183,6 +197,11 @@ def _check(model: Any) -> None:
         raise StorageError("The file is damaged or hostile: its classes are no list of labels.")
     if names is not None and names.shape != (model.n_features_in_,):
         raise StorageError("The file is damaged or hostile: it names other features than it has.")
+    if hasattr(model, "machine_"):
+        try:
+            machines.check_machine_of(model)
+        except ValueError as error:
+            raise StorageError(f"The file is damaged or hostile: it holds {error}.") from error
 
 
 def _place(name: Any) -> torch.device:
@@ -198,7 +217,7 @@ def _place(name: Any) -> torch.device:
 
 def _find_errors(model: Any, error_seconds: float) -> list[str]:
     """Have the model find the error bars of its learned ranges, or say why it did not."""
-    if model.orbit_ is None or hasattr(model, "_orbit_errors"):
+    if getattr(model, "orbit_", None) is None or hasattr(model, "_orbit_errors"):
         return []
     if isinstance(model._objective, NoObjective):
         return ["orbit_errors_ was not there"]
@@ -213,10 +232,29 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
     return []
 
 
+def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
+    """Leave out an invariance that is code: the rows that it made are data, and part of the machine."""
+    try:
+        Writer(TABLE).value(parameters.get("invariance"), "invariance")
+    except StorageError as error:
+        parameters["invariance"] = None
+        return [f"invariance was left out: {brief(error)}"]
+    return []
+
+
 def _summary(model: Any) -> dict[str, Any]:
     """What people want to know of a model before they load it."""
+    summary = machines.machine_summary(model) if hasattr(model, "machine_") else _process_summary(model)
+    if hasattr(model, "classes_"):
+        summary["classes"] = [str(each) for each in model.classes_[:100]]
+    if hasattr(model, "certificate_"):
+        summary["certificate"] = str(model.certificate_)
+    return summary
+
+
+def _process_summary(model: Any) -> dict[str, Any]:
     orbit = model.orbit_
-    summary = {
+    return {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
         "inference": getattr(model, "inference_", "sparse"),
@@ -232,8 +270,3 @@ def _summary(model: Any) -> dict[str, Any]:
         "learned_text": "" if orbit is None else orbit.describe(),
         "learned_errors": getattr(model, "_orbit_errors", {}),
     }
-    if hasattr(model, "classes_"):
-        summary["classes"] = [str(each) for each in model.classes_[:100]]
-    if hasattr(model, "certificate_"):
-        summary["certificate"] = str(model.certificate_)
-    return summary

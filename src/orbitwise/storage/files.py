@@ -11,6 +11,7 @@ import gpytorch
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from orbitwise.storage.atomic import write_atomically
 from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, read, unpack
@@ -23,9 +24,9 @@ def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_
 
     The file needs no training data beside it and holds no code: what is code (a `callback`) is left out, and
     a model that cannot do without (a `FeatureMap`, an orbit or kernel of your own) is refused with a
-    StorageError. An exact posterior includes the inputs of its training rows. Error bars of learned ranges
-    are found first where that takes no more than `error_seconds`. Every model is read back before it is
-    written.
+    StorageError. Exact posteriors and kernel machines include the inputs of their training rows. Error bars
+    of learned ranges are found first where that takes no more than `error_seconds`. Every model is read back
+    before it is written.
     """
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
@@ -95,13 +96,16 @@ def _versions() -> dict[str, str]:
 
 def _check_equal(model: Any, copy: Any) -> None:
     """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
-    for one, other in (
-        (model.functional_, copy.functional_),
-        (model.posterior_.process, copy.posterior_.process),
-    ):
+    for one, other in zip(_modules(model), _modules(copy), strict=True):
         left, right = one.state_dict(), other.state_dict()
         if list(left) != list(right) or any(_bits(left[name]) != _bits(right[name]) for name in left):
             raise StorageError(f"A part of {type(one).__name__} would be lost.")
+
+
+def _modules(model: Any) -> list[nn.Module]:
+    if hasattr(model, "machine_"):
+        return [model.machine_.process]
+    return [model.functional_, model.posterior_.process]
 
 
 def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:

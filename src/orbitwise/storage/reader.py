@@ -62,6 +62,8 @@ class Reader:
                 return tuple(self.value(each, depth + 1) for each in content)
             if kind == "mapping" and isinstance(content, dict):
                 return {key: self.value(each, depth + 1) for key, each in content.items()}
+            if kind == "pairs" and isinstance(content, list):
+                return self._dictionary([self.value(each, depth + 1) for each in content])
             if kind == "float" and content in ("nan", "inf", "-inf"):
                 return float(content)
             if kind == "object" and type(content) is int and 0 <= content < len(self._built):
@@ -139,6 +141,14 @@ class Reader:
                 old.requires_grad_(name in learned)
             else:
                 setattr(module, last, new)
+
+    def _dictionary(self, pairs: list[Any]) -> dict[Any, Any]:
+        if not all(
+            isinstance(each, list) and len(each) == 2 and isinstance(each[0], str | bool | int | float)
+            for each in pairs
+        ):
+            raise StorageError("The file is damaged or hostile: a dictionary in it makes no sense.")
+        return dict(pairs)
 
     def _tensor(self, content: dict[str, Any]) -> Tensor:
         name = content.get("name")

@@ -19,6 +19,9 @@ from orbitwise.storage.container import StorageError
 from orbitwise.storage.layouts import layout_of
 from orbitwise.storage.recipes import Table, own_tensors, read_field
 
+KEYS = (str, bool, int, float, np.generic)
+"""What may be a key of a dictionary."""
+
 
 @final
 class Writer:
@@ -45,6 +48,9 @@ class Writer:
             return entries if isinstance(value, list) else {"tuple": entries}
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
             return {"mapping": {key: self.value(each, f"{path}.{key}") for key, each in value.items()}}
+        if type(value) is dict and all(isinstance(key, KEYS) for key in value):
+            pairs = [[self.value(key, path), self.value(each, path)] for key, each in value.items()]
+            return {"pairs": pairs}
         if id(value) not in self._known:
             self._known[id(value)] = value, self._referred(value, path)
         return self._known[id(value)][1]

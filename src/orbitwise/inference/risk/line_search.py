@@ -32,11 +32,14 @@ def search(
     first = slope_at(problem, values, to_values, linear, square, torch.zeros_like(linear))
     low, high = torch.zeros_like(linear), torch.full_like(linear, torch.inf)
     size = torch.ones_like(linear)
+    is_flat = torch.zeros_like(linear, dtype=torch.bool)
     for _ in range(SEARCHES):
         there = slope_at(problem, values, to_values, linear, square, size)
-        if bool((there.abs() <= FLATNESS * first.abs()).all()):
+        is_flat = there.abs() <= FLATNESS * first.abs()
+        if bool(is_flat.all()):
             break
         low, high = torch.where(there < 0, size, low), torch.where(there < 0, high, size)
         inside = torch.where(low > 0, (low + high) / 2, high / 8)
-        size = torch.where(high.isinf(), 4 * low, inside)
-    return size, first
+        size = torch.where(is_flat, size, torch.where(high.isinf(), 4 * low, inside))
+    # where the slope turns too abruptly to be found flat, the risk has still fallen all the way to `low`
+    return torch.where(is_flat, size, low), first

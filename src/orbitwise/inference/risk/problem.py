@@ -89,6 +89,13 @@ class Problem:
             first = last
         return Problem(gram, terms)
 
+    def lightened(self, most: float) -> Problem:
+        """Every problem with weights that are, times the norms of the rows, at most `most`."""
+        heaviest = (self.weights * self.gram.diagonal()).amax(-1, keepdim=True)
+        factor = (most / heaviest.clamp_min(1e-300)).clamp_max(1)
+        terms = [Term(term.loss, term.targets, factor * term.weights) for term in self.terms]
+        return Problem(self.gram, terms, self.basis)
+
     @property
     def is_coupled(self) -> bool:
         """Whether a loss has a second derivative that is not diagonal."""

@@ -1,0 +1,188 @@
+"""How kernel machines choose λ, ν and the bandwidth: by the evidence of the labels, or by cross-validation.
+
+Both look at kernels with the invariances folded in, one folding for each bandwidth and all strengths; a
+strength of 0 stands for no invariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
+from orbitwise.inference.risk.grams import DenseGram
+from orbitwise.inference.risk.newton import newton
+from orbitwise.inference.risk.problem import Problem, Term
+from orbitwise.losses import Loss
+
+STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
+RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
+"""Over the mean variance of the kernel, which invariances lower."""
+FINE_RATES = torch.logspace(-4, 7, 221, dtype=torch.float64)
+TOLERANCE = 1e-5
+"""Of machines that are only compared."""
+NUMBERS_AT_ONCE = 2**25
+"""Of Newton's systems that are solved together: 256 MiB."""
+
+
+class Choice(NamedTuple):
+    """What was chosen, the evidence or the cross-validated error, and the ground it stands on."""
+
+    rate: float
+    strength: float
+    bandwidth: float
+    score: float
+    ground: Ground
+
+
+def by_squared_evidence(
+    grounds: Sequence[Ground],
+    targets: Float[Tensor, "c n"],
+    weights: Float[Tensor, " n"],
+    strengths: Sequence[float] = STRENGTHS,
+    rates: Sequence[float] | None = None,
+) -> Choice:
+    """The greatest restricted evidence of targets with Gaussian noise; every λ costs next to nothing."""
+    best = None
+    grid = FINE_RATES if rates is None else torch.tensor(list(rates), dtype=torch.float64)
+    for ground in grounds:
+        for strength, gram in zip(strengths, _grams(ground, strengths), strict=True):
+            evidence = SquaredEvidence(gram, targets.T, ground.basis, weights)(grid.to(gram))
+            value, place = evidence.max(0)
+            if best is None or value.item() > best.score:
+                rate = grid[place].item()
+                best = Choice(rate, strength, ground.bandwidth, value.item(), ground)
+    assert best is not None
+    return best
+
+
+def by_laplace_evidence(
+    grounds: Sequence[Ground],
+    targets: Float[Tensor, "c n"],
+    weights: Float[Tensor, " n"],
+    strengths: Sequence[float] = STRENGTHS,
+    rates: Sequence[float] | None = None,
+) -> Choice:
+    """The greatest evidence of logistic labels by Laplace's approximation, summed over one-vs-rest."""
+    best = None
+    for ground in grounds:
+        for strength, gram in zip(strengths, _grams(ground, strengths), strict=True):
+            grid = rate_grid(gram[None], rates)[0]
+            values = torch.cat(
+                [
+                    laplace_evidence(
+                        gram,
+                        targets,
+                        ground.basis,
+                        (part[:, None, None] * weights).expand(-1, len(targets), -1),
+                    )
+                    for part in grid.split(_at_once(gram, len(targets)))
+                ]
+            ).sum(-1)
+            value, place = values.max(0)
+            if best is None or value.item() > best.score:
+                best = Choice(grid[place].item(), strength, ground.bandwidth, value.item(), ground)
+    assert best is not None
+    return best
+
+
+def rate_grid(grams: Float[Tensor, "q n n"], rates: Sequence[float] | None) -> Float[Tensor, "q r"]:
+    """λ to choose from for every kernel: those given, or `RATES` over the kernel's mean variance."""
+    if rates is not None:
+        return grams.new_tensor(list(rates)).expand(len(grams), -1)
+    variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
+    return grams.new_tensor(RATES) / variance[:, None]
+
+
+class Scores(NamedTuple):
+    """Held-out scores of every label, strength and λ: [strengths, rates, classes, n]."""
+
+    values: Float[Tensor, "q r c n"]
+    losses: Float[Tensor, "q r"]
+
+
+def held_out_scores(
+    grams: Float[Tensor, "q n n"],
+    basis: Float[Tensor, "n b"],
+    loss: Loss,
+    targets: Float[Tensor, "c n"],
+    weights: Float[Tensor, " n"],
+    rates: Float[Tensor, "q r"],
+    folds: Int[Tensor, " n"],
+) -> Scores:
+    """Decision values of labels by machines that did not see them; all folds, classes and λ in one batch.
+
+    A label that is held out has weight 0; its point stays among those of the invariances, as unlabelled ones
+    do (RKHS 6.2).
+    """
+    count = int(folds.max()) + 1
+    seen = (folds != torch.arange(count, device=folds.device)[:, None]).to(weights) * weights
+    place = folds.expand(len(grams), 1, len(targets), -1)
+    step = _at_once(grams[0], count * len(targets))
+    found = torch.empty(*rates.shape, *targets.shape, dtype=weights.dtype, device=weights.device)
+    for part in (slice(first, first + step) for first in range(0, len(grams), step)):
+        batch, solution = DenseGram(grams[part, None, None]), None
+        # from light losses to heavy ones, each from where the last one ended
+        for j in rates.mean(0).argsort().tolist():
+            weighed = rates[part, j, None, None, None] * seen[:, None, :]
+            terms = [Term(loss, targets, weighed.expand(-1, -1, len(targets), -1))]
+            solution = newton(Problem(batch, terms, basis), solution, TOLERANCE)
+            found[part, j] = solution.values.gather(1, place[part])[:, 0]
+    held_out = (weights * loss.value(found, targets)).sum(-1).sum(-1) / weights.sum()
+    return Scores(found, held_out)
+
+
+def by_cross_validation(
+    grounds: Sequence[Ground],
+    loss: Loss,
+    targets: Float[Tensor, "c n"],
+    weights: Float[Tensor, " n"],
+    folds: Int[Tensor, " n"],
+    codes: Int[Tensor, " n"],
+    strengths: Sequence[float] = STRENGTHS,
+    rates: Sequence[float] | None = None,
+) -> Choice:
+    """The least held-out error; of equal ones, one that says several classes, then the least loss.
+
+    With few labels, saying the larger class always often ties with machines that know more.
+    """
+    best, least = None, (float("inf"), True, float("inf"))
+    for ground in grounds:
+        grams = torch.stack(list(_grams(ground, strengths)))
+        grid = rate_grid(grams, rates)
+        scores = held_out_scores(grams, ground.basis, loss, targets, weights, grid, folds)
+        classes = decided(scores.values)
+        errors = ((classes != codes) * weights).sum(-1) / weights.sum()
+        is_constant = (classes == classes[..., :1]).all(-1)
+        for i, strength in enumerate(strengths):
+            for j, rate in enumerate(grid[i].tolist()):
+                error, constant = round(errors[i, j].item(), 12), bool(is_constant[i, j])
+                reached = (error, constant, scores.losses[i, j].item())
+                if reached < least:
+                    least = reached
+                    best = Choice(rate, strength, ground.bandwidth, error, ground)
+    if best is None:
+        raise ValueError("Cross-validation found no finite loss: are the inputs scaled sensibly?")
+    return best
+
+
+def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
+    """The numbers of the classes that scores decide for."""
+    return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)
+
+
+def _grams(ground: Ground, strengths: Sequence[float]) -> list[Tensor]:
+    """The folded kernel for every strength, and the plain one for 0."""
+    positive = [strength for strength in strengths if strength > 0]
+    folded = iter(ground.grams(positive)) if positive and ground.rows is not None else iter(())
+    plain = ground.without_invariances()
+    return [next(folded) if strength > 0 and ground.rows is not None else plain for strength in strengths]
+
+
+def _at_once(gram: Tensor, problems: int) -> int:
+    return max(1, NUMBERS_AT_ONCE // (problems * gram.numel()))

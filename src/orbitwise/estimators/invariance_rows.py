@@ -1,0 +1,185 @@
+"""What kernel machines should not care about, as rows: functionals of f that a loss keeps small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.estimators.validation import check_numbers, check_rows
+from orbitwise.functionals.averages import LocalAverage
+from orbitwise.functionals.deletions import deletion_pairs
+from orbitwise.functionals.derivatives import Gradient
+from orbitwise.functionals.freezing import is_drawn
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.graphs import neighbour_graph
+from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent
+from orbitwise.inference.folding import fold, fold_weights, nearest_positive
+from orbitwise.inference.risk.machine import LARGEST_DENSE, has_products
+from orbitwise.inference.shifted_search import Folded, Invariances
+from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.process import Process
+
+NEIGHBOURS = 6
+SMOOTHING = 1.0
+"""Of images, in pixels, before their tangents are taken."""
+AVERAGED = 0.5
+"""The width of local averages, in bandwidths."""
+
+
+@final
+@dataclass(frozen=True)
+class InvarianceRows:
+    """Blocks of functionals, and how much each row counts beside the strength ν."""
+
+    blocks: list[Block]
+    weights: Float[Tensor, " r"]
+
+    @property
+    def num_rows(self) -> int:
+        """r."""
+        return len(self.weights)
+
+    def invariances(self, process: Process, x: Tensor, columns: Tensor) -> Invariances:
+        """What folding needs to know of the rows, for f at the points x and `columns`."""
+        single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
+        if self.num_rows > LARGEST_DENSE and single and has_products(process.kernel):
+            operator = GradientOperator(process.kernel, self.blocks[0])  # pyright: ignore
+            return Invariances.of_operator(operator, x, columns)
+        return Invariances.of_rows(process, self.blocks, x, columns)
+
+    def fold(
+        self, process: Process, x: Tensor, strengths: Sequence[float], tolerance: float = 1e-6
+    ) -> Folded:
+        """k̃ of the points x for every strength."""
+        prior = process.covariance(Evaluation().atoms(x))
+        places = torch.arange(len(x), device=x.device)
+        inner = self.invariances(process, x, x)
+        found = fold(prior, inner, strengths, self._counts, places, tolerance=tolerance)
+        return found._replace(matrices=nearest_positive(found.matrices))
+
+    def coefficients(
+        self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "r c"]:
+        """Those of the rows, given the coefficients of labels at the points x under k̃."""
+        found = fold_weights(
+            self.invariances(process, x[:1], x), labels, strength, self._counts, 1e-8, max_iterations=2000
+        )
+        return found.vectors
+
+    @property
+    def _counts(self) -> Tensor | None:
+        return None if bool((self.weights == 1).all()) else self.weights
+
+
+def gradient_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """All partial derivatives at all points."""
+    return _counted_once([Gradient().atoms(x)])
+
+
+def tangent_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """Derivatives of f along shifts, rotation, scaling and shears of images."""
+    return _counted_once([ImageTangent(_known(image_shape), smoothing=SMOOTHING).atoms(x)])
+
+
+def move_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """Derivatives along the differences that the paper's moves make (RKHS 6.3)."""
+    return _counted_once([ImageTangent(_known(image_shape), PAPER_MOVES).atoms(x)])
+
+
+def local_average_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """Averages around every point minus the value there."""
+    return _counted_once([LocalAverage(AVERAGED * bandwidth).atoms(x)])
+
+
+def graph_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """Differences of neighbours."""
+    graph = neighbour_graph(x, min(NEIGHBOURS, len(x) - 1))
+    return InvarianceRows([Difference().atoms(graph.pairs)], graph.weights)
+
+
+def deletion_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """Differences that setting a feature to its mean makes."""
+    return _counted_once([Difference().atoms(deletion_pairs(x, reference=x.mean(0)))])
+
+
+NAMES: dict[str, Callable[[Tensor, float, Sequence[int] | None], InvarianceRows]] = {
+    "deletion": deletion_rows,
+    "gradient": gradient_rows,
+    "graph": graph_rows,
+    "local_average": local_average_rows,
+    "moves": move_rows,
+    "tangent": tangent_rows,
+}
+
+
+def invariance_rows(
+    invariance: Any, x: Tensor, bandwidth: float, image_shape: Sequence[int] | None
+) -> InvarianceRows | None:
+    """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
+
+    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs.
+    """
+    if invariance is None:
+        return None
+    if isinstance(invariance, str):
+        if invariance not in NAMES:
+            close = get_close_matches(invariance, NAMES, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"Unknown invariance {invariance!r}; known names are {', '.join(NAMES)}.{hint}")
+        if invariance == "graph" and len(x) < 2:
+            return None
+        return NAMES[invariance](x, bandwidth, image_shape)
+    if isinstance(invariance, Functional):
+        return _counted_once([_lowered(invariance, x)])
+    if not isinstance(invariance, list | tuple) or not invariance:
+        raise TypeError(
+            "invariance must be None, a name, a functional or a list of (functional, inputs), not "
+            f"{type(invariance).__name__}."
+        )
+    parts = [_observed(each, x) for each in invariance]
+    return InvarianceRows([block for block, _ in parts], torch.cat([weights for _, weights in parts]))
+
+
+def _observed(part: Any, x: Tensor) -> tuple[Block, Tensor]:
+    if not isinstance(part, list | tuple) or len(part) not in (2, 3) or not isinstance(part[0], Functional):
+        raise ValueError("An entry of invariance is (functional, inputs) or (functional, inputs, weights).")
+    inputs = check_rows(part[1], x.shape[-1], "The inputs of an invariance").to(x)
+    block = _lowered(part[0], inputs)
+    if len(part) == 2:
+        return block, x.new_ones(block.num_rows)
+    weights = torch.from_numpy(check_numbers(part[2], "The weights of an invariance", ensure_2d=False)).to(x)
+    if weights.shape != (block.num_rows,) or not bool((weights > 0).all()):
+        raise ValueError(
+            f"{block.num_rows} rows of {type(part[0]).__name__} take as many positive weights, not shape "
+            f"{tuple(weights.shape)}."
+        )
+    return block, weights
+
+
+def _lowered(functional: Functional, x: Tensor) -> Block:
+    if is_drawn(functional):
+        raise ValueError(
+            "An invariance of kernel machines cannot be drawn afresh at every step: freeze its orbit first."
+        )
+    return functional.to(x).atoms(x)
+
+
+def _counted_once(blocks: list[Block]) -> InvarianceRows:
+    count = sum(block.num_rows for block in blocks)
+    return InvarianceRows(blocks, blocks[0].points.new_ones(count))
+
+
+def _known(image_shape: Sequence[int] | None) -> Sequence[int]:
+    if image_shape is None:
+        raise ValueError(
+            "Tangents are those of images: pass image_shape=(height, width), or X with image dimensions."
+        )
+    return image_shape

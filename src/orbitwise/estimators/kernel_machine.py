@@ -1,0 +1,181 @@
+"""The machine behind the kernel estimators: points, kernel, invariances, and the fit of one or many outputs.
+
+A squared loss of the invariances folds them into the kernel, so that labels, classes, folds and strengths
+cost an ordinary machine. Any other loss makes rows of them beside the labels, and so does a basis that they
+see, such as linear functions whose slopes should be small.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.estimators.invariance_rows import InvarianceRows
+from orbitwise.estimators.laplacian_rows import LaplacianRows
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.risk.grams import CopiedGram, DenseGram
+from orbitwise.inference.risk.machine import Machine, basis_rows, gram_of
+from orbitwise.inference.risk.problem import Problem, Solution, Term
+from orbitwise.inference.risk.solving import solve
+from orbitwise.losses import Loss, Multinomial, Squared
+from orbitwise.process.process import Process
+
+BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""To choose from, times the median distance."""
+SEEN = 1e-9
+"""What an invariance may make of a basis function before it counts as seen: rounding."""
+PAIRED = 2000
+"""Points among which the median distance is looked for."""
+
+
+def median_distance(x: Float[Tensor, "n d"]) -> float:
+    """The median distance of different points (of the first 2,000); 1 where all are the same."""
+    distances = torch.pdist(x[:PAIRED])
+    apart = distances[distances > 0]
+    return apart.median().item() if len(apart) else 1.0
+
+
+def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) -> Float[Tensor, "t d"]:
+    """All points once, in a fixed order: where f should not change does not count twice."""
+    return torch.unique(torch.cat([x, unlabeled]), dim=0)
+
+
+@final
+@dataclass(frozen=True)
+class Ground:
+    """Where a machine stands: labelled points, the process, and the rows of its invariances."""
+
+    x: Float[Tensor, "n d"]
+    process: Process
+    rows: InvarianceRows | LaplacianRows | None
+    bandwidth: float
+    basis_name: str
+
+    @classmethod
+    def of(cls, estimator: Any, x: Tensor, unlabeled: Tensor, bandwidth: float | None = None) -> Ground:
+        """That of an estimator's arguments; `bandwidth` goes before its own."""
+        points = distinct_points(x, unlabeled)
+        asked = estimator.bandwidth if bandwidth is None else bandwidth
+        width = median_distance(points) if asked == "median" else float(asked)
+        process = Process(None, _kernel(estimator.kernel, width)).to(x)
+        rows = estimator._rows(points, width)
+        if rows is not None:
+            # a kernel without derivatives says so here
+            process.covariance(rows.blocks[0].rows(slice(0, 1)))
+        return cls(x, process, rows, width, estimator.basis)
+
+    def alternatives(self, estimator: Any, unlabeled: Tensor) -> list[Ground]:
+        """Grounds of several bandwidths where it is free to choose, else this one."""
+        if estimator.kernel is not None or estimator.bandwidth != "median":
+            return [self]
+        return [Ground.of(estimator, self.x, unlabeled, factor * self.bandwidth) for factor in BANDWIDTHS]
+
+    @property
+    def basis(self) -> Float[Tensor, "n b"]:
+        """The unpenalised functions at the labelled points."""
+        return basis_rows([Evaluation().atoms(self.x)], self.basis_name)
+
+    @property
+    def is_basis_seen(self) -> bool:
+        """Whether an invariance is not zero for all unpenalised functions, which folding takes for granted.
+
+        Smoothness over a graph is asked of the penalised part of f alone, as LapSVM does.
+        """
+        if not isinstance(self.rows, InvarianceRows):
+            return False
+        seen = basis_rows(self.rows.blocks, self.basis_name)
+        return bool((seen.abs() > SEEN).any())
+
+    @torch.no_grad()
+    def without_invariances(self) -> Float[Tensor, "n n"]:
+        """The kernel of the labelled points."""
+        return self.process.covariance(Evaluation().atoms(self.x))
+
+    def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
+        """That kernel with the invariances folded in, for every strength."""
+        if self.rows is None:
+            return self.without_invariances().expand(len(strengths), -1, -1)
+        return self.rows.fold(self.process, self.x, strengths).matrices
+
+    def fit(
+        self,
+        loss: Loss,
+        targets: Float[Tensor, "c n"],
+        weights: Float[Tensor, " n"],
+        rate: float,
+        strength: float,
+        invariance_loss: Loss,
+        solver: str,
+        tolerance: float,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Machine, list[Solution]]:
+        """The machine of one output for every row of targets, or of one multinomial loss for all."""
+        labels = Evaluation().atoms(self.x)
+        is_squared = isinstance(invariance_loss, Squared) and not self.is_basis_seen
+        is_folded = self.rows is None or strength == 0 or is_squared
+        rows = [labels] if self.rows is None or strength == 0 else [labels, *self.rows.blocks]
+        if is_folded:
+            gram = DenseGram(self.grams([strength])[0] if len(rows) > 1 else self.without_invariances())
+            extra = []
+        else:
+            assert self.rows is not None
+            gram = gram_of(self.process, rows)
+            zeros = torch.zeros_like(self.rows.weights)
+            extra = [Term(invariance_loss, zeros, strength * self.rows.weights)]
+        basis = self.basis if is_folded else basis_rows(rows, self.basis_name)
+        solutions = _solutions(
+            gram, loss, targets, rate * weights, extra, basis, solver, tolerance, generator
+        )
+        coefficients = torch.stack([found.coefficients for found in solutions], -1)
+        beta = torch.stack([found.beta for found in solutions], -1)
+        if isinstance(loss, Multinomial):
+            coefficients = coefficients[:, 0].unflatten(0, (-1, loss.num_classes))
+            beta = beta[:, 0].unflatten(0, (-1, loss.num_classes))
+        if is_folded and len(rows) > 1:
+            assert self.rows is not None
+            more = self.rows.coefficients(self.process, self.x, strength, coefficients)
+            coefficients = torch.cat([coefficients, more])
+        return Machine(self.process, rows, coefficients, beta, self.basis_name), solutions
+
+
+def _solutions(
+    gram: Any,
+    loss: Loss,
+    targets: Tensor,
+    weights: Tensor,
+    extra: list[Term],
+    basis: Tensor,
+    solver: str,
+    tolerance: float,
+    generator: torch.Generator | None,
+) -> list[Solution]:
+    if isinstance(loss, Multinomial):
+        count = loss.num_classes
+        terms = [Term(loss, targets.T.flatten(), weights.repeat_interleave(count))]
+        terms += [
+            Term(each.loss, each.targets.repeat_interleave(count), each.weights.repeat_interleave(count))
+            for each in extra
+        ]
+        copies = torch.kron(basis, torch.eye(count).to(basis))
+        problem = Problem(CopiedGram(gram, count), terms, copies)
+        return [solve(problem, solver, None, tolerance, generator)]
+    # one output after the other: their Newton steps differ in number, and memory stays that of one
+    return [
+        solve(Problem(gram, [Term(loss, each, weights), *extra], basis), solver, None, tolerance, generator)
+        for each in targets
+    ]
+
+
+def _kernel(kernel: Kernel | None, bandwidth: float) -> Kernel:
+    if kernel is not None:
+        return copy.deepcopy(kernel).double()
+    chosen = RBFKernel().double()
+    chosen.lengthscale = torch.tensor(bandwidth, dtype=torch.float64)
+    return chosen

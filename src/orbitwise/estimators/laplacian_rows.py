@@ -1,0 +1,78 @@
+"""Smoothness over the graph of neighbours as rows of a kernel machine: fᵀLf = |R f|² with RᵀR = L."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.functional import Block
+from orbitwise.functionals.graphs import Weighting, neighbour_graph
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.folding import fold
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.shifted_search import Folded, Invariances
+from orbitwise.process.process import Process
+
+
+@final
+@dataclass(frozen=True)
+class LaplacianRows:
+    """The penalty ν fᵀLf of values at all points, as rows R f with RᵀR = L: as many rows as points."""
+
+    points: Float[Tensor, "t d"]
+    root: Float[Tensor, "t t"]
+    num_neighbours: int
+
+    @classmethod
+    def of(cls, points: Tensor, num_neighbours: int, weighting: str, is_normalized: bool) -> LaplacianRows:
+        """Those of a graph of nearest neighbours."""
+        if weighting not in ("binary", "heat"):
+            raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
+        if len(points) < 2:
+            return cls(points, torch.zeros(len(points), len(points)).to(points), 0)
+        count = min(num_neighbours, len(points) - 1)
+        laplacian = neighbour_graph(points, count, cast(Weighting, weighting)).laplacian().to_dense()
+        if is_normalized:
+            degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
+            laplacian = degree[:, None] * laplacian * degree
+        values, vectors = torch.linalg.eigh(laplacian)
+        return cls(points, values.clamp_min(0).sqrt()[:, None] * vectors.mT, num_neighbours)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """f is a combination of kernels at all points."""
+        return [Evaluation().atoms(self.points)]
+
+    @property
+    def weights(self) -> Float[Tensor, " t"]:
+        """All rows count once."""
+        return torch.ones_like(self.points[:, 0])
+
+    def invariances(self, process: Process, x: Tensor, columns: Tensor) -> Invariances:
+        """What folding needs to know of the rows."""
+        own = Evaluation().atoms(self.points)
+        gram = self.root @ process.covariance(own) @ self.root.mT
+        left, right = (self.root @ process.covariance(own, Evaluation().atoms(each)) for each in (x, columns))
+        return Invariances(
+            len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram
+        )
+
+    def fold(self, process: Process, x: Tensor, strengths: Sequence[float]) -> Folded:
+        """k̃ of the points x for every strength."""
+        prior = process.covariance(Evaluation().atoms(x))
+        places = torch.arange(len(x), device=x.device)
+        return fold(prior, self.invariances(process, x, x), strengths, positions=places)
+
+    def coefficients(
+        self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "t c"]:
+        """Those of kernels at all points, given the coefficients of labels at the points x under k̃."""
+        invariances = self.invariances(process, x, x)
+        gram = cast(Any, invariances.gram)() + torch.eye(len(self.points)).to(x) / (2 * strength)
+        right = invariances.columns(slice(None)) @ labels
+        return -self.root.mT @ solve_factored(cholesky(gram).lower, right)

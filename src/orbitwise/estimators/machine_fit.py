@@ -1,0 +1,170 @@
+"""The fit that kernel classifiers share once their settings are known: solve, certify, calibrate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedKFold
+
+from orbitwise.estimators.choosing import (
+    STRENGTHS,
+    Choice,
+    by_cross_validation,
+    by_laplace_evidence,
+    by_squared_evidence,
+    held_out_scores,
+)
+from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.machine_inputs import Labelled, signed_targets
+from orbitwise.inference.calibration import best_scale, soft_labels, two_columns
+from orbitwise.inference.risk.problem import Solution
+from orbitwise.losses import Logistic, Loss, Multinomial, Squared
+
+TOLERANCE = 1e-8
+ACCEPTED = 1e-4
+"""A gap that is larger than this part of the risk deserves a warning."""
+
+
+def label_loss(loss: Loss, name: Any) -> Loss:
+    """The loss, if it is one of labels."""
+    if not (loss.takes_labels or isinstance(loss, Squared)):
+        raise ValueError(f"loss must be one of labels, such as 'logistic' or 'hinge', not {name!r}.")
+    return loss
+
+
+def settle(
+    estimator: Any,
+    data: Labelled,
+    loss: Loss,
+    weights: torch.Tensor,
+    invariance_loss: Loss,
+    seed: int,
+) -> Ground:
+    """The ground and the strengths that were asked for, or those that evidence or cross-validation choose."""
+    ground = Ground.of(estimator, data.x, data.unlabeled)
+    for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
+        vars(estimator).pop(chosen, None)
+    if not isinstance(estimator.strength, str):
+        estimator.C_, estimator.strength_ = float(estimator.C), float(estimator.strength)
+        estimator.bandwidth_ = ground.bandwidth
+        return ground
+    if not isinstance(invariance_loss, Squared):
+        raise ValueError(f"strength={estimator.strength!r} goes with invariance_loss='squared'.")
+    if ground.is_basis_seen:
+        raise ValueError(
+            f"strength={estimator.strength!r} goes with a basis that the invariance does not see, but it is "
+            f"not zero for all functions of basis={estimator.basis!r}: use basis='bias' or 'none'."
+        )
+    targets = signed_targets(data.codes, len(estimator.classes_))
+    strengths = STRENGTHS if estimator.strengths is None else [float(each) for each in estimator.strengths]
+    rates = None if estimator.Cs is None else [float(each) for each in estimator.Cs]
+    if estimator.strength == "evidence":
+        grounds = ground.alternatives(estimator, data.unlabeled)
+        choice = _by_evidence(loss, grounds, targets, weights, strengths, rates)
+        estimator.log_evidence_ = choice.score
+        estimator.evidence_kind_ = "laplace" if isinstance(loss, Logistic) else "exact"
+    else:
+        smallest = int(torch.bincount(data.codes).min())
+        if smallest < 2:
+            raise ValueError("strength='cross_validation' needs at least two labels of every class.")
+        folds = stratified_folds(data.codes, min(estimator.num_folds, smallest), seed)
+        grounds = estimator._grounds(ground, data)
+        choice = by_cross_validation(grounds, loss, targets, weights, folds, data.codes, strengths, rates)
+        estimator.cv_error_ = choice.score
+    estimator.C_, estimator.strength_, estimator.bandwidth_ = choice[:3]
+    return choice.ground
+
+
+def _by_evidence(
+    loss: Loss,
+    grounds: list[Ground],
+    targets: torch.Tensor,
+    weights: torch.Tensor,
+    strengths: Sequence[float],
+    rates: Sequence[float] | None,
+) -> Choice:
+    if isinstance(loss, Logistic):
+        return by_laplace_evidence(grounds, targets, weights, strengths, rates)
+    if isinstance(loss, Squared):
+        return by_squared_evidence(grounds, targets, weights, strengths, rates)
+    raise ValueError("strength='evidence' goes with loss='logistic' or 'squared'.")
+
+
+def fit_classifier(
+    estimator: Any,
+    ground: Ground,
+    loss: Loss,
+    codes: torch.Tensor,
+    weights: torch.Tensor,
+    invariance_loss: Loss,
+    seed: int,
+) -> None:
+    """Set `machine_`, its certificate and the scale of probabilities; C_ and strength_ are known."""
+    count = len(estimator.classes_)
+    is_joint = isinstance(loss, Multinomial)
+    codes_of_all = torch.nn.functional.one_hot(codes, count).T.double() if is_joint else None
+    targets = signed_targets(codes, count) if codes_of_all is None else codes_of_all
+    estimator.machine_, solutions = ground.fit(
+        loss,
+        targets,
+        weights,
+        estimator.C_,
+        estimator.strength_,
+        invariance_loss,
+        getattr(estimator, "solver", "auto"),
+        TOLERANCE,
+        torch.Generator().manual_seed(seed),
+    )
+    certify(estimator, solutions)
+    estimator.scale_ = 0.5 if len(targets) == 1 else 1.0
+    smallest = int(torch.bincount(codes).min())
+    if smallest >= 2 and not is_joint:
+        estimator.scale_ = _held_out_scale(
+            estimator, ground, loss, codes, weights, stratified_folds(codes, min(5, smallest), seed)
+        )
+
+
+def certify(estimator: Any, solutions: list[Solution]) -> None:
+    """Remember risk, gap and iterations of every output, and warn of a gap that is not small."""
+    estimator.objective_ = np.array([found.objective.item() for found in solutions])
+    estimator.gap_ = np.array([found.gap.item() for found in solutions])
+    estimator.n_iter_ = np.array([found.iterations for found in solutions])
+    if (estimator.gap_ > ACCEPTED * estimator.objective_).any():
+        warnings.warn(
+            f"The solver stopped with a gap of up to {estimator.gap_.max():.2g} in a risk of "
+            f"{estimator.objective_.max():.2g}: scale the inputs, lower C, or widen the losses.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def stratified_folds(codes: torch.Tensor, count: int, seed: int) -> torch.Tensor:
+    """The number of the fold of every label, each class spread evenly over the folds."""
+    folds = torch.zeros_like(codes)
+    splits = StratifiedKFold(count, shuffle=True, random_state=seed).split(codes, codes)
+    for number, (_, held_out) in enumerate(splits):
+        folds[torch.from_numpy(held_out)] = number
+    return folds
+
+
+def _held_out_scale(
+    estimator: Any,
+    ground: Ground,
+    loss: Loss,
+    codes: torch.Tensor,
+    weights: torch.Tensor,
+    folds: torch.Tensor,
+) -> float:
+    """The softmax's scale that suits labels held out in turn; invariances count as if squared."""
+    strength = estimator.strength_
+    grams = ground.grams([strength]) if strength > 0 else ground.without_invariances()[None]
+    targets = signed_targets(codes, len(estimator.classes_))
+    rates = torch.full((1, 1), estimator.C_, dtype=torch.float64)
+    scores = held_out_scores(grams, ground.basis, loss, targets, weights, rates, folds)
+    counted = weights[:, None] * soft_labels(codes, len(estimator.classes_))
+    return best_scale(two_columns(scores.values[0, 0].T), counted)

@@ -1,0 +1,153 @@
+"""InvariantSVC: a kernel machine whose function hardly changes where it should not (RKHS: InvSVM)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+
+from orbitwise.estimators.estimator import KernelDecisions
+from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
+from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
+from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
+from orbitwise.losses import Logistic, Loss, Multinomial, loss_of
+
+
+@final
+class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
+    """Classification by the least ½|f|² + C Σ ℓ₁(y f(x)) + strength Σ ℓ₂(L f), L f what should vanish.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel, default=None
+        None takes a Gaussian kernel of the `bandwidth`. Derivatives need a kernel that has them.
+    invariance : None, str, Functional or list, default="gradient"
+        What should be small at all points, labelled and not: all partial derivatives ("gradient"),
+        derivatives along moves of images ("tangent", or "moves" for those of the paper), the average around a
+        point minus the value ("local_average"), differences of neighbours ("graph") and of deleted features
+        ("deletion"), a functional, or a list of (functional, inputs) or (functional, inputs, weights).
+    C : float, default=1.0
+        How often a label counts, λ. One row's loss is multiplied by C and its weight.
+    strength : float, "evidence" or "cross_validation", default=1.0
+        How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
+        bandwidth by the labels' evidence: Laplace's for the logistic loss, exact for the squared one.
+        "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
+    loss : str or Loss, default="logistic"
+        Of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with a width of its own.
+    invariance_loss : str or Loss, default="squared"
+        Of functionals: "squared", "absolute", "epsilon_insensitive", or a loss.
+    bandwidth : float or "median", default="median"
+        Of the Gaussian kernel; "median" is the median distance of all points.
+    basis : {"bias", "linear", "none"}, default="bias"
+        Functions that are not penalised.
+    multi_class : {"ovr", "multinomial"}, default="ovr"
+        One against the rest, or one loss of all classes (with loss="logistic").
+    class_weight : None, "balanced" or dict, default=None
+        "balanced" lets every class count the same; a dict has how often labels of a class count.
+    unlabeled_label : object, default=None
+        A value of y that means "no label". None: every value is a class.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width) of an image in a row of X.
+    solver : str, default="auto"
+        "newton", "lbfgs", "newton_cg", "random", "steepest" or "stochastic".
+    Cs, strengths : sequences of float, default=None
+        What to choose from, where there is a choice; None takes wide grids.
+    num_folds : int, default=5
+        Folds of the cross-validation, at most the labels of the smallest class.
+    random_state : int, default=None
+        Of solvers that draw rows, and of the folds that calibrate probabilities.
+
+    Attributes
+    ----------
+    classes_, machine_, C_, strength_, bandwidth_ : what was found, and with which settings.
+    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least, and the iterations; one for
+        every output.
+    log_evidence_, evidence_kind_, cv_error_ : of what was chosen, where there was a choice.
+    """
+
+    _image_shape: Sequence[int] | None
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        invariance: Any = "gradient",
+        *,
+        C: float = 1.0,
+        strength: float | str = 1.0,
+        loss: str | Loss = "logistic",
+        invariance_loss: str | Loss = "squared",
+        bandwidth: float | str = "median",
+        basis: str = "bias",
+        multi_class: str = "ovr",
+        class_weight: str | dict[Any, float] | None = None,
+        unlabeled_label: Any = None,
+        image_shape: Sequence[int] | None = None,
+        solver: str = "auto",
+        Cs: Sequence[float] | NDArray[Any] | None = None,
+        strengths: Sequence[float] | NDArray[Any] | None = None,
+        num_folds: int = 5,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.invariance = invariance
+        self.C = C
+        self.strength = strength
+        self.loss = loss
+        self.invariance_loss = invariance_loss
+        self.bandwidth = bandwidth
+        self.basis = basis
+        self.multi_class = multi_class
+        self.class_weight = class_weight
+        self.unlabeled_label = unlabeled_label
+        self.image_shape = image_shape
+        self.solver = solver
+        self.Cs = Cs
+        self.strengths = strengths
+        self.num_folds = num_folds
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        unlabeled: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> InvariantSVC:
+        """Learn from labelled rows, and from rows without a label what should not change there.
+
+        A weight counts copies of a row, and 0 takes it out; a point that comes twice is one point to the
+        invariance.
+        """
+        data = check_labelled(self, X, y, unlabeled, sample_weight)
+        loss = self._loss()
+        weights = class_weights(self.class_weight, self.classes_, data.codes, data.weights)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        invariance_loss = loss_of(self.invariance_loss)
+        ground = settle(self, data, loss, weights, invariance_loss, seed)
+        fit_classifier(self, ground, loss, data.codes, weights, invariance_loss, seed)
+        return self
+
+    def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
+        return invariance_rows(self.invariance, points, bandwidth, self._image_shape)
+
+    def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:
+        return [ground]
+
+    def _loss(self) -> Loss:
+        loss, count = label_loss(loss_of(self.loss), self.loss), len(self.classes_)
+        if self.multi_class not in ("ovr", "multinomial"):
+            raise ValueError(f"multi_class must be 'ovr' or 'multinomial', not {self.multi_class!r}.")
+        if self.multi_class == "ovr" or count == 2:
+            return loss
+        if not isinstance(loss, Logistic):
+            raise ValueError("multi_class='multinomial' goes with loss='logistic'.")
+        if isinstance(self.strength, str):
+            raise ValueError(f"strength={self.strength!r} goes with multi_class='ovr'.")
+        return Multinomial(count)

@@ -1,0 +1,182 @@
+"""What is chosen, against dense algebra and one machine after the other."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from torch import Tensor
+
+from orbitwise.estimators import choosing
+from orbitwise.estimators.choosing import (
+    RATES,
+    by_cross_validation,
+    by_laplace_evidence,
+    by_squared_evidence,
+    decided,
+    held_out_scores,
+    rate_grid,
+)
+from orbitwise.estimators.invariance_rows import gradient_rows
+from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.functionals import Evaluation, Gradient
+from orbitwise.inference.risk import DenseGram, Problem, Term, newton
+from orbitwise.inference.risk.evidence import laplace_evidence
+from orbitwise.losses import Logistic, Loss, SquaredHinge
+
+
+def seeded(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+X, MORE = seeded(10, 2), seeded(8, 2, seed=1)
+SIGNS = torch.where(X[:, 0] > 0, 1.0, -1.0).double()[None]
+WEIGHTS = torch.linspace(0.5, 2, 10, dtype=torch.float64)
+STRENGTHS, RATE = [0.0, 0.3], [0.3, 10.0]
+FOLDS = torch.arange(10) % 3
+
+
+def ground(width: float = 1.0, basis: str = "bias") -> Ground:
+    made = SimpleNamespace(
+        kernel=None,
+        bandwidth=width,
+        basis=basis,
+        _rows=lambda points, each: gradient_rows(points, each, None),
+    )
+    return Ground.of(made, X, MORE)
+
+
+def folded(place: Ground, strength: float) -> Tensor:
+    """The covariance of f given slopes that vanish, by dense algebra."""
+    assert place.rows is not None
+    rows, points = place.rows.blocks, Evaluation().atoms(X)
+    prior = place.process.covariance(points).detach()
+    if strength == 0:
+        return prior
+    cross = place.process.covariance(rows, points).detach()
+    gram = place.process.covariance(rows).detach() + torch.eye(36).double() / (2 * strength)
+    return prior - cross.mT @ torch.linalg.solve(gram, cross)
+
+
+def test_squared_evidence_chooses_as_dense_gaussian_processes_do():
+    """All settings by brute force: the density of labels, at the best scale of the prior."""
+    grounds = [ground(width, "none") for width in (0.5, 1.0, 2.0)]
+    scores = {}
+    for place in grounds:
+        for strength in STRENGTHS:
+            for rate in RATE:
+                covariance = folded(place, strength) + torch.diag(1 / (2 * rate * WEIGHTS))
+                scale = (SIGNS[0] @ torch.linalg.solve(covariance, SIGNS[0])).item() / 10
+                density = multivariate_normal(np.zeros(10), scale * covariance.numpy())
+                scores[rate, strength, place.bandwidth] = density.logpdf(SIGNS[0].numpy())
+    found = by_squared_evidence(grounds, SIGNS, WEIGHTS, STRENGTHS, RATE)
+    best = max(scores, key=lambda key: scores[key])
+    assert tuple(found[:3]) == best
+    assert found.score == pytest.approx(scores[best], abs=1e-6)
+    assert found.ground.bandwidth == best[2]
+
+
+def test_the_fine_grid_of_rates_is_at_least_as_good():
+    given = by_squared_evidence([ground()], SIGNS, WEIGHTS, STRENGTHS, RATE)
+    free = by_squared_evidence([ground()], SIGNS, WEIGHTS, STRENGTHS)
+    assert free.score >= given.score - 1e-3
+
+
+def test_squared_evidence_is_conditional_on_the_invariance():
+    """log p(y, Lf = 0) - log p(Lf = 0) of one Gaussian over labels and slopes."""
+    place, strength, rate = ground(1.0, "none"), 0.3, 3.0
+    found = by_squared_evidence([place], SIGNS, torch.ones(10).double(), [strength], [rate])
+    rows = [Evaluation().atoms(X), Gradient().atoms(torch.unique(torch.cat([X, MORE]), dim=0))]
+    covariance = place.process.covariance(rows).detach()
+    noise = torch.cat([torch.full((10,), 1 / (2 * rate)), torch.full((36,), 1 / (2 * strength))]).double()
+    covariance = (covariance + torch.diag(noise)).numpy()
+
+    def conditional(scale: float) -> float:
+        targets = np.r_[SIGNS[0].numpy(), np.zeros(36)]
+        both = multivariate_normal(np.zeros(46), scale * covariance).logpdf(targets)
+        return both - multivariate_normal(np.zeros(36), scale * covariance[10:, 10:]).logpdf(np.zeros(36))
+
+    scales = np.exp(np.linspace(-4, 4, 4001))
+    assert found.score == pytest.approx(max(conditional(each) for each in scales[::10]), abs=1e-3)
+
+
+def test_laplace_evidence_is_summed_over_outputs_and_searched_over_all():
+    grounds, targets = [ground(width) for width in (0.5, 2.0)], torch.cat([SIGNS, -SIGNS.flip(1)])
+    scores = {}
+    for place in grounds:
+        for strength in STRENGTHS:
+            for rate in RATE:
+                each = [
+                    laplace_evidence(folded(place, strength), y, place.basis, rate * WEIGHTS) for y in targets
+                ]
+                scores[rate, strength, place.bandwidth] = sum(value.item() for value in each)
+    found = by_laplace_evidence(grounds, targets, WEIGHTS, STRENGTHS, RATE)
+    best = max(scores, key=lambda key: scores[key])
+    assert tuple(found[:3]) == best
+    assert found.score == pytest.approx(scores[best], abs=1e-6)
+
+
+def held_out_by_hand(gram: Tensor, loss: Loss, y: Tensor, rate: float) -> Tensor:
+    """A machine for every fold, of the kernel between the labels that it sees."""
+    found, ones = torch.zeros(10).double(), torch.ones(10, 1).double()
+    for fold in range(3):
+        seen, out = (torch.nonzero(mask)[:, 0] for mask in (fold != FOLDS, fold == FOLDS))
+        problem = Problem(
+            DenseGram(gram[seen][:, seen]), [Term(loss, y[seen], rate * WEIGHTS[seen])], ones[seen]
+        )
+        solution = newton(problem, tolerance=1e-12)
+        found[out] = gram[out][:, seen] @ solution.coefficients + solution.beta
+    return found
+
+
+@pytest.mark.parametrize(("loss", "at_once"), [(Logistic(), 2**25), (SquaredHinge(), 1)])
+def test_held_out_scores_are_those_of_machines_of_the_other_folds(loss: Loss, at_once: int, monkeypatch):
+    monkeypatch.setattr(choosing, "NUMBERS_AT_ONCE", at_once)
+    place, targets = ground(), torch.cat([SIGNS, -SIGNS.flip(1)])
+    grams = torch.stack([folded(place, strength) for strength in STRENGTHS])
+    rates = rate_grid(grams, RATE)
+    found = held_out_scores(grams, place.basis, loss, targets, WEIGHTS, rates, FOLDS)
+    assert found.values.shape == (2, 2, 2, 10)
+    for i in range(2):
+        for j, rate in enumerate(RATE):
+            expected = torch.stack([held_out_by_hand(grams[i], loss, y, rate) for y in targets])
+            torch.testing.assert_close(found.values[i, j], expected, rtol=0, atol=5e-3)
+            mean = (WEIGHTS * loss.value(expected, targets)).sum() / WEIGHTS.sum()
+            assert found.losses[i, j].item() == pytest.approx(mean.item(), rel=1e-2)
+
+
+def test_cross_validation_takes_the_least_error_then_the_least_loss():
+    grounds, codes = [ground(width) for width in (0.5, 2.0)], (SIGNS[0] > 0).long()
+    reached = {}
+    for place in grounds:
+        for strength in STRENGTHS:
+            for rate in RATE:
+                scores = held_out_by_hand(folded(place, strength), Logistic(), SIGNS[0], rate)
+                wrong = ((scores > 0).long() != codes).double()
+                error = (wrong * WEIGHTS).sum().item() / WEIGHTS.sum().item()
+                constant = bool(((scores > 0) == (scores[0] > 0)).all())
+                loss = (WEIGHTS * Logistic().value(scores, SIGNS[0])).sum().item() / WEIGHTS.sum().item()
+                reached[rate, strength, place.bandwidth] = (round(error, 9), constant, loss)
+    found = by_cross_validation(grounds, Logistic(), SIGNS, WEIGHTS, FOLDS, codes, STRENGTHS, RATE)
+    best = min(reached, key=lambda key: reached[key])
+    assert tuple(found[:3]) == best
+    assert found.score == pytest.approx(reached[best][0], abs=1e-9)
+
+
+def test_rates_are_over_the_variance_of_the_kernel_unless_given():
+    grams = torch.stack([folded(ground(), strength) for strength in STRENGTHS])
+    variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
+    torch.testing.assert_close(
+        rate_grid(grams, None) * variance[:, None],
+        torch.tensor(RATES, dtype=torch.float64).expand(2, -1),
+        rtol=1e-14,
+        atol=0,
+    )
+    assert rate_grid(grams, [0.1, 7.0]).tolist() == [[0.1, 7.0]] * 2
+
+
+def test_classes_are_decided_by_signs_or_by_the_greatest():
+    assert decided(torch.tensor([[-1.0, 0.0, 2.0]])).tolist() == [0, 0, 1]
+    assert decided(torch.tensor([[1.0, 0.0], [0.5, 2.0], [-1.0, math.pi]])).tolist() == [0, 2]

@@ -1,0 +1,159 @@
+"""LaplacianSVC against InvariantSVC with the differences of the same graph, and against fᵀLf by hand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_moons
+
+import orbitwise
+from orbitwise.estimators.laplacian import LaplacianSVC
+from orbitwise.estimators.svc import InvariantSVC
+from orbitwise.functionals import Difference, Evaluation
+from orbitwise.functionals.graphs import neighbour_graph
+
+RNG = np.random.default_rng(0)
+X, MORE, NEW = RNG.normal(size=(16, 2)), RNG.normal(size=(20, 2)), RNG.normal(size=(15, 2))
+Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=16) > 0, "up", "down")
+BOTH = torch.from_numpy(np.unique(np.r_[X, MORE], axis=0))
+
+CHECK = """
+from sklearn.utils.estimator_checks import check_estimator
+from orbitwise.estimators.laplacian import LaplacianSVC
+results = check_estimator(LaplacianSVC(), on_skip=None)
+assert len(results) > 50, len(results)
+"""
+
+
+def test_follows_scikit_learn():
+    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
+    path = str(Path(orbitwise.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("weighting", ["heat", "binary"])
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic", "squared"])
+def test_an_unnormalised_graph_is_that_of_differences(weighting: Any, loss: str):
+    graph = neighbour_graph(BOTH, 4, weighting)
+    differences = [(Difference(), graph.pairs.numpy(), graph.weights.numpy())]
+    settings: dict[str, Any] = {"C": 5.0, "strength": 0.7, "loss": loss, "bandwidth": 0.9}
+    expected = InvariantSVC(invariance=differences, **settings).fit(X, Y, MORE)
+    model = LaplacianSVC(num_neighbours=4, weighting=weighting, normalized=False, **settings).fit(X, Y, MORE)
+    np.testing.assert_allclose(
+        model.decision_function(NEW), expected.decision_function(NEW), rtol=0, atol=1e-6
+    )
+    assert model.num_neighbours_ == 4
+
+
+def test_a_graph_by_name_is_the_binary_one_of_six_neighbours():
+    named = InvariantSVC(invariance="graph", loss="squared_hinge").fit(X, Y, MORE)
+    model = LaplacianSVC(weighting="binary", normalized=False).fit(X, Y, MORE)
+    np.testing.assert_allclose(model.decision_function(NEW), named.decision_function(NEW), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_the_risk_is_the_one_that_is_said(normalized: bool):
+    """½|f|² + C Σ ℓ + ν fᵀLf of the machine is what the solver certifies, and is least."""
+    model = LaplacianSVC(C=5.0, strength=0.7, normalized=normalized, basis="none").fit(X, Y, MORE)
+    laplacian = neighbour_graph(BOTH, 6, "heat").laplacian().to_dense()
+    if normalized:
+        root = laplacian.diagonal().rsqrt()
+        laplacian = root[:, None] * laplacian * root
+    machine = model.machine_
+    gram = machine.process.covariance(machine.rows).detach()
+    signs = torch.from_numpy(np.where(Y == "up", 1.0, -1.0))
+
+    def risk(alpha: torch.Tensor) -> float:
+        machine.coefficients = alpha
+        f = machine.values(Evaluation(), BOTH)[:, 0]
+        labels = machine.values(Evaluation(), torch.from_numpy(X))[:, 0]
+        loss = (1 - signs * labels).relu().square().sum()
+        return (0.5 * (alpha * (gram @ alpha)).sum() + 5 * loss + 0.7 * f @ laplacian @ f).item()
+
+    alpha = machine.coefficients
+    least = risk(alpha)
+    assert least == pytest.approx(model.objective_[0], rel=1e-6)
+    for seed in range(5):
+        move = torch.randn(alpha.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert risk(alpha + 1e-2 * move) > least
+        assert risk(alpha - 1e-2 * move) > least
+
+
+def test_the_graph_of_unlabelled_points_finds_two_moons():
+    x, y = make_moons(120, noise=0.06, random_state=0)
+    labelled = np.concatenate([np.flatnonzero(y == each)[:2] for each in (0, 1)])
+    others = np.setdiff1d(np.arange(120), labelled)
+    alone = LaplacianSVC(strength=0.0, bandwidth=0.3).fit(x[labelled], y[labelled])
+    model = LaplacianSVC(C=100.0, strength=100.0, bandwidth=0.3).fit(x[labelled], y[labelled], x[others])
+    assert model.score(x[others], y[others]) > alone.score(x[others], y[others])
+    assert model.score(x[others], y[others]) > 0.97
+
+
+def test_cross_validation_chooses_the_number_of_neighbours():
+    x, y = make_moons(80, noise=0.1, random_state=0)
+    settings: dict[str, Any] = {"strength": "cross_validation", "Cs": [1.0, 10.0], "strengths": [0.1, 10.0]}
+    first, second = (
+        LaplacianSVC(neighbours=(2, 5), random_state=1, **settings).fit(x[:20], y[:20], x[20:]) for _ in "ab"
+    )
+    assert first.num_neighbours_ in (2, 5)
+    assert (first.C_, first.strength_) in [(c, s) for c in (1.0, 10.0) for s in (0.1, 10.0)]
+    assert 0 <= first.cv_error_ <= 0.5
+    np.testing.assert_array_equal(first.decision_function(x), second.decision_function(x))
+
+
+def test_the_evidence_chooses_too():
+    x, y = make_moons(80, noise=0.06, random_state=0)
+    labelled = np.concatenate([np.flatnonzero(y == each)[:5] for each in (0, 1)])
+    model = LaplacianSVC(
+        loss="logistic", strength="evidence", bandwidth=0.4, Cs=[1.0, 1000.0], strengths=[0.0, 1.0]
+    )
+    model.fit(x[labelled], y[labelled], x)
+    assert (model.C_, model.evidence_kind_) == (1000.0, "laplace")
+    assert model.strength_ > 0
+    assert model.score(x, y) > 0.95
+
+
+def test_unlabelled_rows_beside_and_among_the_labelled():
+    beside = LaplacianSVC(random_state=0).fit(X, Y, MORE).predict_proba(NEW)
+    model = LaplacianSVC(random_state=0, unlabeled_label="?").fit(np.r_[MORE, X], np.r_[["?"] * 20, Y])
+    np.testing.assert_array_equal(model.predict_proba(NEW), beside)
+
+
+def test_a_point_that_comes_twice_is_one_point_of_the_graph():
+    once = LaplacianSVC(random_state=0).fit(X, Y, MORE).decision_function(NEW)
+    twice = LaplacianSVC(random_state=0).fit(X, Y, np.r_[MORE, MORE, X]).decision_function(NEW)
+    np.testing.assert_array_equal(twice, once)
+
+
+def test_fewer_points_than_neighbours_and_a_single_point():
+    model = LaplacianSVC(num_neighbours=50).fit(X, Y)
+    assert np.isfinite(model.decision_function(NEW)).all()
+    same = LaplacianSVC().fit(np.ones((4, 2)), [0, 0, 1, 1])
+    assert np.isfinite(same.predict_proba(NEW)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_neighbours": 0}, "Numbers of neighbours must be whole and at least 1, not 0"),
+        ({"num_neighbours": 2.5}, "Numbers of neighbours must be whole and at least 1, not 2.5"),
+        ({"neighbours": (3, -1)}, "Numbers of neighbours must be whole and at least 1, not -1"),
+        ({"weighting": "cosine"}, "weighting must be 'binary' or 'heat', not 'cosine'"),
+        ({"C": 0}, "C must be positive and finite"),
+        ({"strength": -1}, "strength must be finite and at least 0"),
+        ({"loss": "epsilon_insensitive"}, "loss must be one of labels"),
+        ({"strength": "evidence"}, "loss='logistic' or 'squared'"),
+    ],
+)
+def test_bad_settings_get_a_clear_error(settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        LaplacianSVC().set_params(**settings).fit(X, Y, MORE)
