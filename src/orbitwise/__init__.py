@@ -1,9 +1,9 @@
 """Orbitwise learns what a function should not care about.
 
 `transforms` move inputs, `orbits` say which moves and how far, `functionals` say what is observed of the
-base process g, `process` gives the moments of any functional, `likelihoods` meet the data, `inference` turns
-it all into a posterior, `estimators` serve scikit-learn users, `selection` compares, `export` hands learned
-orbits back, `storage` keeps models, `report` shows what was learned.
+base process g, `process` gives the moments of any functional, `likelihoods` and `losses` meet the data,
+`inference` turns it all into a posterior, `estimators` serve scikit-learn users, `selection` compares,
+`export` hands learned orbits back, `storage` keeps models, `report` shows what was learned.
 """
 
 from orbitwise import (
@@ -12,6 +12,7 @@ from orbitwise import (
     functionals,
     inference,
     likelihoods,
+    losses,
     orbits,
     process,
     report,
@@ -19,7 +20,15 @@ from orbitwise import (
     storage,
     transforms,
 )
-from orbitwise.estimators import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
+from orbitwise.estimators import (
+    InvariantGPClassifier,
+    InvariantGPRegressor,
+    InvariantKernelRidge,
+    InvariantSVC,
+    LaplacianSVC,
+    SparseGPRegressor,
+    VirtualSVC,
+)
 from orbitwise.selection import compare
 from orbitwise.storage import load, save
 
@@ -28,7 +37,11 @@ __version__ = "0.1.0"
 __all__ = [
     "InvariantGPClassifier",
     "InvariantGPRegressor",
+    "InvariantKernelRidge",
+    "InvariantSVC",
+    "LaplacianSVC",
     "SparseGPRegressor",
+    "VirtualSVC",
     "compare",
     "datasets",
     "export",
@@ -36,6 +49,7 @@ __all__ = [
     "inference",
     "likelihoods",
     "load",
+    "losses",
     "orbits",
     "process",
     "report",

@@ -64,7 +64,7 @@ def check_labelled(
     counted = is_labelled & (weight > 0)
     if len(np.unique(labels[counted])) < len(estimator.classes_):
         raise ValueError("sample_weight leaves a class without any label; give one of its rows a weight.")
-    beside = _check_unlabeled(estimator, unlabeled, x.shape[1])
+    beside = check_unlabeled(estimator, unlabeled, x.shape[1])
     rows = np.column_stack([x[counted], codes[counted[is_labelled]]])
     rows, place = np.unique(rows, axis=0, return_inverse=True)
     return Labelled(
@@ -101,7 +101,7 @@ def signed_targets(codes: torch.Tensor, num_classes: int) -> torch.Tensor:
     return 2 * torch.nn.functional.one_hot(codes, num_classes).T.double() - 1
 
 
-def check_settings(estimator: Any) -> None:
+def check_settings(estimator: Any, choosers: tuple[str, ...] = CHOOSERS) -> None:
     """Raise an error for settings that kernel machines cannot use."""
     if not (estimator.kernel is None or isinstance(estimator.kernel, Kernel)):
         raise TypeError(
@@ -116,10 +116,10 @@ def check_settings(estimator: Any) -> None:
     if hasattr(estimator, "C"):
         check_positive(estimator.C, "C")
     strength = estimator.strength
-    if strength not in CHOOSERS and not (_is_number(strength) and strength >= 0):
+    if strength not in choosers and not (_is_number(strength) and strength >= 0):
         raise ValueError(
-            "strength must be finite and at least 0 (0 is no invariance), 'evidence' or 'cross_validation', "
-            f"not {strength!r}."
+            "strength must be finite and at least 0 (0 is no invariance), "
+            f"{' or '.join(map(repr, choosers))}, not {strength!r}."
         )
     for name, least in (("Cs", "positive"), ("strengths", "at least 0")):
         values = getattr(estimator, name, None)
@@ -149,7 +149,8 @@ def _is_labelled(unlabeled_label: Any, labels: NDArray[Any]) -> NDArray[np.bool_
     return np.asarray([label != unlabeled_label for label in labels], dtype=bool)
 
 
-def _check_unlabeled(estimator: Any, unlabeled: ArrayLike | None, width: int) -> NDArray[np.float64]:
+def check_unlabeled(estimator: Any, unlabeled: ArrayLike | None, width: int) -> NDArray[np.float64]:
+    """Validated rows without a label; none where nothing was given."""
     if unlabeled is None or np.shape(unlabeled)[0] == 0:
         return np.zeros((0, width))
     return check_inputs(estimator, unlabeled).numpy()

@@ -1,0 +1,193 @@
+"""InvariantKernelRidge: kernel ridge regression that hardly changes where it should not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from orbitwise.estimators.choosing import STRENGTHS, by_squared_evidence
+from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
+from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.machine_fit import TOLERANCE, certify
+from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
+from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.points import Evaluation
+from orbitwise.losses import Loss, Squared, loss_of
+
+
+@final
+class InvariantKernelRidge(RegressorMixin, BaseEstimator):
+    """Regression by the least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), L f what should vanish.
+
+    With squared losses it is the mean of a Gaussian process that saw y with noise variance 1/(2C), and
+    L f = 0 with 1/(2 strength).
+
+    Parameters
+    ----------
+    kernel, invariance, bandwidth, basis, image_shape, solver, random_state
+        As in `InvariantSVC`.
+    C : float, default=1.0
+        How often a target counts, λ.
+    strength : float or "evidence", default=1.0
+        How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
+        bandwidth by the evidence of y given that L f = 0, the basis integrated out.
+    loss, invariance_loss : str or Loss, default="squared"
+        Of targets and of functionals: "squared", "absolute", "epsilon_insensitive", or a loss.
+    Cs, strengths : sequences of float, default=None
+        What the evidence chooses from; None takes wide grids.
+
+    Attributes
+    ----------
+    machine_, C_, strength_, bandwidth_ : what was found, and with which settings.
+    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least, and the iterations; one for
+        every output.
+    log_evidence_, evidence_kind_ : with strength="evidence"; the scale of f is at its best, too.
+    """
+
+    _image_shape: Sequence[int] | None
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        invariance: Any = "gradient",
+        *,
+        C: float = 1.0,
+        strength: float | str = 1.0,
+        loss: str | Loss = "squared",
+        invariance_loss: str | Loss = "squared",
+        bandwidth: float | str = "median",
+        basis: str = "bias",
+        image_shape: Sequence[int] | None = None,
+        solver: str = "auto",
+        Cs: Sequence[float] | None = None,
+        strengths: Sequence[float] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.invariance = invariance
+        self.C = C
+        self.strength = strength
+        self.loss = loss
+        self.invariance_loss = invariance_loss
+        self.bandwidth = bandwidth
+        self.basis = basis
+        self.image_shape = image_shape
+        self.solver = solver
+        self.Cs = Cs
+        self.strengths = strengths
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        unlabeled: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> InvariantKernelRidge:
+        """Learn from targets, and from rows without one what should not change there."""
+        x, targets, weights, others = self._check(X, y, unlabeled, sample_weight)
+        loss, invariance_loss = loss_of(self.loss), loss_of(self.invariance_loss)
+        if loss.takes_labels:
+            raise ValueError(
+                f"loss must be one of numbers, such as 'squared' or 'absolute', not {self.loss!r}."
+            )
+        ground = self._settle(x, others, targets, weights, loss, invariance_loss)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        self.machine_, solutions = ground.fit(
+            loss,
+            targets,
+            weights,
+            self.C_,
+            self.strength_,
+            invariance_loss,
+            self.solver,
+            TOLERANCE,
+            torch.Generator().manual_seed(seed),
+        )
+        certify(self, solutions)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """f of every row."""
+        return self._values(Evaluation(), check_inputs(self, X))
+
+    def predict_functional(self, functional: Functional, X: ArrayLike) -> NDArray[np.float64]:
+        """Another functional of f, say its slopes `Gradient()`."""
+        check_is_fitted(self)
+        return self._values(functional, check_inputs(self, X, plain=functional.is_identity))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = False
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _values(self, functional: Functional, x: torch.Tensor) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        values = self.machine_.values(functional, x)
+        return (values[:, 0] if self._is_vector else values).numpy()
+
+    def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
+        return invariance_rows(self.invariance, points, bandwidth, self._image_shape)
+
+    def _check(
+        self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        check_settings(self, ("evidence",))
+        self._image_shape = None
+        flat, shape = flatten_images(self, X)
+        checked: Any = validate_data(
+            self, cast(Any, flat), cast(Any, y), dtype=np.float64, multi_output=True, y_numeric=True
+        )
+        x, targets = checked[0], np.asarray(checked[1], dtype=np.float64)
+        self._image_shape = self.image_shape if shape is None else shape
+        self._is_vector = targets.ndim == 1
+        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        kept = weight > 0
+        if not kept.any():
+            raise ValueError("sample_weight is zero for all rows: nothing is left to learn from.")
+        others = check_unlabeled(self, unlabeled, x.shape[1])
+        return (
+            torch.from_numpy(x[kept]),
+            torch.from_numpy(targets.reshape(len(x), -1)[kept].T.copy()),
+            torch.from_numpy(weight[kept]),
+            torch.from_numpy(others),
+        )
+
+    def _settle(
+        self,
+        x: torch.Tensor,
+        unlabeled: torch.Tensor,
+        targets: torch.Tensor,
+        weights: torch.Tensor,
+        loss: Loss,
+        invariance_loss: Loss,
+    ) -> Ground:
+        ground = Ground.of(self, x, unlabeled)
+        for chosen in ("log_evidence_", "evidence_kind_"):
+            vars(self).pop(chosen, None)
+        if not isinstance(self.strength, str):
+            self.C_, self.strength_, self.bandwidth_ = float(self.C), float(self.strength), ground.bandwidth
+            return ground
+        if not (isinstance(loss, Squared) and isinstance(invariance_loss, Squared)):
+            raise ValueError("strength='evidence' goes with squared losses.")
+        if ground.is_basis_seen:
+            raise ValueError(
+                "strength='evidence' goes with a basis that the invariance does not see, but it is not zero "
+                f"for all functions of basis={self.basis!r}: use basis='bias' or 'none'."
+            )
+        strengths = STRENGTHS if self.strengths is None else [float(each) for each in self.strengths]
+        rates = None if self.Cs is None else [float(each) for each in self.Cs]
+        choice = by_squared_evidence(ground.alternatives(self, unlabeled), targets, weights, strengths, rates)
+        self.C_, self.strength_, self.bandwidth_ = choice[:3]
+        self.log_evidence_, self.evidence_kind_ = choice.score, "exact"
+        return choice.ground

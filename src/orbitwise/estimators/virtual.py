@@ -1,0 +1,153 @@
+"""VirtualSVC: scikit-learn's SVC on virtual samples, the rival of invariance functionals (RKHS 6.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.svm import SVC
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from orbitwise.estimators.kernel_machine import median_distance
+from orbitwise.estimators.machine_inputs import check_positive
+from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
+from orbitwise.orbits.orbit import Orbit
+
+VIRTUAL = ("samples", "support_vectors")
+
+
+@final
+class VirtualSVC(ClassifierMixin, BaseEstimator):
+    """A support vector machine trained on moved copies of its samples, or of its support vectors alone.
+
+    Parameters
+    ----------
+    invariance : None, "moves", Orbit or callable, default=None
+        How copies are made: "moves" shifts, turns, scales and shears images; an orbit is drawn from
+        `num_copies` times a row; a function turns rows [n, d] into copies [n, k, d]. None makes none.
+    virtual : {"samples", "support_vectors"}, default="samples"
+        Copies of all samples, or of the support vectors of a first machine without copies, on which, with the
+        support vectors themselves, a second one is trained (Schölkopf, Burges, Vapnik, 1996).
+    C : float, default=1.0
+        The penalty of `sklearn.svm.SVC`; a copy counts as a sample.
+    bandwidth : float or "median", default="median"
+        Of the Gaussian kernel exp(-|x-x′|²/2b²).
+    moves : sequence of (name, amount), default=PAPER_MOVES
+        Of "moves".
+    num_copies : int, default=8
+        Of an orbit.
+    class_weight : None, dict or "balanced", default=None
+        As in `sklearn.svm.SVC`.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width) of an image in a row of X.
+    random_state : int, default=None
+        Of copies that are drawn.
+
+    Attributes
+    ----------
+    classes_, svc_, bandwidth_, num_samples_ : what was learned, and from how many rows and copies.
+    """
+
+    def __init__(
+        self,
+        invariance: str | Orbit | Callable[[NDArray[np.float64]], ArrayLike] | None = None,
+        *,
+        virtual: str = "samples",
+        C: float = 1.0,
+        bandwidth: float | str = "median",
+        moves: Sequence[Move] = PAPER_MOVES,
+        num_copies: int = 8,
+        class_weight: Any = None,
+        image_shape: Sequence[int] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.invariance = invariance
+        self.virtual = virtual
+        self.C = C
+        self.bandwidth = bandwidth
+        self.moves = moves
+        self.num_copies = num_copies
+        self.class_weight = class_weight
+        self.image_shape = image_shape
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> VirtualSVC:
+        """Train on samples and their copies."""
+        check_positive(self.C, "C")
+        if self.bandwidth != "median":
+            check_positive(self.bandwidth, "bandwidth", ", or 'median'")
+        if self.virtual not in VIRTUAL:
+            raise ValueError(f"virtual must be one of {', '.join(VIRTUAL)}, not {self.virtual!r}.")
+        self._image_shape = None
+        flat, shape = flatten_images(self, X)
+        checked: Any = validate_data(self, cast(Any, flat), cast(Any, y), dtype=np.float64)
+        x, labels = checked
+        check_classification_targets(labels)
+        self._image_shape = self.image_shape if shape is None else shape
+        self.classes_ = np.unique(labels)
+        asked = self.bandwidth
+        points = torch.from_numpy(np.unique(x, axis=0))
+        self.bandwidth_ = median_distance(points) if asked == "median" else float(asked)
+        if self.virtual == "support_vectors" and self.invariance is not None:
+            first = self._machine().fit(x, labels)
+            x, labels = x[first.support_], labels[first.support_]
+        copies = self._copies(x)
+        count = copies.shape[1]
+        self.num_samples_ = len(x) * (1 + count)
+        self.svc_ = self._machine().fit(
+            np.concatenate([x, copies.reshape(-1, x.shape[1])]),
+            np.concatenate([labels, np.repeat(labels, count)]),
+        )
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
+        check_is_fitted(self)
+        return self.svc_.decision_function(check_inputs(self, X).numpy())
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of every row."""
+        check_is_fitted(self)
+        return self.svc_.predict(check_inputs(self, X).numpy())
+
+    def _machine(self) -> SVC:
+        gamma: Any = 0.5 / self.bandwidth_**2
+        return SVC(C=self.C, gamma=gamma, class_weight=self.class_weight)
+
+    def _copies(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[n, k, d]."""
+        if self.invariance is None:
+            return np.zeros((len(x), 0, x.shape[1]))
+        if self.invariance == "moves":
+            if self._image_shape is None:
+                raise ValueError(
+                    "Moves are those of images: pass image_shape=(height, width), or X as images."
+                )
+            background = float(x.min())
+            moved = moved_images(torch.from_numpy(x - background), self._image_shape, self.moves)
+            return moved.numpy() + background
+        if isinstance(self.invariance, Orbit):
+            seed = int(check_random_state(self.random_state).randint(2**31))
+            generator = torch.Generator().manual_seed(seed)
+            rows = torch.from_numpy(x)
+            with torch.no_grad():
+                orbit: Any = self.invariance
+                return orbit.move(rows, orbit.noise((len(x), self.num_copies), generator, rows)).numpy()
+        if not callable(self.invariance):
+            raise TypeError(
+                "invariance must be None, 'moves', an orbit or a function of rows, not "
+                f"{type(self.invariance).__name__} {self.invariance!r}."
+            )
+        copies = np.asarray(self.invariance(x), dtype=np.float64)
+        if copies.ndim != 3 or copies.shape[::2] != x.shape or not np.isfinite(copies).all():
+            raise ValueError(
+                f"invariance must turn rows {x.shape} into finite copies [n, k, d], not {copies.shape}."
+            )
+        return copies
