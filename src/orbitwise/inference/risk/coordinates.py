@@ -22,6 +22,8 @@ Order = Literal["random", "steepest"]
 JITTER = 1e-12
 INNER_STEPS = 30
 """Newton steps in a span before it grows again."""
+INNER_DECREASE = 1e-4
+"""Of the tolerance: a small decrement can hide a large gap where losses weigh much."""
 
 
 @torch.no_grad()
@@ -114,7 +116,7 @@ class _Span:
             diagonal += JITTER * diagonal.max().clamp_min(1e-300)
             diagonal[len(self.index) :] += RIDGE * problem.weights.sum()
             step = -solve_factored(cholesky(hessian).lower, gradient[:, None])[:, 0]
-            if not bool(-(step @ gradient) > 0.1 * tolerance * risk.abs()):
+            if not bool(-(step @ gradient) > INNER_DECREASE * tolerance * risk.abs()):
                 break
             moved, to_beta = step[: len(self.index)], step[len(self.index) :]
             image = self.columns @ moved
