@@ -6,10 +6,13 @@ python benchmarks/summary.py
 import argparse
 import json
 import math
+from functools import partial
 from pathlib import Path
 
+import machine_summary
 import numpy as np
 
+EXPERIMENTS = ("digit_pairs", "semi_supervised")
 ORBITS = {"rotation_fixed": "rotation by any angle, not learned"}
 
 
@@ -234,6 +237,7 @@ def _within(part, exact, key):
 
 
 KINDS = {
+    **{name: (title, partial(show, table=table)) for name, (title, show) in machine_summary.KINDS.items()},
     "sparse_regression.json": ("Sparse regression beside GPflow and GPyTorch", sparse_regression),
     "sparse_scaling.json": ("Cost of sparse regression against rows", sparse_scaling),
     "uci_regression.json": ("Automatic inducing variables beside exact inference", uci_regression),
@@ -253,6 +257,8 @@ def section(path):
         command = record.get("command") if isinstance(record, dict) else None
         if isinstance(record, dict) and record.get("threads"):
             title += f" ({record['threads']} {'threads' if record['threads'] > 1 else 'thread'})"
+        if path.stem in EXPERIMENTS:
+            command = f"python -m orbitwise.experiments.{path.stem} --device cuda --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
     if isinstance(record, dict) and "curve" in record:
         data = "Rotated MNIST" if record["data"] == "rotated" else "MNIST"

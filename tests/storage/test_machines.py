@@ -10,6 +10,7 @@ import torch
 from gpytorch.kernels import PolynomialKernel, RBFKernel, ScaleKernel
 from sklearn.base import clone
 
+from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Difference, Evaluation, FeatureMap, Gradient
@@ -88,6 +89,29 @@ def test_estimators_come_back(again, name: str):
         if isinstance(value, bool | int | float | str | dict | np.ndarray | type(None)):
             np.testing.assert_equal(getattr(back, attribute), value, err_msg=attribute)
     assert [type(block) for block in back.machine_.rows] == [type(block) for block in model.machine_.rows]
+
+
+@pytest.mark.parametrize(
+    ("settings", "targets"),
+    [
+        ({}, X[:, 0]),
+        ({"basis": "linear", "loss": EpsilonInsensitive(0.2, 0.1), "random_state": 1}, X[:, 1]),
+        ({"invariance_loss": "absolute", "invariance": "local_average"}, X),
+        ({"strength": "evidence", "Cs": [1.0, 10.0], "strengths": (0.0, 0.1)}, X**2),
+        ({"kernel": ScaleKernel(RBFKernel()), "invariance": None}, X[:, :1]),
+    ],
+)
+def test_ridge_comes_back(again, settings: dict[str, Any], targets: np.ndarray):
+    model = clone(InvariantKernelRidge(**settings)).fit(X, targets, MORE)
+    assert stored.take_apart(model)[0]["notes"] == []
+    back = again(model)
+    assert set(vars(model)) == set(vars(back))
+    for first, second in (
+        (model.predict(NEW), back.predict(NEW)),
+        (model.predict_functional(Gradient(), NEW), back.predict_functional(Gradient(), NEW)),
+    ):
+        assert (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
+    np.testing.assert_array_equal(clone(back).fit(X, targets, MORE).predict(NEW), model.predict(NEW))
 
 
 @pytest.mark.parametrize("name", ["hinge of a width", "pairs", "evidence"])

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.error_bars import expected_seconds
+from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.objectives import Problem
 from orbitwise.estimators.regression_model import RegressionModel
@@ -25,12 +26,13 @@ from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.estimators.streaming import Stream
 from orbitwise.estimators.svc import InvariantSVC
+from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
 from orbitwise.losses import Loss
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.storage import machines
+from orbitwise.storage import machines, support_vectors
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.kernels import KERNELS
 from orbitwise.storage.orbits import ORBITS
@@ -40,7 +42,14 @@ from orbitwise.storage.recipes import Field
 from orbitwise.storage.streams import STREAMS
 from orbitwise.storage.writer import Writer
 
-TABLE = {**KERNELS, **ORBITS, **POSTERIORS, **STREAMS, **machines.MACHINES}
+TABLE = {
+    **KERNELS,
+    **ORBITS,
+    **POSTERIORS,
+    **STREAMS,
+    **machines.MACHINES,
+    **support_vectors.SUPPORT_VECTORS,
+}
 ERROR_SECONDS = 20.0
 """Error bars of learned ranges need the training data: `save` computes them where it takes no longer."""
 
@@ -119,6 +128,9 @@ ESTIMATORS = {
         },
         {**OPTIONAL, "evidence_terms_": Field(dict), "jitter_": NUMBER},
     ),
+    "InvariantKernelRidge": Estimator(
+        InvariantKernelRidge, {**machines.FITTED, "_is_vector": Field(bool)}, machines.OPTIONAL
+    ),
     "InvariantSVC": Estimator(InvariantSVC, machines.CLASSIFIER, machines.OPTIONAL),
     "LaplacianSVC": Estimator(
         LaplacianSVC, {**machines.CLASSIFIER, "num_neighbours_": Field(int)}, machines.OPTIONAL
@@ -128,6 +140,7 @@ ESTIMATORS = {
         {**REGRESSION, "_stream": Field(Stream), "certificate_": Field(Certificate)},
         OPTIONAL,
     ),
+    "VirtualSVC": Estimator(VirtualSVC, support_vectors.FITTED, support_vectors.OPTIONAL),
 }
 
 
@@ -148,7 +161,7 @@ def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[s
         if callable(parameters.get(each)) or isinstance(parameters.get(each), np.random.RandomState):
             parameters[each] = None
             notes.append(f"{each} was left out: it is not plain data")
-    if hasattr(model, "machine_"):
+    if hasattr(model, "machine_") or hasattr(model, "svc_"):
         notes += _leave_out_code(parameters)
     others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
     notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
@@ -197,11 +210,13 @@ def _check(model: Any) -> None:
         raise StorageError("The file is damaged or hostile: its classes are no list of labels.")
     if names is not None and names.shape != (model.n_features_in_,):
         raise StorageError("The file is damaged or hostile: it names other features than it has.")
-    if hasattr(model, "machine_"):
-        try:
+    try:
+        if hasattr(model, "machine_"):
             machines.check_machine_of(model)
-        except ValueError as error:
-            raise StorageError(f"The file is damaged or hostile: it holds {error}.") from error
+        if hasattr(model, "svc_"):
+            support_vectors.check_support_vectors_of(model)
+    except ValueError as error:
+        raise StorageError(f"The file is damaged or hostile: it holds {error}.") from error
 
 
 def _place(name: Any) -> torch.device:
@@ -233,7 +248,7 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
 
 
 def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
-    """Leave out an invariance that is code: the rows that it made are data, and part of the machine."""
+    """Leave out an invariance that is code: the rows or copies that it made are part of the machine."""
     try:
         Writer(TABLE).value(parameters.get("invariance"), "invariance")
     except StorageError as error:
@@ -244,7 +259,10 @@ def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
 
 def _summary(model: Any) -> dict[str, Any]:
     """What people want to know of a model before they load it."""
-    summary = machines.machine_summary(model) if hasattr(model, "machine_") else _process_summary(model)
+    if hasattr(model, "svc_"):
+        summary = support_vectors.support_summary(model)
+    else:
+        summary = machines.machine_summary(model) if hasattr(model, "machine_") else _process_summary(model)
     if hasattr(model, "classes_"):
         summary["classes"] = [str(each) for each in model.classes_[:100]]
     if hasattr(model, "certificate_"):

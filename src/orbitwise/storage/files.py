@@ -105,6 +105,8 @@ def _check_equal(model: Any, copy: Any) -> None:
 def _modules(model: Any) -> list[nn.Module]:
     if hasattr(model, "machine_"):
         return [model.machine_.process]
+    if hasattr(model, "svc_"):
+        return []
     return [model.functional_, model.posterior_.process]
 
 

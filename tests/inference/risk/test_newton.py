@@ -1,7 +1,7 @@
 import torch
 
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
-from orbitwise.losses import Hinge
+from orbitwise.losses import Hinge, Squared
 from tests.inference.risk.problems import random_problem
 
 
@@ -23,6 +23,15 @@ def test_a_grid_of_strengths_is_one_batch_and_warm_starts_end_at_once():
 
 
 def test_iterations_that_run_out_are_not_called_converged():
-    found = newton(random_problem((Hinge(0.001), Hinge(0.001)), strength=100.0), max_iterations=2)
+    heavy = random_problem((Hinge(0.001), Hinge(0.001)), strength=100.0)
+    light = newton(random_problem((Hinge(0.001), Hinge(0.001)), strength=0.01))
+    found = newton(heavy, light, max_iterations=1)
     assert not found.converged
     assert found.gap > 0
+
+
+def test_heavy_losses_are_solved_to_rounding():
+    """Steps, not new coefficients, are solved for: nothing cancels where weights are large."""
+    problem = random_problem((Squared(), Squared()), strength=1e7, num_functionals=1)
+    found = newton(problem)
+    assert found.gap <= 1e-6 * found.objective

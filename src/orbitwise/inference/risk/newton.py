@@ -1,6 +1,6 @@
 """Newton's method on whole Gram matrices, for a batch of problems at once: folds, classes, a grid of λ and ν.
 
-A step solves (I + WG)α + WBβ = u, u = Wf - wℓ′, Bᵀα = 0 with W = diag(wℓ″), through the well-conditioned
+A step solves (I + WG)δα + WBδβ = -(α + wℓ′), Bᵀ(α + δα) = 0, W = diag(wℓ″), through the well-conditioned
 I + √W G √W. Rows of weight 0 drop out, so that all folds of a cross-validation share their shapes.
 """
 
@@ -99,23 +99,23 @@ class _Part:
         system = root[..., :, None] * self.matrix * root[..., None, :]
         system.diagonal(dim1=-2, dim2=-1).add_(1)
         lower = cholesky(system).lower
-        right = curvature * images - slope  # u less the part of β, which is solved for afresh
 
         def inner(vectors: Tensor) -> Tensor:
             """√W (I + √W G √W)⁻¹ √W v."""
             return root[..., None] * solve_factored(lower, root[..., None] * vectors)
 
-        target = right + curvature * problem.beta_rows(beta)
-        free = target - inner(problem.gram.product(target)[..., None])[..., 0]
+        # (I + WG)δα + WBδβ = -(α + wℓ′) and Bᵀ(α + δα) = 0, in steps, which stay exact for heavy losses
+        gradient = alpha + slope
+        free = inner(problem.gram.product(gradient)[..., None])[..., 0] - gradient
         coupling = inner(basis.expand(*values.shape, -1))
-        # Bᵀ(free - coupling β) = 0; a ridge keeps β where no row says anything of it
         normal = basis.mT @ coupling
-        ridge = RIDGE * problem.weights.sum(-1)[..., None, None]
+        # where no row says anything of β, a ridge keeps it from running away
+        diagonal = normal.diagonal(dim1=-2, dim2=-1).sum(-1) / max(1, basis.shape[-1])
+        total = problem.weights.sum(-1)
+        ridge = torch.where(diagonal > 1e-12 * total, 1e-10 * diagonal, RIDGE * total)[..., None, None]
         identity = torch.eye(basis.shape[-1], dtype=basis.dtype, device=basis.device)
-        left = (free - (coupling @ beta[..., None])[..., 0]) @ basis
-        to_beta = torch.linalg.solve(normal + ridge * identity, left)
-        new = free - (coupling @ (beta + to_beta)[..., None])[..., 0]
-        to_alpha = new - alpha
+        to_beta = torch.linalg.solve(normal + ridge * identity, (alpha + free) @ basis)
+        to_alpha = free - (coupling @ to_beta[..., None])[..., 0]
         return to_alpha, problem.gram.product(to_alpha), to_beta
 
     def line_search(
