@@ -58,6 +58,16 @@ def semi_supervised(record, table):
     note = "Test error in percent, mean ± standard deviation over draws; in brackets the paper's. "
     note += f"* more than two standard deviations of the difference apart: {', '.join(far) or 'none'}.\n\n"
     note += f"Means over the table: {'; '.join(lines)}.\n\n"
+    spent = {
+        method: sum(
+            result["cells"][f"{method}/{count}"]["seconds"]
+            for result in record["sets"].values()
+            for count in LABELS
+        )
+        for method in means
+    }
+    note += "Seconds to choose and fit, all cells: "
+    note += f"{', '.join(f'{method} {value:.0f}' for method, value in spent.items())}.\n\n"
     seconds = [(name, result["seconds"]) for name, result in record["sets"].items()]
     note += (
         f"Kernels on {record['device']}, the rest on a processor with {record['threads']} threads, sets side "
