@@ -25,7 +25,7 @@ from orbitwise.experiments.semi_supervised import (
     by_laplace,
     families,
     main,
-    rate_grid,
+    rates_of,
 )
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
@@ -106,7 +106,7 @@ def test_labels_are_the_first_of_a_draw(task: Task, kernels: dict[str, Family]):
     expected = kernels["SVM"].grams[0][labels.rows][:, labels.places]
     torch.testing.assert_close(own, expected, rtol=0, atol=1e-5)
     variance = own.diagonal().mean()
-    torch.testing.assert_close(rate_grid(own[None])[0] * variance, torch.tensor(RATES).double())
+    torch.testing.assert_close(rates_of(own[None])[0] * variance, torch.tensor(RATES).double())
 
 
 def held_out(gram: Tensor, labels: Labels, rate: float) -> tuple[float, bool, float]:
@@ -135,7 +135,7 @@ def test_folds_choose_the_least_error(task: Task, kernels: dict[str, Family], mo
     grams = labels.own(kernels["InvSVM"].grams[[0, 3]])
     reached = {
         (i, rate.item()): held_out(grams[i], labels, rate.item())
-        for i, rates in enumerate(rate_grid(grams))
+        for i, rates in enumerate(rates_of(grams))
         for rate in rates
     }
     assert len({score[:2] for score in reached.values()}) > 1
@@ -151,7 +151,7 @@ def test_evidence_chooses_the_greatest(task: Task, kernels: dict[str, Family]):
     grams, ones = labels.own(kernels["InvSVM"].grams), torch.ones(18, 1).double()
     for choose, loss in ((by_laplace, Logistic()), (by_evidence, Squared())):
         scores = {}
-        for i, rates in enumerate(rate_grid(grams)):
+        for i, rates in enumerate(rates_of(grams)):
             for rate in rates:
                 if choose is by_laplace:
                     value = laplace_evidence(grams[i], labels.targets[0], ones, rate * ones[:, 0])

@@ -91,12 +91,14 @@ def by_laplace_evidence(
     return best
 
 
-def rate_grid(grams: Float[Tensor, "q n n"], rates: Sequence[float] | None) -> Float[Tensor, "q r"]:
-    """λ to choose from for every kernel: those given, or `RATES` over the kernel's mean variance."""
+def rate_grid(
+    grams: Float[Tensor, "q n n"], rates: Sequence[float] | None, relative: Sequence[float] = RATES
+) -> Float[Tensor, "q r"]:
+    """λ to choose from for every kernel: those given, or `relative` ones over the kernel's mean variance."""
     if rates is not None:
         return grams.new_tensor(list(rates)).expand(len(grams), -1)
     variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
-    return grams.new_tensor(RATES) / variance[:, None]
+    return grams.new_tensor(list(relative)) / variance[:, None]
 
 
 class Scores(NamedTuple):
@@ -156,19 +158,29 @@ def by_cross_validation(
         grams = torch.stack(list(_grams(ground, strengths)))
         grid = rate_grid(grams, rates)
         scores = held_out_scores(grams, ground.basis, loss, targets, weights, grid, folds)
-        classes = decided(scores.values)
-        errors = ((classes != codes) * weights).sum(-1) / weights.sum()
-        is_constant = (classes == classes[..., :1]).all(-1)
-        for i, strength in enumerate(strengths):
-            for j, rate in enumerate(grid[i].tolist()):
-                error, constant = round(errors[i, j].item(), 12), bool(is_constant[i, j])
-                reached = (error, constant, scores.losses[i, j].item())
-                if reached < least:
-                    least = reached
-                    best = Choice(rate, strength, ground.bandwidth, error, ground)
+        (i, j), reached = least_error(scores, codes, weights)
+        if reached < least:
+            least = reached
+            best = Choice(grid[i, j].item(), strengths[i], ground.bandwidth, reached[0], ground)
     if best is None:
         raise ValueError("Cross-validation found no finite loss: are the inputs scaled sensibly?")
     return best
+
+
+def least_error(
+    scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> tuple[tuple[int, int], tuple[float, bool, float]]:
+    """The place of the best scores, and their error, whether they say one class always, and their loss."""
+    classes = decided(scores.values)
+    errors = ((classes != codes) * weights).sum(-1) / weights.sum()
+    is_constant = (classes == classes[..., :1]).all(-1)
+    reached = {
+        (i, j): (round(errors[i, j].item(), 12), bool(is_constant[i, j]), scores.losses[i, j].item())
+        for i in range(errors.shape[0])
+        for j in range(errors.shape[1])
+    }
+    best = min(reached, key=lambda at: reached[at])
+    return best, reached[best]
 
 
 def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:

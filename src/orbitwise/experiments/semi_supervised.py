@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.estimators.choosing import decided, held_out_scores
+from orbitwise.estimators.choosing import held_out_scores, least_error, rate_grid
 from orbitwise.estimators.invariance_rows import gradient_rows
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.laplacian_rows import LaplacianRows
@@ -150,28 +150,22 @@ class Labels(NamedTuple):
         return nearest_positive(grams[:, self.rows][:, :, self.places])
 
 
-def rate_grid(grams: Float[Tensor, "q n n"]) -> Float[Tensor, "q r"]:
+def rates_of(grams: Float[Tensor, "q n n"]) -> Float[Tensor, "q r"]:
     """λ to choose from, for every kernel."""
-    variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
-    return torch.tensor(RATES).to(grams) / variance[:, None]
+    return rate_grid(grams, None, RATES)
 
 
 def by_folds(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
-    """The setting and λ of the least cross-validated error (ties: no constant answer, then the loss)."""
-    ones, rates = torch.ones_like(labels.targets[0]), rate_grid(grams)
+    """The setting and λ of the least cross-validated error."""
+    ones, rates = torch.ones_like(labels.targets[0]), rates_of(grams)
     scores = held_out_scores(grams, ones[:, None], loss, labels.targets, ones, rates, labels.folds)
-    classes = decided(scores.values)
-    errors = (classes != labels.codes).double().mean(-1)
-    constant = (classes == classes[..., :1]).all(-1)
-    pairs = [(i, j) for i in range(len(grams)) for j in range(len(RATES))]
-    key = lambda at: (round(errors[at].item(), 9), bool(constant[at]), scores.losses[at].item())  # noqa: E731
-    best = min(pairs, key=key)
+    best, _ = least_error(scores, labels.codes, ones)
     return best[0], rates[best].item()
 
 
 def by_laplace(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
     """The setting and λ of the greatest Laplace evidence of logistic labels."""
-    ones, rates = torch.ones_like(labels.targets[0]), rate_grid(grams)
+    ones, rates = torch.ones_like(labels.targets[0]), rates_of(grams)
     values = laplace_evidence(grams[:, None], labels.targets[0], ones[:, None], rates[..., None] * ones)
     best = divmod(int(values.argmax()), len(RATES))
     return best[0], rates[best].item()
@@ -179,7 +173,7 @@ def by_laplace(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
 
 def by_evidence(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
     """The setting and λ of the greatest evidence of labels taken for numbers with Gaussian noise."""
-    ones, rates = torch.ones_like(labels.targets[0]), rate_grid(grams)
+    ones, rates = torch.ones_like(labels.targets[0]), rates_of(grams)
     values = torch.stack(
         [
             SquaredEvidence(gram, labels.targets.T, ones[:, None], ones)(rate)
