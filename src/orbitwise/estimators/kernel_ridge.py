@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from orbitwise.estimators.choosing import STRENGTHS, by_squared_evidence
+from orbitwise.estimators.choosing import by_squared_evidence
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
 from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import TOLERANCE, certify
+from orbitwise.estimators.machine_fit import TOLERANCE, asked_grids, certify, check_basis
 from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
 from orbitwise.estimators.validation import check_inputs, flatten_images
 from orbitwise.functionals.functional import Functional
@@ -180,13 +180,8 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
             return ground
         if not (isinstance(loss, Squared) and isinstance(invariance_loss, Squared)):
             raise ValueError("strength='evidence' goes with squared losses.")
-        if ground.is_basis_seen:
-            raise ValueError(
-                "strength='evidence' goes with a basis that the invariance does not see, but it is not zero "
-                f"for all functions of basis={self.basis!r}: use basis='bias' or 'none'."
-            )
-        strengths = STRENGTHS if self.strengths is None else [float(each) for each in self.strengths]
-        rates = None if self.Cs is None else [float(each) for each in self.Cs]
+        check_basis(self, ground)
+        strengths, rates = asked_grids(self)
         choice = by_squared_evidence(ground.alternatives(self, unlabeled), targets, weights, strengths, rates)
         self.C_, self.strength_, self.bandwidth_ = choice[:3]
         self.log_evidence_, self.evidence_kind_ = choice.score, "exact"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import cast, final
 
 import torch
 from jaxtyping import Float
@@ -13,8 +13,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.folding import fold
-from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.folding import fold, fold_weights
 from orbitwise.inference.shifted_search import Folded, Invariances
 from orbitwise.process.process import Process
 
@@ -72,7 +71,5 @@ class LaplacianRows:
         self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
     ) -> Float[Tensor, "t c"]:
         """Those of kernels at all points, given the coefficients of labels at the points x under k̃."""
-        invariances = self.invariances(process, x, x)
-        gram = cast(Any, invariances.gram)() + torch.eye(len(self.points)).to(x) / (2 * strength)
-        right = invariances.columns(slice(None)) @ labels
-        return -self.root.mT @ solve_factored(cholesky(gram).lower, right)
+        found = fold_weights(self.invariances(process, x, x), labels, strength)
+        return self.root.mT @ found.vectors

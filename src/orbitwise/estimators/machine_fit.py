@@ -55,14 +55,9 @@ def settle(
         return ground
     if not isinstance(invariance_loss, Squared):
         raise ValueError(f"strength={estimator.strength!r} goes with invariance_loss='squared'.")
-    if ground.is_basis_seen:
-        raise ValueError(
-            f"strength={estimator.strength!r} goes with a basis that the invariance does not see, but it is "
-            f"not zero for all functions of basis={estimator.basis!r}: use basis='bias' or 'none'."
-        )
+    check_basis(estimator, ground)
     targets = signed_targets(data.codes, len(estimator.classes_))
-    strengths = STRENGTHS if estimator.strengths is None else [float(each) for each in estimator.strengths]
-    rates = None if estimator.Cs is None else [float(each) for each in estimator.Cs]
+    strengths, rates = asked_grids(estimator)
     if estimator.strength == "evidence":
         grounds = ground.alternatives(estimator, data.unlabeled)
         choice = _by_evidence(loss, grounds, targets, weights, strengths, rates)
@@ -78,6 +73,21 @@ def settle(
         estimator.cv_error_ = choice.score
     estimator.C_, estimator.strength_, estimator.bandwidth_ = choice[:3]
     return choice.ground
+
+
+def check_basis(estimator: Any, ground: Ground) -> None:
+    """Raise a ValueError where an invariance sees the basis, so that it cannot be folded and chosen."""
+    if ground.is_basis_seen:
+        raise ValueError(
+            f"strength={estimator.strength!r} goes with a basis that the invariance does not see, but it is "
+            f"not zero for all functions of basis={estimator.basis!r}: use basis='bias' or 'none'."
+        )
+
+
+def asked_grids(estimator: Any) -> tuple[Sequence[float], list[float] | None]:
+    """The strengths and λ to choose from; None for λ stands for the usual ones."""
+    strengths = STRENGTHS if estimator.strengths is None else [float(each) for each in estimator.strengths]
+    return strengths, None if estimator.Cs is None else [float(each) for each in estimator.Cs]
 
 
 def _by_evidence(
