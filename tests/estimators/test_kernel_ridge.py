@@ -1,9 +1,5 @@
 """InvariantKernelRidge against Gaussian processes, scikit-learn, dense algebra and finite differences."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +9,6 @@ from gpytorch.kernels import PolynomialKernel, RBFKernel
 from scipy.stats import multivariate_normal
 from sklearn.kernel_ridge import KernelRidge
 
-import orbitwise
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, median_distance
 from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.functionals import Evaluation, Gradient, LocalAverage
@@ -21,27 +16,16 @@ from orbitwise.functionals.functional import Block
 from orbitwise.inference.exact import condition
 from orbitwise.losses import EpsilonInsensitive, Squared
 from orbitwise.process import Process
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
 
 RNG = np.random.default_rng(0)
 X, MORE, NEW = RNG.normal(size=(20, 2)), RNG.normal(size=(8, 2)), RNG.normal(size=(15, 2))
 Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=20)
 POINTS = np.concatenate([X, MORE])
 
-CHECK = """
-from sklearn.utils.estimator_checks import check_estimator
-from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
-results = check_estimator(InvariantKernelRidge(), on_skip=None)
-assert len(results) > 50, len(results)
-"""
-
 
 def test_follows_scikit_learn():
-    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
-    path = str(Path(orbitwise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CHECK]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert_follows_scikit_learn("InvariantKernelRidge")
 
 
 def process_of(width: float) -> Process:

@@ -1,10 +1,6 @@
 """InvariantSVC against independent solvers, the joint machine and a Gaussian process."""
 
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,6 @@ from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-import orbitwise
 from orbitwise.estimators import invariance_rows as rows_module
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
@@ -26,6 +21,7 @@ from orbitwise.inference.risk import DenseGram, Problem, Term, newton
 from orbitwise.inference.risk.machine import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Squared, SquaredHinge
 from orbitwise.process import Process
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
 
 RNG = np.random.default_rng(0)
 X, MORE, NEW = RNG.normal(size=(24, 2)), RNG.normal(size=(10, 2)), RNG.normal(size=(15, 2))
@@ -42,21 +38,8 @@ def moons(num_labels: int = 4) -> tuple[np.ndarray, ...]:
     return x[labelled], y[labelled], x[others], y[others]
 
 
-CHECK = """
-from sklearn.utils.estimator_checks import check_estimator
-from orbitwise.estimators.svc import InvariantSVC
-results = check_estimator(InvariantSVC(), on_skip=None)
-assert len(results) > 50, len(results)
-"""
-
-
 def test_follows_scikit_learn():
-    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
-    path = str(Path(orbitwise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CHECK]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert_follows_scikit_learn("InvariantSVC")
 
 
 def process_of(width: float) -> Process:

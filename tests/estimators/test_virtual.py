@@ -1,9 +1,5 @@
 """VirtualSVC is scikit-learn's SVC on samples and their copies."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +9,11 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
-import orbitwise
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.tangents import PAPER_MOVES, moved_images
 from orbitwise.orbits import ImageOrbit
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
 
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(40, 2)), RNG.normal(size=(25, 2))
@@ -25,21 +21,9 @@ Y = np.where(X[:, 0] + 0.2 * RNG.normal(size=40) > 0, 1, -1)
 THREE = np.array(["ash", "elm", "oak"])[np.digitize(X[:, 0], [-0.4, 0.5])]
 MOVES = [("shift_x", 1.0), ("shift_y", -1.0), ("angle", 0.2)]
 
-CHECK = """
-from sklearn.utils.estimator_checks import check_estimator
-from orbitwise.estimators.virtual import VirtualSVC
-results = check_estimator(VirtualSVC(), on_skip=None)
-assert len(results) > 50, len(results)
-"""
-
 
 def test_follows_scikit_learn():
-    # A process of its own: there, as for users, the types of arguments are not checked before fit sees them.
-    path = str(Path(orbitwise.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CHECK]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert_follows_scikit_learn("VirtualSVC")
 
 
 @pytest.fixture(scope="module")
