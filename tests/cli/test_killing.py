@@ -106,13 +106,18 @@ def test_a_killed_fit_ends_with_the_same_bits(nursery: Nursery, engine: str):
     assert nursery.run([*learn, "--out", whole.name]) == 0
     seconds = time.monotonic() - start
     rng = np.random.default_rng(len(engine))
-    killed = 0
-    for time_of_death in rng.uniform(0.02, 0.9 * seconds, size=times):
-        cut = folder / f"{engine}-{time_of_death:.4f}"
-        killed += nursery.run([*learn, "--out", cut.name], float(time_of_death)) == signal.SIGKILL
+    window, killed = 0.9 * seconds, 0
+    for trial in range(10 * times):
+        cut = folder / f"{engine}-{trial}"
+        died = nursery.run([*learn, "--out", cut.name], float(rng.uniform(0.02, window))) == signal.SIGKILL
         nursery.run([*learn, "--out", cut.name, "--resume"], float(rng.uniform(0.02, 0.5 * seconds)))
         assert nursery.run([*learn, "--out", cut.name, "--resume"]) == 0
         assert result(cut) == result(whole)
         assert {each.name for each in cut.iterdir()} == {each.name for each in whole.iterdir()}
         assert not list(cut.rglob("*.tmp"))
-    assert killed >= times - 1
+        killed += died
+        if killed == times:
+            return
+        if not died:  # the machine is less busy than it was during the whole fit
+            window *= 0.7
+    pytest.fail(f"only {killed} of {10 * times} fits were still running when they should have been killed")
