@@ -40,11 +40,11 @@ from orbitwise.process.process import Process
 PAIRS = ((4, 9), (2, 3), (6, 5), (7, 1))
 SHAPE = (28, 28)
 COUNTS = (50, 10)
-BANDWIDTHS = (0.5, 1.0)
+BANDWIDTHS = (1.0, 2.0, 4.0)
 """Times the median distance of the labelled images."""
-RATES = (100.0, 1000.0, 10000.0)
-STRENGTHS = (1e-2, 1e-1, 1.0, 10.0, 100.0)
-EPSILONS = (0.02, 0.1)
+RATES = (1e3, 1e4, 1e5)
+STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
+EPSILONS = (0.02,)
 ROWS_AT_ONCE = 2048
 
 

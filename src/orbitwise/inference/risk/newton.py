@@ -75,6 +75,31 @@ def _solve(problem: Problem, start: Solution | None, tolerance: float, max_itera
     return problem.certified(alpha, images, beta, len(history) - 1, len(history) - 1, tolerance, history)
 
 
+class _Curved:
+    """The rows whose loss is curved, for each problem: flat ones drop out of Newton's system."""
+
+    def __init__(self, matrix: Tensor, curvature: Tensor) -> None:
+        self.shape = curvature.shape
+        most = int((curvature > 0).sum(-1).amax())
+        kept, self.index = curvature.topk(max(1, most), dim=-1, sorted=False)
+        self.root = kept.sqrt()
+        if matrix.dim() == 2:
+            own = matrix[self.index[..., :, None], self.index[..., None, :]]
+        else:
+            own = matrix.gather(-2, self.index[..., None].expand(*self.index.shape, matrix.shape[-1]))
+            own = own.gather(-1, self.index[..., None, :].expand(*self.index.shape, self.index.shape[-1]))
+        system = own.mul_(self.root[..., :, None]).mul_(self.root[..., None, :])
+        system.diagonal(dim1=-2, dim2=-1).add_(1)
+        self.lower = cholesky(system).lower
+
+    def inner(self, vectors: Tensor) -> Tensor:
+        """√W (I + √W G √W)⁻¹ √W v."""
+        index = self.index[..., None].expand(*self.index.shape, vectors.shape[-1])
+        root = self.root[..., None]
+        solved = root * solve_factored(self.lower, root * vectors.gather(-2, index))
+        return torch.zeros_like(vectors).scatter(-2, index, solved)
+
+
 class _Part:
     """The problems of a batch that still move, in one batch dimension."""
 
@@ -95,14 +120,7 @@ class _Part:
         problem, basis = self.problem, self.problem.basis
         values = images + problem.beta_rows(beta)
         curvature, slope = problem.curvature(values), problem.slope(values)
-        root = curvature.sqrt()
-        system = root[..., :, None] * self.matrix * root[..., None, :]
-        system.diagonal(dim1=-2, dim2=-1).add_(1)
-        lower = cholesky(system).lower
-
-        def inner(vectors: Tensor) -> Tensor:
-            """√W (I + √W G √W)⁻¹ √W v."""
-            return root[..., None] * solve_factored(lower, root[..., None] * vectors)
+        inner = _Curved(self.matrix, curvature).inner
 
         # (I + WG)δα + WBδβ = -(α + wℓ′) and Bᵀ(α + δα) = 0, in steps, which stay exact for heavy losses
         gradient = alpha + slope
