@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from orbitwise.estimators import invariance_rows as module
 from orbitwise.estimators.invariance_rows import NAMES, InvarianceRows, gradient_rows, invariance_rows
 from orbitwise.functionals import Difference, Evaluation, Gradient, LocalAverage, average_minus_value
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.folding import fold
 from orbitwise.orbits import JitterOrbit
 from orbitwise.process import Process
 
@@ -119,3 +121,10 @@ def test_other_types_get_a_clear_error(invariance: Any):
 def test_tangents_need_the_shape_of_images(name: str):
     with pytest.raises(ValueError, match=r"pass image_shape=\(height, width\)"):
         rows_of(name, None)
+
+
+def test_a_search_that_does_not_converge_is_said(monkeypatch: pytest.MonkeyPatch):
+    unfinished = lambda *given, **more: fold(*given, **more)._replace(converged=False)  # noqa: E731
+    monkeypatch.setattr(module, "fold", unfinished)
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        rows_of("gradient").fold(PROCESS, X, [1.0])

@@ -145,6 +145,14 @@ def test_a_multinomial_loss_of_two_classes_is_a_logistic_one_of_their_difference
         torch.testing.assert_close(found[:, 0], -found[:, 1], rtol=0, atol=1e-3)
 
 
+def test_kernels_are_folded_once_for_the_same_strengths():
+    ground = ground_of()
+    first = ground.grams([0.3])
+    assert ground.grams([0.3]) is first
+    assert not torch.equal(ground.grams([0.5]), first)
+    torch.testing.assert_close(ground.grams([0.3]), first)
+
+
 def test_kernels_without_derivatives_say_so_before_any_work():
     with pytest.raises(ValueError, match="FiniteDifference"):
         ground_of(kernel=MaternKernel(0.5))

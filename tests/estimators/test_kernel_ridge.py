@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import PolynomialKernel, RBFKernel
+from gpytorch.kernels import PolynomialKernel, RBFKernel, ScaleKernel
 from scipy.stats import multivariate_normal
 from sklearn.kernel_ridge import KernelRidge
 
@@ -229,6 +229,17 @@ def test_a_weight_of_zero_is_a_row_that_was_not_given():
     first = InvariantKernelRidge(bandwidth=0.8).fit(X, Y, sample_weight=weights).predict(NEW)
     second = InvariantKernelRidge(bandwidth=0.8).fit(X[4:], Y[4:]).predict(NEW)
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-9)
+
+
+def test_evidence_chooses_the_same_whatever_the_unit_of_the_kernel():
+    found = []
+    for scale in (1e-8, 1.0, 1e8):
+        kernel = ScaleKernel(RBFKernel())
+        kernel.outputscale = scale
+        machine = InvariantKernelRidge(kernel=kernel, invariance="gradient", strength="evidence")
+        found.append(machine.fit(X, scale**0.5 * Y).predict(NEW) / scale**0.5)
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=0.05)
+    np.testing.assert_allclose(found[2], found[1], rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -57,16 +57,26 @@ def kernels(task: Task) -> dict[str, Family]:
     return families(task, "cpu")
 
 
-def test_features_are_scaled_and_draws_hold_both_classes(task: Task):
+def test_features_are_scaled_and_draws_have_the_shares_of_the_classes(task: Task):
     torch.testing.assert_close(task.x.mean(0), torch.zeros(3).double(), rtol=0, atol=1e-12)
     torch.testing.assert_close(task.x.norm(dim=0), torch.ones(3).double())
     assert task.draws.shape == (3, SMALL[-1])
     for draw in task.draws:
         assert len(draw.unique()) == SMALL[-1]
-        assert torch.bincount(task.codes[draw[: SMALL[0]]]).min() >= semi_supervised.FEWEST
+        for count in SMALL:
+            assert torch.bincount(task.codes[draw[:count]]).tolist() == [count // 2, count // 2]
     assert not torch.equal(task.draws[0], task.draws[1])
     assert torch.equal(task.draws, Task.of("bupa", 3).draws)
     assert task.columns.tolist() == sorted(set(task.draws.flatten().tolist()))
+
+
+def test_a_rare_class_keeps_its_share_in_every_beginning_of_a_draw():
+    codes = (torch.arange(1000) % 5 == 0).long()
+    for seed in range(5):
+        order = semi_supervised._draw(codes, seed)
+        counts = codes[order].cumsum(0)
+        wanted = torch.arange(1, 1 + len(order)) / 5
+        assert ((counts - wanted).abs() <= 1).all()
 
 
 def test_kernels_are_those_of_dense_algebra(task: Task, kernels: dict[str, Family]):

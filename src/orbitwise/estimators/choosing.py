@@ -23,7 +23,7 @@ from orbitwise.losses import Loss
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
 RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
 """Over the mean variance of the kernel, which invariances lower."""
-FINE_RATES = torch.logspace(-4, 7, 221, dtype=torch.float64)
+FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
 TOLERANCE = 1e-5
 """Of machines that are only compared."""
 NUMBERS_AT_ONCE = 2**25
@@ -49,10 +49,10 @@ def by_squared_evidence(
 ) -> Choice:
     """The greatest restricted evidence of targets with Gaussian noise; every λ costs next to nothing."""
     best = None
-    grid = FINE_RATES if rates is None else torch.tensor(list(rates), dtype=torch.float64)
     for ground in grounds:
         for strength, gram in zip(strengths, _grams(ground, strengths), strict=True):
-            evidence = SquaredEvidence(gram, targets.T, ground.basis, weights)(grid.to(gram))
+            grid = rate_grid(gram[None], rates, FINE_RATES)[0]
+            evidence = SquaredEvidence(gram, targets.T, ground.basis, weights)(grid)
             value, place = evidence.max(0)
             if best is None or value.item() > best.score:
                 rate = grid[place].item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,6 +10,7 @@ from typing import Any, final
 
 import torch
 from jaxtyping import Float
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from orbitwise.estimators.validation import check_numbers, check_rows
@@ -63,6 +65,7 @@ class InvarianceRows:
         places = torch.arange(len(x), device=x.device)
         inner = self.invariances(process, x, x)
         found = fold(prior, inner, strengths, self._counts, places, tolerance=tolerance)
+        _warn_unless(found.converged)
         return found._replace(matrices=nearest_positive(found.matrices))
 
     def coefficients(
@@ -72,6 +75,7 @@ class InvarianceRows:
         found = fold_weights(
             self.invariances(process, x[:1], x), labels, strength, self._counts, 1e-8, max_iterations=2000
         )
+        _warn_unless(found.converged)
         return found.vectors
 
     @property
@@ -175,6 +179,16 @@ def _lowered(functional: Functional, x: Tensor) -> Block:
 def _counted_once(blocks: list[Block]) -> InvarianceRows:
     count = sum(block.num_rows for block in blocks)
     return InvarianceRows(blocks, blocks[0].points.new_ones(count))
+
+
+def _warn_unless(converged: bool) -> None:
+    if not converged:
+        warnings.warn(
+            "The search that folds the invariances into the kernel did not converge, so that they count only "
+            "in part: lower the strength, or take a wider kernel or fewer rows.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
 
 
 def _known(image_shape: Sequence[int] | None) -> Sequence[int]:

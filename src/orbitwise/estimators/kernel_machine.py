@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -57,6 +57,8 @@ class Ground:
     rows: InvarianceRows | LaplacianRows | None
     bandwidth: float
     basis_name: str
+    _folded: dict[tuple[float, ...], Tensor] = field(default_factory=dict, repr=False, compare=False)
+    """The kernels folded last: calibration asks for those of the fit again."""
 
     @classmethod
     def of(cls, estimator: Any, x: Tensor, unlabeled: Tensor, bandwidth: float | None = None) -> Ground:
@@ -102,7 +104,11 @@ class Ground:
         """That kernel with the invariances folded in, for every strength."""
         if self.rows is None:
             return self.without_invariances().expand(len(strengths), -1, -1)
-        return self.rows.fold(self.process, self.x, strengths).matrices
+        asked = tuple(strengths)
+        if asked not in self._folded:
+            self._folded.clear()
+            self._folded[asked] = self.rows.fold(self.process, self.x, strengths).matrices
+        return self._folded[asked]
 
     def fit(
         self,
