@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
-from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
 from gpytorch.means import Mean
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from orbitwise.kernels.constraints import log_positive
 
 
 @final
@@ -28,12 +29,6 @@ class LinearTrend(Mean):
 
     def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n"]:
         return (x - self.centre) / self.spread @ self.weights + self.bias
-
-
-def log_positive(initial_value: float | None = None) -> Positive:
-    """A positivity constraint by exponentials, so that parameters of any scale are learned equally fast."""
-    exp: Any = torch.exp
-    return Positive(transform=exp, inv_transform=torch.log, initial_value=initial_value)
 
 
 def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) -> Kernel:
