@@ -3,6 +3,7 @@
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.laplace import Laplace
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.likelihoods.poisson import Poisson
 from orbitwise.likelihoods.softmax import Softmax
@@ -12,6 +13,7 @@ __all__ = [
     "Bernoulli",
     "Dirichlet",
     "Gaussian",
+    "Laplace",
     "Likelihood",
     "Poisson",
     "Quadratic",

@@ -24,6 +24,17 @@ class Bernoulli(Likelihood):
 
     needs_tilt = True
 
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        # log σ(yf) = -log(1 + e^{-yf})
+        return -targets.abs() * torch.nn.functional.softplus(-targets * f)
+
+    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+        """The probability of y = 1, E[σ(f)]."""
+        variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
+        return logistic_mean(moments.mean, variance.expand_as(moments.mean))
+
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
     ) -> Quadratic:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.likelihoods.gaussian import gaussian_quadratic
+from orbitwise.likelihoods.gaussian import gaussian_log_density, gaussian_quadratic
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.moments import Moments
 
@@ -35,6 +35,18 @@ class Dirichlet(Likelihood):
         concentration = targets + self.alpha
         noise = torch.log1p(concentration.reciprocal())
         return concentration.log() - 0.5 * noise, noise
+
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        observed, noise = self.observations(targets)
+        return gaussian_log_density(observed - f, noise)
+
+    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+        """The probabilities of the classes, E[softmax f], by fixed draws."""
+        variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
+        fixed = torch.Generator().manual_seed(0)
+        return softmax_mean(moments.mean, variance.expand_as(moments.mean), fixed)
 
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None

@@ -35,10 +35,22 @@ class Gaussian(Likelihood):
         """σ²: one entry, or one for each output."""
         return self.raw_noise.exp() + NOISE_FLOOR
 
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        return gaussian_log_density(targets - f, self.noise.to(targets).expand_as(targets))
+
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
     ) -> Quadratic:
         return gaussian_quadratic(targets, self.noise.to(targets).expand_as(targets))
+
+
+def gaussian_log_density(
+    residual: Float[Tensor, "*batch n c"], noise: Float[Tensor, "n c"]
+) -> Float[Tensor, "*batch n c"]:
+    """log N(residual | 0, σ²)."""
+    return -0.5 * torch.log(2 * math.pi * noise) - 0.5 * residual.square() / noise
 
 
 def gaussian_quadratic(targets: Float[Tensor, "n c"], noise: Float[Tensor, "n c"]) -> Quadratic:

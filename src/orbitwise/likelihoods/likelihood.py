@@ -50,6 +50,19 @@ class Likelihood(nn.Module, ABC):
     needs_tilt: bool = False
     """Whether the bound has a free parameter c ≥ 0 for every datum and output, best at √E[f²]."""
 
+    is_separable: bool = True
+    """Whether outputs of a row are independent given f, so that log p(y | f) is a sum over them."""
+
+    @abstractmethod
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        """log p(y | f) itself, whose sum over outputs is that of a row; f may be a batch of samples."""
+
+    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+        """The mean of y for Gaussian f, which is that of f where noise has no mean; or probabilities."""
+        return moments.mean
+
     @abstractmethod
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None

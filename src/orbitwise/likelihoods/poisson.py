@@ -18,13 +18,18 @@ class Poisson(Likelihood):
 
     is_quadratic = False
 
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        _check_counts(targets)
+        return targets * f - f.exp() - torch.lgamma(targets + 1)
+
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
     ) -> Quadratic:
         if moments is None:
             raise ValueError("Poisson is expanded about moments of f; give them.")
-        if bool((targets < 0).any()):
-            raise ValueError("Poisson takes counts: targets of 0 or more.")
+        _check_counts(targets)
 
         def expected(mean: Tensor, variance: Tensor) -> Tensor:
             return targets * mean - torch.exp(mean + 0.5 * variance) - torch.lgamma(targets + 1)
@@ -35,3 +40,8 @@ class Poisson(Likelihood):
         """The mean of y: E[exp f] = exp(μ + σ²/2)."""
         variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
         return torch.exp(moments.mean + 0.5 * variance)
+
+
+def _check_counts(targets: Tensor) -> None:
+    if bool((targets < 0).any()):
+        raise ValueError("Poisson takes counts: targets of 0 or more.")

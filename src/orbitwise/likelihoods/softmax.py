@@ -22,6 +22,7 @@ class Softmax(Likelihood):
     """Targets [n, c] are one-hot labels, or counts. Not quadratic in f: exact and frozen rows only."""
 
     is_quadratic = False
+    is_separable = False
     nodes: Tensor
 
     def __init__(self, num_classes: int, num_nodes: int = 256, seed: int = 0) -> None:
@@ -32,21 +33,23 @@ class Softmax(Likelihood):
             raise ValueError(f"{num_classes} classes need at least {4 * num_classes} nodes, not {num_nodes}.")
         self.register_buffer("nodes", normal_nodes(num_nodes, num_classes, seed))
 
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        """log p(y | f) of a row in parts, one an output: only their sum has a meaning."""
+        self._check(targets)
+        return _parts(f, torch.logsumexp(f, dim=-1), targets)
+
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
     ) -> Quadratic:
         if moments is None:
             raise ValueError("Softmax is expanded about moments of f; give them.")
-        if targets.shape[-1] != self.nodes.shape[-1]:
-            raise ValueError(f"Softmax was made for {self.nodes.shape[-1]} classes, not {targets.shape[-1]}.")
-        total = targets.sum(-1)
-        coefficient = torch.lgamma(total + 1) - torch.lgamma(targets + 1).sum(-1)
+        self._check(targets)
 
         def expected(mean: Tensor, variance: Tensor) -> Tensor:
             normaliser = torch.logsumexp(self._values(mean, variance), dim=-1).mean(0)
-            # One value for all outputs of a row, an equal share to each.
-            shared = (coefficient - total * normaliser) / targets.shape[-1]
-            return targets * mean + shared[:, None]
+            return _parts(mean, normaliser, targets)
 
         return expand(expected, moments)
 
@@ -54,9 +57,20 @@ class Softmax(Likelihood):
         """The probabilities of the classes, E[softmax f]."""
         return torch.softmax(self._values(moments.mean, moments.variance), dim=-1).mean(0)
 
+    def _check(self, targets: Tensor) -> None:
+        if targets.shape[-1] != self.nodes.shape[-1]:
+            raise ValueError(f"Softmax was made for {self.nodes.shape[-1]} classes, not {targets.shape[-1]}.")
+
     def _values(self, mean: Tensor, variance: Tensor) -> Float[Tensor, "k n c"]:
         variance = variance if variance.dim() == 2 else variance[:, None]
         return mean + variance.sqrt() * self.nodes.to(mean)[:, None, :]
+
+
+def _parts(f: Tensor, normaliser: Tensor, targets: Tensor) -> Float[Tensor, "*batch n c"]:
+    total = targets.sum(-1)
+    coefficient = torch.lgamma(total + 1) - torch.lgamma(targets + 1).sum(-1)
+    # One value for all outputs of a row, an equal share to each.
+    return targets * f + ((coefficient - total * normaliser) / targets.shape[-1])[..., None]
 
 
 def normal_nodes(num_nodes: int, width: int, seed: int) -> Float[Tensor, "k c"]:

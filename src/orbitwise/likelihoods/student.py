@@ -31,7 +31,12 @@ class StudentT(Likelihood):
         self.raw_degrees = nn.Parameter(torch.tensor(math.log(degrees), dtype=torch.float64))
         self.num_nodes = num_nodes
 
-    def log_density(self, residual: Tensor) -> Tensor:
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        return self._residual_density(targets - f)
+
+    def _residual_density(self, residual: Tensor) -> Tensor:
         """log p(y | f) of y - f."""
         degrees, scale = self.raw_degrees.exp().to(residual), self.raw_scale.exp().to(residual)
         constant = torch.lgamma(0.5 * (degrees + 1)) - torch.lgamma(0.5 * degrees)
@@ -47,6 +52,6 @@ class StudentT(Likelihood):
 
         def expected(mean: Tensor, variance: Tensor) -> Tensor:
             values = mean[..., None] + variance.sqrt()[..., None] * nodes
-            return (self.log_density(targets[..., None] - values) * weights).sum(-1)
+            return (self._residual_density(targets[..., None] - values) * weights).sum(-1)
 
         return expand(expected, moments)

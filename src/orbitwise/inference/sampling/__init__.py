@@ -1,0 +1,35 @@
+"""Sampling: f under any likelihood, hyperparameters, both together, and whether the chains mixed."""
+
+from orbitwise.inference.sampling.approximation import Approximation, approximate
+from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.sampling.diagnostics import effective_sample_size, split_r_hat, standard_error
+from orbitwise.inference.sampling.elliptical import EllipticalSamples, elliptical_slice
+from orbitwise.inference.sampling.gibbs import gibbs
+from orbitwise.inference.sampling.hamiltonian import nuts
+from orbitwise.inference.sampling.independence import independence_sampler
+from orbitwise.inference.sampling.latent import LatentChains, LatentModel
+from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior, sample_posterior
+from orbitwise.inference.sampling.proposal import StudentProposal, fit_proposal
+from orbitwise.inference.sampling.slices import slice_coordinates
+
+__all__ = [
+    "Approximation",
+    "Chains",
+    "EllipticalSamples",
+    "LatentChains",
+    "LatentModel",
+    "MixturePosterior",
+    "SampledPosterior",
+    "StudentProposal",
+    "approximate",
+    "effective_sample_size",
+    "elliptical_slice",
+    "fit_proposal",
+    "gibbs",
+    "independence_sampler",
+    "nuts",
+    "sample_posterior",
+    "slice_coordinates",
+    "split_r_hat",
+    "standard_error",
+]

@@ -1,0 +1,139 @@
+"""Chains: samples of named quantities from several Markov chains, which say how well they mixed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from jaxtyping import Float
+from rich.table import Table
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from orbitwise.inference.sampling.diagnostics import effective_sample_size, split_r_hat, standard_error
+
+MOST_R_HAT = 1.01
+FEWEST_EFFECTIVE = 100
+"""Effective samples a chain below which neither means nor R-hat are to be trusted (Vehtari et al. 2021)."""
+NAMES_SHOWN = 3
+
+
+@final
+@dataclass(frozen=True)
+class Chains:
+    """k chains of t samples of p quantities, what they cost, and whether they agree.
+
+    `num_evaluations` counts evaluations of the density, `num_factorisations` those of covariance matrices
+    where the sampler did them itself, and `num_divergent` trajectories that left where the density is smooth.
+    """
+
+    samples: Float[Tensor, "k t p"]
+    names: tuple[str, ...] = ()
+    num_evaluations: int = 0
+    num_factorisations: int = 0
+    num_divergent: int = 0
+
+    def __post_init__(self) -> None:
+        width = self.samples.shape[-1]
+        if not self.names:
+            object.__setattr__(self, "names", tuple(f"θ{i}" for i in range(width)))
+        if len(self.names) != width:
+            raise ValueError(f"{width} quantities need {width} names, not {len(self.names)}: {self.names}.")
+
+    @property
+    def pooled(self) -> Float[Tensor, "q p"]:
+        """The samples of all chains, one after the other."""
+        return self.samples.flatten(0, 1)
+
+    @property
+    def mean(self) -> Float[Tensor, " p"]:
+        """The mean of every quantity."""
+        return self.pooled.mean(0)
+
+    @property
+    def deviation(self) -> Float[Tensor, " p"]:
+        """The standard deviation of every quantity."""
+        return self.pooled.std(0)
+
+    @property
+    def effective_sample_size(self) -> Float[Tensor, " p"]:
+        """How many independent draws the samples are worth, for the mean of every quantity."""
+        return effective_sample_size(self.samples)
+
+    @property
+    def r_hat(self) -> Float[Tensor, " p"]:
+        """Split R-hat: 1 where the chains agree."""
+        return split_r_hat(self.samples)
+
+    @property
+    def standard_error(self) -> Float[Tensor, " p"]:
+        """The Monte Carlo standard error of every mean."""
+        return standard_error(self.samples)
+
+    def map(self, function: Callable[[Tensor], Tensor], names: Sequence[str] = ()) -> Chains:
+        """The chains of `function` of the samples [k, t, p], such as torch.exp of logarithms."""
+        samples = function(self.samples)
+        kept = self.names if samples.shape == self.samples.shape else ()
+        return replace(self, samples=samples, names=tuple(names) or kept)
+
+    def summary(self, title: str = "") -> Table:
+        """A table of means, deviations, quantiles, standard errors, effective sizes and R-hat."""
+        chains, count = self.samples.shape[:2]
+        table = Table(title=title or f"{chains} chains of {count} samples", title_justify="left")
+        table.add_column("")
+        for head in ("mean", "deviation", "5 %", "95 %", "error of mean", "effective", "R-hat"):
+            table.add_column(head, justify="right")
+        low, high = self.pooled.quantile(self.samples.new_tensor([0.05, 0.95]), dim=0)
+        columns = (self.mean, self.deviation, low, high, self.standard_error)
+        for i, name in enumerate(self.names):
+            size, ratio = self.effective_sample_size[i].item(), self.r_hat[i].item()
+            numbers = [f"{column[i].item():.4g}" for column in columns]
+            table.add_row(name, *numbers, f"{size:.0f}", f"{ratio:.3f}")
+        return table
+
+    def problems(
+        self, most_r_hat: float = MOST_R_HAT, fewest_effective: float = FEWEST_EFFECTIVE
+    ) -> list[str]:
+        """What is wrong with the chains, one sentence each; `fewest_effective` counts for each chain."""
+        chains = len(self.samples)
+        size, ratio, found = self.effective_sample_size, self.r_hat, []
+        stuck = ratio.isnan()
+        if bool(stuck.any()):
+            found.append(f"{self._listed(stuck)} never moved.")
+        apart = ~stuck & (ratio > most_r_hat)
+        if bool(apart.any()):
+            worst = ratio[apart].max().item()
+            found.append(f"The chains disagree on {self._listed(apart)}: R-hat is {worst:.3g}, not 1.")
+        few = ~stuck & (size < fewest_effective * chains)
+        if bool(few.any()):
+            found.append(
+                f"{self._listed(few)} changes slowly: {len(self.pooled):,} samples are worth "
+                f"{size[few].min().item():,.0f} independent ones, and {fewest_effective * chains:,.0f} are "
+                "needed."
+            )
+        if self.num_divergent:
+            found.append(
+                f"{self.num_divergent:,} of {len(self.pooled):,} trajectories diverged: some region is too "
+                "narrow for the step size, and its share is biased."
+            )
+        return found
+
+    def warn_if_unmixed(
+        self, most_r_hat: float = MOST_R_HAT, fewest_effective: float = FEWEST_EFFECTIVE
+    ) -> Chains:
+        """The chains themselves, after a ConvergenceWarning where they did not mix."""
+        found = self.problems(most_r_hat, fewest_effective)
+        if found:
+            advice = (
+                "Do not trust averages over these samples yet. Run longer (num_samples, and burn_in or "
+                "num_warmup), start nearer to the posterior, or narrow the priors."
+            )
+            warnings.warn(" ".join([*found, advice]), ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _listed(self, which: Tensor) -> str:
+        names = [name for name, each in zip(self.names, which.tolist(), strict=True) if each]
+        rest = len(names) - NAMES_SHOWN
+        return ", ".join(names[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

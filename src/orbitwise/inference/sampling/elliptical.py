@@ -1,0 +1,145 @@
+"""Elliptical slice sampling of p(f | y) ∝ N(f; m, Σ) p(y | f), for any likelihood (Lecture 2.9).
+
+After Murray, Adams and MacKay 2010. A draw ν of the Gaussian and the state span an ellipse, along which the
+Gaussian is at rest; an angle is drawn on it, and the bracket of angles shrinks towards the state until the
+likelihood is above a drawn level. Nothing is tuned and nothing is rejected, and p(f | y) is kept exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+LogLikelihood = Callable[[Tensor], Tensor]
+"""log p(y | f) of samples [k n c]: one number a sample [k], or one for every output [k c]."""
+MAX_SHRINKS = 200
+"""Far beyond where a bracket of angles is narrower than rounding: the state then stays."""
+
+
+class EllipticalSamples(NamedTuple):
+    """Samples of every chain, and how often the likelihood of one chain was evaluated."""
+
+    samples: Float[Tensor, "k t n c"]
+    num_evaluations: int
+
+
+def elliptical_slice(
+    log_likelihood: LogLikelihood,
+    factor: Float[Tensor, "n r"] | Float[Tensor, "c n r"],
+    num_samples: int,
+    *,
+    mean: Float[Tensor, "n c"] | None = None,
+    num_outputs: int = 1,
+    num_chains: int = 4,
+    burn_in: int = 200,
+    thin: int = 1,
+    start: Float[Tensor, "k n c"] | None = None,
+    generator: torch.Generator | None = None,
+) -> EllipticalSamples:
+    """Samples of the density N(f; mean, factor factorᵀ) exp(log_likelihood(f)), all chains at once.
+
+    Outputs are independent under the Gaussian, and share its covariance or have a factor each. A
+    log-likelihood [k c] with one column an output moves every output on an ellipse of its own. Chains start
+    at draws of the Gaussian unless `start` is given; `thin` updates are made for every sample kept.
+    """
+    if min(num_samples, num_chains, thin) < 1 or burn_in < 0:
+        raise ValueError(
+            f"num_samples={num_samples}, num_chains={num_chains} and thin={thin} must be at least 1, and "
+            f"burn_in={burn_in} at least 0."
+        )
+    outputs = len(factor) if factor.dim() == 3 else num_outputs if mean is None else mean.shape[1]
+    centre = factor.new_zeros(factor.shape[-2], outputs) if mean is None else mean
+    if start is None:
+        f = centre + gaussian_directions(factor, num_chains, outputs, generator)
+    else:
+        f = start.clone()
+    value = checked_start(log_likelihood, f)
+    kept, count = [], len(f)
+    for step in range(burn_in + num_samples * thin):
+        direction = gaussian_directions(factor, len(f), outputs, generator)
+        f, value, evaluations = elliptical_step(f, value, direction, centre, log_likelihood, generator)
+        count += evaluations
+        if step >= burn_in and (step - burn_in) % thin == thin - 1:
+            kept.append(f)
+    return EllipticalSamples(torch.stack(kept, dim=1), count)
+
+
+def elliptical_step(
+    f: Float[Tensor, "k n c"],
+    value: Float[Tensor, "k g"],
+    direction: Float[Tensor, "k n c"],
+    mean: Float[Tensor, "n c"],
+    log_likelihood: LogLikelihood,
+    generator: torch.Generator | None = None,
+) -> tuple[Float[Tensor, "k n c"], Float[Tensor, "k g"], int]:
+    """One update of every chain: states, their log-likelihoods, and the number of evaluations.
+
+    `direction` is a draw of the Gaussian without its mean; `value` is the log-likelihood of f, as
+    `checked_start` gives it.
+    """
+    # log of a level drawn uniformly below the likelihood; an angle, and the bracket around it
+    level = value + uniform(value, generator).log()
+    angle = 2 * math.pi * uniform(value, generator)
+    low, high = angle - 2 * math.pi, angle.clone()
+    state, found, active, count = f.clone(), value.clone(), torch.ones_like(value, dtype=torch.bool), 0
+    for _ in range(MAX_SHRINKS):
+        chains = active.any(1).nonzero().squeeze(1)
+        if not len(chains):
+            break
+        turn = angle[chains][:, None, :]
+        # m + (f - m) cos φ + ν sin φ
+        proposed = mean + (f[chains] - mean) * turn.cos() + direction[chains] * turn.sin()
+        trial = _values(log_likelihood, proposed)
+        count += len(chains)
+        accepted = active[chains] & (trial > level[chains])
+        state[chains] = torch.where(accepted[:, None, :], proposed, state[chains])
+        found[chains] = torch.where(accepted, trial, found[chains])
+        active[chains] &= ~accepted
+        # the side of the bracket that the angle is on comes to the angle; φ = 0, the state, stays inside
+        low, high = torch.where(angle < 0, angle, low), torch.where(angle < 0, high, angle)
+        angle = torch.where(active, low + (high - low) * uniform(value, generator), angle)
+    return state, found, count
+
+
+def gaussian_directions(
+    factor: Tensor, num_chains: int, num_outputs: int, generator: torch.Generator | None
+) -> Float[Tensor, "k n c"]:
+    """Draws of N(0, factor factorᵀ) for every chain and output."""
+    place = factor.device if generator is None else generator.device
+    shape = (num_chains, factor.shape[-1], num_outputs)
+    white = torch.randn(shape, generator=generator, device=place, dtype=factor.dtype).to(factor.device)
+    if factor.dim() == 2:
+        return factor @ white
+    return torch.einsum("cnr,krc->knc", factor, white)
+
+
+def checked_start(log_likelihood: LogLikelihood, f: Float[Tensor, "k n c"]) -> Float[Tensor, "k g"]:
+    """The log-likelihood [k, 1] or [k, c] where chains start, which must be finite."""
+    value = _values(log_likelihood, f)
+    if not bool(value.isfinite().all()):
+        raise ValueError(
+            "The log-likelihood is not finite where a chain starts: give a `start` [chains, n, outputs] "
+            "at which it is, and check the targets."
+        )
+    return value
+
+
+def uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform numbers between 0 and 1, of the shape of `like`."""
+    place = like.device if generator is None else generator.device
+    return torch.rand(like.shape, generator=generator, device=place, dtype=like.dtype).to(like.device)
+
+
+def _values(log_likelihood: LogLikelihood, f: Tensor) -> Tensor:
+    value = log_likelihood(f)
+    if value.shape not in ((len(f),), (len(f), f.shape[-1])):
+        raise ValueError(
+            f"log_likelihood must give one number a chain [{len(f)}], or one an output "
+            f"[{len(f)}, {f.shape[-1]}], not shape {tuple(value.shape)}."
+        )
+    return value.reshape(len(f), -1)

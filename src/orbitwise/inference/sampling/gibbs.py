@@ -1,0 +1,124 @@
+"""Alternating Gibbs sampling of f and θ: the lecture's bad example, kept to be seen (Lecture 2.9).
+
+p(f | y, θ) by elliptical slices and p(θ | f) ∝ N(f; m_θ, K_θ) p(θ) by slices. Both are exact, but a given f
+pins θ down: its amplitude and roughness can be read off f far better than off y, so θ creeps. `whiten` holds
+v = L_θ⁻¹(f - m_θ) instead of f, which helps where the data say little and hurts where they say much.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.inference.linear_algebra import log_determinant, solve_lower
+from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.sampling.elliptical import checked_start, elliptical_step, gaussian_directions
+from orbitwise.inference.sampling.latent import (
+    LatentChains,
+    LatentModel,
+    Prior,
+    check_counts,
+    start_approximation,
+    starts,
+)
+from orbitwise.inference.sampling.slices import slice_coordinates
+
+
+@torch.no_grad()
+def gibbs(
+    model: LatentModel,
+    start: Float[Tensor, " p"] | Float[Tensor, "k p"],
+    num_samples: int,
+    *,
+    num_chains: int = 4,
+    burn_in: int = 200,
+    thin: int = 1,
+    num_latent: int = 1,
+    width: float = 1.0,
+    whiten: bool = False,
+    spread: float = 0.5,
+    generator: torch.Generator | None = None,
+) -> LatentChains:
+    """Samples of (θ, f): in turn `num_latent` elliptical updates of f, and one slice of every entry of θ.
+
+    `width` is the first interval of a slice, about the posterior deviation of an entry of θ. From one `start`
+    the chains are parted by noise of deviation `spread`: chains that begin together seem to agree.
+    """
+    check_counts(num_samples, num_chains, thin, burn_in)
+    thetas, latents, evaluations, factorisations = [], [], 0, 0
+    for place in starts(start, num_chains, spread, generator):
+        chain = _Chain(model, place, whiten, generator)
+        kept = []
+        for step in range(burn_in + num_samples * thin):
+            chain.move_latent(num_latent)
+            chain.move_parameters(width)
+            if step >= burn_in and (step - burn_in) % thin == thin - 1:
+                kept.append((chain.theta, chain.f[0]))
+        thetas.append(torch.stack([theta for theta, _ in kept]))
+        latents.append(torch.stack([f for _, f in kept]))
+        evaluations, factorisations = evaluations + chain.num_likelihoods, factorisations + chain.num_factors
+    chains = Chains(torch.stack(thetas), model.names, evaluations, factorisations)
+    return LatentChains(chains, torch.stack(latents))
+
+
+@final
+class _Chain:
+    """One chain: θ, the Gaussian of f there, and f [1 n c]."""
+
+    def __init__(
+        self, model: LatentModel, theta: Tensor, whiten: bool, generator: torch.Generator | None
+    ) -> None:
+        self.model, self.theta, self.whiten, self.generator = model, theta, whiten, generator
+        q, likelihood = start_approximation(model, theta)
+        self.prior = Prior(q.lower, q.offset, likelihood)
+        noise = gaussian_directions(
+            torch.eye(len(q.offset)).to(q.lower), 1, model.targets.shape[1], generator
+        )
+        self.f = q.values(noise)[0]
+        self.num_likelihoods, self.num_factors = 0, q.num_factorisations
+
+    def move_latent(self, num_updates: int) -> None:
+        def log_likelihood(f: Tensor) -> Tensor:
+            return self.model.log_likelihood(f, self.prior.likelihood)
+
+        value = checked_start(log_likelihood, self.f)
+        self.num_likelihoods += 1
+        outputs, centre = self.f.shape[-1], self._offset(self.prior)
+        for _ in range(num_updates):
+            direction = gaussian_directions(self.prior.lower, 1, outputs, self.generator)
+            self.f, value, count = elliptical_step(
+                self.f, value, direction, centre, log_likelihood, self.generator
+            )
+            self.num_likelihoods += count
+
+    def move_parameters(self, width: float) -> None:
+        white = solve_lower(self.prior.lower, self.f[0] - self._offset(self.prior))
+
+        def density(theta: Tensor) -> tuple[float, Prior | None]:
+            """log p(θ) p(f | θ) p(y | f, θ) for f held, or for v held, where the Gaussian of v is at rest."""
+            hyperprior = self.model.log_hyperprior(theta)
+            prior = self.model.prior(theta) if hyperprior > -torch.inf else None
+            self.num_factors += 1
+            if prior is None:
+                return -torch.inf, None
+            self.num_likelihoods += 1
+            if self.whiten:
+                f, gaussian = (self._offset(prior) + prior.lower @ white)[None], 0.0
+            else:
+                f, residual = self.f, solve_lower(prior.lower, self.f[0] - self._offset(prior))
+                determinant = self.f.shape[-1] * log_determinant(prior.lower)
+                gaussian = -0.5 * (residual.square().sum() + determinant).item()
+            value = self.model.log_likelihood(f, prior.likelihood).sum().item()
+            return hyperprior + gaussian + value, prior
+
+        here = density(self.theta)
+        self.theta, (_, prior), _ = slice_coordinates(density, self.theta, here, width, self.generator)
+        self.prior = prior
+        if self.whiten:
+            self.f = (self._offset(prior) + prior.lower @ white)[None]
+
+    def _offset(self, prior: Prior) -> Tensor:
+        return prior.offset[:, None].expand_as(self.model.targets)

@@ -1,0 +1,199 @@
+"""The better scheme for f and θ: an approximate posterior is the source of proposals (Lecture 2.9).
+
+For every θ a Gaussian q(f | θ) approximates p(f | y, θ), and its bound the evidence, so a Student-t fitted to
+bound + log p(θ) proposes θ independently of where the chain is. Noise ε is held while θ moves, and f is what
+q(· | θ) makes of it: f follows θ, instead of pinning it down. The Metropolis-Hastings ratio of
+
+    w(θ, ε) = p(y | f) p(f | θ) p(θ) / (q(f | θ) r(θ)),   f = f_θ(ε),
+
+corrects all approximations, and ε moves by elliptical slices of N(0, I) and of the prior: the chain keeps
+p(θ, f | y) exactly. q must depend on θ alone, so every fit starts from the same sites.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.inference.sampling.approximation import Approximation, approximate
+from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.sampling.elliptical import checked_start, elliptical_step, gaussian_directions
+from orbitwise.inference.sampling.latent import (
+    LatentChains,
+    LatentModel,
+    check_counts,
+    start_approximation,
+)
+from orbitwise.inference.sampling.proposal import StudentProposal, fit_proposal
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+
+FIT_TOLERANCE, SAMPLING_TOLERANCE = 1e-7, 1e-2
+MAX_STEPS, MAX_DRAWS = 20, 100
+
+
+@torch.no_grad()
+def independence_sampler(
+    model: LatentModel,
+    start: Float[Tensor, " p"],
+    num_samples: int,
+    *,
+    num_chains: int = 4,
+    burn_in: int = 20,
+    thin: int = 1,
+    num_draws: int = 100,
+    proposal: StudentProposal | None = None,
+    generator: torch.Generator | None = None,
+) -> LatentChains:
+    """Samples of (θ, f): a proposal of θ for the whole chain at once, then two elliptical updates of f.
+
+    `start` is where the mode of the approximate posterior of θ is searched from; `num_draws` approximations
+    more shape the proposal. `acceptance` of the result says how good the approximation is.
+    """
+    check_counts(num_samples, num_chains, thin, burn_in)
+    source = _Source(model, start.detach().double())
+    if proposal is None:
+        proposal = source.fit(num_draws, generator)
+    thetas, latents, accepted = [], [], 0
+    for _ in range(num_chains):
+        chain = _Chain(source, proposal, generator)
+        kept = []
+        for step in range(burn_in + num_samples * thin):
+            moved = chain.move_parameters()
+            chain.move_latent()
+            accepted += moved and step >= burn_in
+            if step >= burn_in and (step - burn_in) % thin == thin - 1:
+                kept.append((chain.theta, chain.f[0]))
+        thetas.append(torch.stack([theta for theta, _ in kept]))
+        latents.append(torch.stack([f for _, f in kept]))
+    chains = Chains(torch.stack(thetas), model.names, source.num_likelihoods, source.num_factors)
+    return LatentChains(chains, torch.stack(latents), accepted / (num_chains * num_samples * thin))
+
+
+@final
+class _Source:
+    """q(f | θ) as a function of θ alone, and what it has cost."""
+
+    def __init__(self, model: LatentModel, start: Tensor) -> None:
+        self.model, self.place = model, start
+        q, _ = start_approximation(model, start)
+        self.sites: Quadratic = q.sites
+        self.num_likelihoods, self.num_factors = q.num_factorisations, q.num_factorisations
+
+    def fit(self, num_draws: int, generator: torch.Generator | None) -> StudentProposal:
+        """The proposal; fits of q start from the sites at its mode from now on."""
+
+        def log_density(theta: Tensor) -> float:
+            found = self.at(theta, FIT_TOLERANCE)
+            return -math.inf if found is None else found[0].bound.item() + self.model.log_hyperprior(theta)
+
+        proposal, mode = fit_proposal(log_density, self.place, num_draws, generator)
+        found = self.at(mode, FIT_TOLERANCE)
+        if found is None:
+            raise ValueError(
+                f"No approximation was found near the start {self.place.tolist()}: begin at hyperparameters "
+                "that suit the data, and check the scale of inputs and targets."
+            )
+        self.sites, self.place = found[0].sites, mode
+        return proposal
+
+    def at(
+        self, theta: Tensor, tolerance: float = SAMPLING_TOLERANCE
+    ) -> tuple[Approximation, Likelihood] | None:
+        """q(f | θ) and the likelihood, or None where there is no density or nothing can be factorised."""
+        if self.model.log_hyperprior(theta) == -torch.inf:
+            return None
+        try:
+            covariance, offset, likelihood = self.model.covariance(theta)
+            q = approximate(
+                covariance, offset, self.model.targets, likelihood, self.sites, tolerance, MAX_STEPS
+            )
+        except ValueError:
+            return None
+        self.num_factors += q.num_factorisations
+        self.num_likelihoods += q.num_factorisations
+        return q, likelihood
+
+
+@final
+class _Chain:
+    """One chain: θ with its q, and the noise [1 n c] that makes f."""
+
+    def __init__(self, source: _Source, proposal: StudentProposal, generator: torch.Generator | None) -> None:
+        self.source, self.proposal, self.generator = source, proposal, generator
+        self.model = source.model
+        self.theta, found = _first(source, proposal, generator)
+        self.q, self.likelihood = found
+        shape = self.model.targets.shape
+        self.identity = torch.eye(shape[0]).to(self.q.lower)
+        self.noise = gaussian_directions(self.identity, 1, shape[1], generator)
+        self.f, _ = self.q.values(self.noise)
+        self.log_weight = self._log_weight(self.theta, self.q, self.likelihood)
+
+    def move_parameters(self) -> bool:
+        """Propose θ for the noise that is held; whether it was accepted."""
+        theta = self.proposal.draw(self.generator)
+        found = self.source.at(theta)
+        level = math.log(torch.rand((), generator=self.generator, dtype=torch.float64).item() or 1e-300)
+        if found is None:
+            return False
+        proposed = self._log_weight(theta, *found)
+        if not level < proposed - self.log_weight:
+            return False
+        self.theta, (self.q, self.likelihood), self.log_weight = theta, found, proposed
+        self.f, _ = self.q.values(self.noise)
+        return True
+
+    def move_latent(self) -> None:
+        """Elliptical slices of ε under q, and of f under the prior, which reaches where q has thin tails."""
+        outputs = self.noise.shape[-1]
+        nothing = torch.zeros_like(self.noise[0])
+
+        def corrected(noise: Tensor) -> Tensor:
+            f, white = self.q.values(noise)
+            return self._summed(f) + self._split(self.q.log_ratio(noise, white))
+
+        direction = gaussian_directions(self.identity, 1, outputs, self.generator)
+        value = checked_start(corrected, self.noise)
+        self.noise, _, first = elliptical_step(
+            self.noise, value, direction, nothing, corrected, self.generator
+        )
+        f, _ = self.q.values(self.noise)
+        direction = gaussian_directions(self.q.lower, 1, outputs, self.generator)
+        centre = self.q.offset[:, None].expand_as(nothing)
+        value = checked_start(self._summed, f)
+        self.f, _, second = elliptical_step(f, value, direction, centre, self._summed, self.generator)
+        self.noise = self.q.noise(self.f)
+        self.source.num_likelihoods += first + second + 2
+        self.log_weight = self._log_weight(self.theta, self.q, self.likelihood)
+
+    def _summed(self, f: Tensor) -> Tensor:
+        return self.model.log_likelihood(f, self.likelihood)
+
+    def _split(self, ratio: Tensor) -> Tensor:
+        return ratio if self.likelihood.is_separable else ratio.sum(-1)
+
+    def _log_weight(self, theta: Tensor, q: Approximation, likelihood: Likelihood) -> float:
+        """log w(θ, ε)."""
+        f, white = q.values(self.noise)
+        self.source.num_likelihoods += 1
+        value = self.model.log_likelihood(f, likelihood).sum() + q.log_ratio(self.noise, white).sum()
+        return value.item() + self.model.log_hyperprior(theta) - self.proposal.log_density(theta)
+
+
+def _first(
+    source: _Source, proposal: StudentProposal, generator: torch.Generator | None
+) -> tuple[Tensor, tuple[Approximation, Likelihood]]:
+    """A draw of the proposal at which there is a density."""
+    for _ in range(MAX_DRAWS):
+        theta = proposal.draw(generator)
+        found = source.at(theta)
+        if found is not None:
+            return theta, found
+    raise ValueError(
+        f"None of {MAX_DRAWS} draws of the proposal has a density: centre it on hyperparameters that suit "
+        "the data, or let it be fitted (proposal=None)."
+    )

@@ -1,0 +1,136 @@
+"""Latent values f and hyperparameters θ together, p(θ) N(f; m_θ, K_θ) p(y | f, θ), and their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.inference.linear_algebra import cholesky
+from orbitwise.inference.sampling.approximation import Approximation, approximate
+from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior, check_rows
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.process.process import Process, Rows
+
+Build = Callable[[Tensor], tuple[Process, Rows, Likelihood]]
+"""Process, rows and likelihood at hyperparameters θ [p]; they must be new objects, or the same every time."""
+
+
+class Prior(NamedTuple):
+    """The Gaussian of f at some θ, N(offset, lower lowerᵀ), and the likelihood there."""
+
+    lower: Float[Tensor, "n n"]
+    offset: Float[Tensor, " n"]
+    likelihood: Likelihood
+
+
+@final
+class LatentModel:
+    """What `build` makes of θ, the targets, and the hyperprior; everything is asked at a vector θ [p].
+
+    Rows may depend on θ (bounds of a frozen orbit), and so may the likelihood (its scale). θ is
+    unconstrained: take logarithms of what is positive, and count their Jacobian in `log_prior`.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        targets: Float[Tensor, "n c"],
+        log_prior: Callable[[Tensor], Tensor],
+        names: Sequence[str] = (),
+    ) -> None:
+        self.build = build
+        self.targets = targets
+        self.log_prior = log_prior
+        self.names = tuple(names)
+
+    @torch.no_grad()
+    def covariance(self, theta: Float[Tensor, " p"]) -> tuple[Tensor, Tensor, Likelihood]:
+        """K and m of the rows, and the likelihood."""
+        process, rows, likelihood = self.build(theta)
+        check_rows(rows, self.targets)
+        return process.covariance(rows), process.mean(rows), likelihood
+
+    def prior(self, theta: Float[Tensor, " p"]) -> Prior | None:
+        """The Gaussian of f at θ, or None where its covariance cannot be factorised."""
+        covariance, offset, likelihood = self.covariance(theta)
+        try:
+            return Prior(cholesky(covariance).lower, offset, likelihood)
+        except ValueError:
+            return None
+
+    def log_hyperprior(self, theta: Float[Tensor, " p"]) -> float:
+        """log p(θ), minus infinity where it is not a number."""
+        with torch.no_grad():
+            value = torch.as_tensor(self.log_prior(theta)).sum().item()
+        return value if value == value else -torch.inf
+
+    @torch.no_grad()
+    def log_likelihood(
+        self, f: Float[Tensor, "k n c"], likelihood: Likelihood
+    ) -> Float[Tensor, "k c"] | Float[Tensor, " k"]:
+        """log p(y | f), for every output where they are independent."""
+        value = likelihood.log_density(f, self.targets).sum(-2)
+        return value if likelihood.is_separable else value.sum(-1)
+
+
+@final
+@dataclass(frozen=True)
+class LatentChains:
+    """Samples of θ as chains, the f that belongs to each, and the share of accepted moves of θ."""
+
+    parameters: Chains
+    latent: Float[Tensor, "k t n c"]
+    acceptance: float = 1.0
+
+    def posterior(self, model: LatentModel, num_parts: int = 100) -> MixturePosterior:
+        """g given y, averaged over `num_parts` samples of θ and f, evenly spaced in the chains."""
+        thetas, latent = self.parameters.pooled, self.latent.flatten(0, 1)
+        if not 1 <= num_parts <= len(thetas):
+            raise ValueError(f"num_parts must be between 1 and the {len(thetas)} samples, not {num_parts}.")
+        picked = torch.linspace(0, len(thetas) - 1, num_parts).round().long()
+        parts = []
+        with torch.no_grad():
+            for index in picked.tolist():
+                process, rows, likelihood = model.build(thetas[index])
+                parts.append(SampledPosterior(process, rows, latent[index][None, None], likelihood))
+        return MixturePosterior(parts)
+
+
+def start_approximation(model: LatentModel, theta: Float[Tensor, " p"]) -> tuple[Approximation, Likelihood]:
+    """The approximation of p(f | y, θ) where a chain starts, which must be a place with a density."""
+    covariance, offset, likelihood = model.covariance(theta)
+    if model.log_hyperprior(theta) == -torch.inf:
+        raise ValueError(
+            f"The hyperprior has no density at the start {theta.tolist()}: begin where it has one."
+        )
+    return approximate(covariance, offset, model.targets, likelihood), likelihood
+
+
+def starts(
+    start: Tensor, num_chains: int, spread: float, generator: torch.Generator | None
+) -> Float[Tensor, "k p"]:
+    """One start for each chain: those given, or the one that was given and noise."""
+    if start.dim() == 2 and len(start) == num_chains:
+        return start.detach().double()
+    if start.dim() != 1:
+        raise ValueError(
+            f"start must be a vector [p] or one for each chain [{num_chains}, p], not {tuple(start.shape)}."
+        )
+    place = start.device if generator is None else generator.device
+    noise = torch.randn(num_chains, len(start), generator=generator, device=place, dtype=torch.float64)
+    return start.detach().double() + spread * noise.to(start.device)
+
+
+def check_counts(num_samples: int, num_chains: int, thin: int, burn_in: int) -> None:
+    """Raise a ValueError unless there is something to sample."""
+    if min(num_samples, num_chains, thin) < 1 or burn_in < 0:
+        raise ValueError(
+            f"num_samples={num_samples}, num_chains={num_chains} and thin={thin} must be at least 1, and "
+            f"burn_in={burn_in} at least 0."
+        )

@@ -1,0 +1,245 @@
+"""Posteriors held as samples: g given y under any likelihood, asked through functionals (Lecture 2.9).
+
+p(f* | y) ≈ (1/J) Σ_j p(f* | f_j) with f_j ~ p(f | y): given a sample of f everything is Gaussian again, so
+every functional has a mean and a variance, and predictions average over the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.exact import refuse_drawn
+from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower
+from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.sampling.approximation import approximate
+from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.sampling.elliptical import elliptical_slice
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.softmax import normal_nodes
+from orbitwise.process.moments import Moments
+from orbitwise.process.process import Process, Rows, as_blocks
+
+NUM_NODES = 32
+LARGEST_CHUNK = 2**22
+"""Numbers held at once where responses are averaged over samples."""
+
+
+@torch.no_grad()
+def sample_posterior(
+    process: Process,
+    rows: Rows,
+    targets: Float[Tensor, "n c"],
+    likelihood: Likelihood,
+    num_samples: int = 1000,
+    *,
+    num_chains: int = 4,
+    burn_in: int = 100,
+    thin: int = 1,
+    source: Literal["approximation", "prior"] = "approximation",
+    generator: torch.Generator | None = None,
+) -> SampledPosterior:
+    """g given targets under any likelihood, by elliptical slice sampling of f = L g at the rows.
+
+    Ellipses are drawn from the `source`: the prior, or a variational Gaussian, whose error the likelihood
+    then corrects. Both are exact; the approximation mixes faster where the data say much. Chains start at
+    draws of the approximation. Ask `.chains.warn_if_unmixed()` whether they were long enough.
+    """
+    check_rows(rows, targets)
+    if source not in ("approximation", "prior"):
+        raise ValueError(f"source must be 'approximation' or 'prior', not {source!r}.")
+    covariance, offset = process.covariance(rows), process.mean(rows)
+    q = approximate(covariance, offset, targets, likelihood)
+    place = targets.device if generator is None else generator.device
+    shape = (num_chains, *targets.shape)
+    noise = torch.randn(shape, generator=generator, device=place, dtype=covariance.dtype)
+    start = q.values(noise.to(covariance.device))[0]
+
+    def prior_density(f: Tensor) -> Tensor:
+        value = likelihood.log_density(f, targets).sum(-2)
+        return value if likelihood.is_separable else value.sum(-1)
+
+    def corrected_density(f: Tensor) -> Tensor:
+        value = q.log_correction(likelihood, f, targets)
+        return value if likelihood.is_separable else value.sum(-1)
+
+    from_prior = source == "prior"
+    drawn = elliptical_slice(
+        prior_density if from_prior else corrected_density,
+        q.lower if from_prior else q.factor(),
+        num_samples,
+        mean=offset[:, None].expand_as(targets) if from_prior else q.moments.mean,
+        burn_in=burn_in,
+        thin=thin,
+        start=start,
+        generator=generator,
+    )
+    return SampledPosterior(process, rows, drawn.samples, likelihood, drawn.num_evaluations)
+
+
+@final
+class SampledPosterior(Posterior):
+    """g given y, held as samples of f at the rows."""
+
+    def __init__(
+        self,
+        process: Process,
+        rows: Rows,
+        samples: Float[Tensor, "k t n c"],
+        likelihood: Likelihood,
+        num_evaluations: int = 0,
+    ) -> None:
+        self.process = process
+        self.rows = rows
+        self.samples = samples
+        self.likelihood = likelihood
+        self.num_evaluations = num_evaluations
+        with torch.no_grad():
+            self.lower, self.jitter = cholesky(process.covariance(rows))
+            # v = L⁻¹(f - m) of every sample, [n, q·c]
+            centred = samples.flatten(0, 1) - process.mean(rows)[:, None]
+            self._white = solve_lower(self.lower, centred.permute(1, 0, 2).flatten(1))
+
+    @property
+    def chains(self) -> Chains:
+        """The samples of f as chains, which say how well they mixed."""
+        outputs = self.samples.shape[-1]
+        names = [
+            f"f[{n}]" if outputs == 1 else f"f[{n}, {c}]"
+            for n in range(self.samples.shape[2])
+            for c in range(outputs)
+        ]
+        return Chains(self.samples.flatten(2), tuple(names), self.num_evaluations)
+
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        return self.row_moments(functional.atoms(x, generator))
+
+    @torch.no_grad()
+    def row_moments(self, rows: Rows) -> Moments:
+        """Moments of rows over all samples: E[f*] and var f* = E var(f* | f) + var E[f* | f]."""
+        means, variance = self.conditional(rows)
+        mean = means.mean(0)
+        total = variance[:, None] + (means - mean).square().mean(0)
+        return Moments(mean, total, mean.square() + total)
+
+    @torch.no_grad()
+    def conditional(self, rows: Rows) -> tuple[Float[Tensor, "q n c"], Float[Tensor, " n"]]:
+        """The mean of rows given every sample of f, and their variance, which no sample changes."""
+        # A = L⁻¹K*,  m* + Aᵀv,  k** - |A|²
+        cross = solve_lower(self.lower, self.process.covariance(self.rows, rows))
+        white = cross.mT @ self._white
+        means = white.unflatten(1, (-1, self.samples.shape[-1])).permute(1, 0, 2)
+        variance = (self.process.variance(rows) - cross.square().sum(0)).clamp_min(0)
+        return self.process.mean(rows)[:, None] + means, variance
+
+    def predict(
+        self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c"]:
+        """The mean of y at x, or probabilities, through the likelihood and averaged over samples."""
+        means, variance = self.conditional(functional.atoms(x, generator))
+        total = torch.zeros_like(means[0])
+        for part in means.split(self._chunk(means[0])):
+            # every sample's rows, one below the other
+            mean, spread = part.flatten(0, 1), variance.repeat(len(part))
+            each = self.likelihood.predict(Moments(mean, spread, mean.square() + spread[:, None]))
+            total += each.unflatten(0, part.shape[:2]).sum(0)
+        return total / len(means)
+
+    @torch.no_grad()
+    def log_predictive_density(
+        self,
+        functional: Functional,
+        x: Tensor,
+        targets: Float[Tensor, "n c"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, " n"]:
+        """log p(y* | y) of new targets: the density of y*, averaged over samples and over f* given each."""
+        means, variance = self.conditional(functional.atoms(x, generator))
+        nodes = normal_nodes(NUM_NODES, targets.shape[1], 0).to(means)
+        spread = variance.sqrt()[:, None] * nodes[:, None, :]
+        parts = []
+        for part in means.split(self._chunk(means[0])):
+            values = part[:, None] + spread
+            density = self.likelihood.log_density(values.flatten(0, 1), targets).sum(-1)
+            parts.append(torch.logsumexp(density, dim=0))
+        return torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(means) * len(nodes))
+
+    @torch.no_grad()
+    def sample(
+        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c q"]:
+        """Joint posterior draws of rows: a sample of f, picked at random, and a draw given it."""
+        means, _ = self.conditional(rows)
+        cross = solve_lower(self.lower, self.process.covariance(self.rows, rows))
+        covariance = self.process.covariance(rows) - cross.mT @ cross
+        place = means.device if generator is None else generator.device
+        picked = torch.randint(len(means), (num_samples,), generator=generator, device=place)
+        chosen = means[picked.to(means.device)].permute(1, 2, 0)
+        draws = [gaussian_draws(each, covariance, num_samples, generator) for each in chosen.unbind(1)]
+        return torch.stack(draws, dim=1)
+
+    def _chunk(self, like: Tensor) -> int:
+        return max(1, LARGEST_CHUNK // (NUM_NODES * like.numel()))
+
+
+@final
+class MixturePosterior(Posterior):
+    """Several posteriors with equal weight: what is left after averaging over samples of hyperparameters."""
+
+    def __init__(self, parts: Sequence[Posterior]) -> None:
+        if not parts:
+            raise ValueError("A mixture needs at least one posterior.")
+        self.parts = list(parts)
+
+    @torch.no_grad()
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        """E[f*] and E[f*²] are means over the parts, so their disagreement is part of the variance."""
+        each = [part.moments(functional, x, generator) for part in self.parts]
+        mean = torch.stack([moments.mean for moments in each]).mean(0)
+        square = torch.stack([moments.mean_square for moments in each]).mean(0)
+        inner = [m.variance if m.variance.dim() == 2 else m.variance[:, None] for m in each]
+        outer = torch.stack([(moments.mean - mean).square() for moments in each]).mean(0)
+        return Moments(mean, torch.stack([v.expand_as(mean) for v in inner]).mean(0) + outer, square)
+
+    def predict(
+        self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c"]:
+        """The mean of y at x, or probabilities, where every part is a sampled posterior."""
+        found = [part.predict(functional, x, generator) for part in self._sampled()]
+        return torch.stack(found).mean(0)
+
+    def log_predictive_density(
+        self,
+        functional: Functional,
+        x: Tensor,
+        targets: Float[Tensor, "n c"],
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, " n"]:
+        """log p(y* | y) of new targets, where every part is a sampled posterior."""
+        found = [part.log_predictive_density(functional, x, targets, generator) for part in self._sampled()]
+        return torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
+
+    def _sampled(self) -> list[SampledPosterior]:
+        sampled = [part for part in self.parts if isinstance(part, SampledPosterior)]
+        if len(sampled) < len(self.parts):
+            raise ValueError(
+                "Only sampled posteriors know their likelihood: ask `moments`, and pass them to the "
+                "likelihood's own `predict`."
+            )
+        return sampled
+
+
+def check_rows(rows: Rows, targets: Tensor) -> None:
+    """Raise a ValueError where rows were drawn at random, or do not fit the targets."""
+    refuse_drawn(rows)
+    count = sum(block.num_rows for block in as_blocks(rows))
+    if targets.dim() != 2 or len(targets) != count:
+        raise ValueError(f"{count} rows need targets [{count}, outputs], not shape {tuple(targets.shape)}.")
+    if not bool(targets.isfinite().all()):
+        raise ValueError("The targets have NaN or infinite values; remove those rows.")

@@ -1,0 +1,56 @@
+"""Noise with exponential tails: y = f + ε with ε Laplace, the absolute errors of Lecture 1.2."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
+from orbitwise.process.moments import Moments
+
+
+@final
+class Laplace(Likelihood):
+    """p(y | f) = exp(-|y - f|/b)/2b with a learned scale b. Not quadratic in f: exact and frozen rows only.
+
+    With y - f ~ N(δ, s²), E|y - f| = s √(2/π) exp(-δ²/2s²) + δ erf(δ/(s√2)): no quadrature.
+    """
+
+    is_quadratic = False
+
+    def __init__(self, scale: float = 0.3) -> None:
+        super().__init__()
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive and finite, not {scale!r}.")
+        self.raw_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=torch.float64))
+
+    @property
+    def scale(self) -> Float[Tensor, ""]:
+        """b, the mean size of the noise; its variance is 2b²."""
+        return self.raw_scale.exp()
+
+    def log_density(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        scale = self.scale.to(targets)
+        return -(targets - f).abs() / scale - torch.log(2 * scale)
+
+    def expansion(
+        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
+    ) -> Quadratic:
+        if moments is None:
+            raise ValueError("Laplace is expanded about moments of f; give them.")
+        scale = self.scale.to(targets)
+
+        def expected(mean: Tensor, variance: Tensor) -> Tensor:
+            # δ/(s√2)
+            ratio = (targets - mean) / (2 * variance).sqrt()
+            size = (2 * variance / math.pi).sqrt() * torch.exp(-ratio.square())
+            size = size + (targets - mean) * torch.erf(ratio)
+            return -size / scale - torch.log(2 * scale)
+
+        return expand(expected, moments)
