@@ -25,7 +25,7 @@ def test_sums_and_products_are_flattened_and_factors_joined():
         ("3*rbf(lengthscale=2)", "rbf", True),
         ("constant*rbf", "rbf", True),
         ("constant*constant", "constant", True),
-        ("rbf + rbf", "rbf", True),
+        ("rbf + rbf", "rbf", False),
         ("linear*linear", "linear", False),
         ("rbf[0]", "rbf[1]", False),
         ("sm(2)", "sm(3)", False),
@@ -47,4 +47,11 @@ def test_components_and_terms_are_listed():
         "linear*rq",
     ]
     assert [term.name for term in terms(expression)] == ["rbf", "linear", "periodic", "rq"]
-    assert normal_form(parse_expression("rbf*periodic*rbf + 2")) == {("periodic", "rbf"), ("constant",)}
+    assert normal_form(parse_expression("rbf*periodic*rbf + 2")) == (("constant",), ("periodic", "rbf"))
+
+
+def test_an_rbf_of_several_columns_is_a_product():
+    left, right = parse_expression("rbf + rq[0,1]"), parse_expression("rq[0,1] + rbf[1]*rbf[0]")
+    assert equivalent(left, right, num_dims=2)
+    assert not equivalent(left, right)
+    assert equivalent(parse_expression("rbf[0]"), parse_expression("rbf"), num_dims=1)

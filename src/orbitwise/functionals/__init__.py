@@ -24,6 +24,7 @@ from orbitwise.functionals.tangents import (
     moved_images,
     smoothed_images,
 )
+from orbitwise.functionals.wraps import Wrap
 
 __all__ = [
     "Atoms",
@@ -48,6 +49,7 @@ __all__ = [
     "PAPER_MOVES",
     "TotalVariation",
     "TransformationDerivative",
+    "Wrap",
     "average_minus_value",
     "deletion_pairs",
     "image_tangents",

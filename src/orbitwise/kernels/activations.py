@@ -1,4 +1,4 @@
-"""Second moments E[φ(u)φ(v)] of activations of two jointly Gaussian values: what a wide layer does to a kernel.
+"""Second moments E[φ(u)φ(v)] of activations of two Gaussian values: what a wide layer does to a kernel.
 
 For ReLU the arc-cosine formula (Cho and Saul 2009), for erf the arc-sine one (Williams 1997). Gradients are
 closed forms too: those of arccos and arcsin are infinite where inputs coincide, those of the moments are not.
@@ -19,7 +19,7 @@ ACTIVATIONS = ("erf", "relu")
 
 
 def second_moment(activation: Activation, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """E[φ(u)φ(v)] for (u, v) with these variances and this covariance; a new tensor of the covariance's shape."""
+    """E[φ(u)φ(v)] for (u, v) with these variances and this covariance, in a new tensor."""
     return (_Rectified if activation == "relu" else _Sigmoid).apply(covariance, left, right)  # pyright: ignore
 
 

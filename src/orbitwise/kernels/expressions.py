@@ -1,8 +1,8 @@
 """What a spelling of a kernel means: sums and products of named base kernels, as plain data.
 
-Two expressions are equivalent when they have the same normal form: products are multiplied out, a sum holds
-each term once, and factors that leave a product as it was are dropped (rbf·rbf is an rbf, a constant only
-scales).
+Two expressions are equivalent when they have the same normal form: products are multiplied out, the order of
+parts does not count, and factors that leave a product as it was are dropped (rbf·rbf is an rbf, a constant
+only scales).
 """
 
 from __future__ import annotations
@@ -107,21 +107,37 @@ def summands(expression: Expression) -> list[Expression]:
     return [expression]
 
 
-def normal_form(expression: Expression) -> frozenset[tuple[str, ...]]:
-    """The structure alone: the set of additive components, each the sorted names of its factors."""
-    return frozenset(_factors(part) for part in summands(expression))
+Form = tuple[tuple[str, ...], ...]
 
 
-def equivalent(left: Expression, right: Expression) -> bool:
+def normal_form(expression: Expression, num_dims: int | None = None) -> Form:
+    """The structure alone: the additive components, sorted, each the sorted names of its factors.
+
+    With `num_dims` columns, an rbf of several columns is the product of those of each (with equal
+    lengthscales, or with one for each).
+    """
+    return tuple(sorted(_factors(part, num_dims) for part in summands(expression)))
+
+
+def equivalent(left: Expression, right: Expression, num_dims: int | None = None) -> bool:
     """Whether both can describe the same kernels, by their normal forms."""
-    return normal_form(left) == normal_form(right)
+    return normal_form(left, num_dims) == normal_form(right, num_dims)
 
 
-def _factors(component: Expression) -> tuple[str, ...]:
-    structures = [term.structure for term in terms(component)]
+def _factors(component: Expression, num_dims: int | None) -> tuple[str, ...]:
+    structures = [each for term in terms(component) for each in _columnwise(term.structure, num_dims)]
     kept = [each for each in structures if each.name not in IDEMPOTENT]
     kept += [each for each in dict.fromkeys(structures) if each.name in IDEMPOTENT - {"constant"}]
     return tuple(sorted(map(str, kept))) or ("constant",)
+
+
+def _columnwise(term: Term, num_dims: int | None) -> list[Term]:
+    columns = range(num_dims) if term.columns is None and num_dims is not None else term.columns
+    if num_dims == 1:
+        return [Term(term.name, None, term.option)]
+    if term.name != "rbf" or columns is None:
+        return [term]
+    return [Term("rbf", (column,)) for column in columns]
 
 
 def _setting(name: str, values: Values) -> str:

@@ -1,9 +1,9 @@
 """Infinitely wide convolutional networks (Garriga-Alonso et al. 2019; Novak et al. 2019; Talk, recap).
 
-With filters of k×k taps and c input channels, the covariance of position p of an image with position q of
-another is K₀(p, q) = σ_b² + σ_w² mean_o x_{p+o}ᵀx′_{q+o}/c and K_{l+1}(p, q) = σ_b² + σ_w² mean_o M_l(p+o, q+o),
-M_l = E[φ(u)φ(v)] under K_l. A dense readout of all positions needs p = q alone, h·w numbers a pair of images;
-one of the average over positions needs all (h·w)² of them, which are taken shift by shift.
+With k×k filter taps o and c channels, the covariance of position p of an image with position q of another is
+K₀(p, q) = σ_b² + σ_w² mean_o x_{p+o}ᵀx′_{q+o}/c, then K_{l+1}(p, q) = σ_b² + σ_w² mean_o M_l(p+o, q+o) with
+M_l = E[φ(u)φ(v)] under K_l. A readout of all positions needs p = q alone, h·w numbers a pair of images; one
+of their average needs all (h·w)², which are taken shift by shift.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from orbitwise.kernels.activations import Activation
 from orbitwise.kernels.wide_kernel import WideKernel, affine
 from orbitwise.kernels.wide_positions import Layers, Padding, Shift, shifts
 
-ENTRIES_AT_ONCE = {"cpu": 2**16, "cuda": 2**25}
-"""Covariances of positions held at a time: on a CPU what stays in its caches, on a GPU enough to fill it. A few
-arrays of this size are all the memory it takes beside inputs and result, or one pair of images if that is more."""
+ENTRIES_AT_ONCE = {"cpu": 2**18, "cuda": 2**25}
+"""Covariances of positions held at a time: on a CPU what stays in its caches, on a GPU enough to fill it. A
+few arrays of this size (or of one pair of images, if that is more) are all that is held beside inputs and
+result, and in the backward pass as well."""
 
 
 @final

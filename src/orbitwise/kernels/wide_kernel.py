@@ -1,4 +1,4 @@
-"""What kernels of infinitely wide networks share: an activation, a depth, and the variances of their weights."""
+"""What kernels of infinitely wide networks share: activation, depth, and the variances of their weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel
-from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from orbitwise.kernels.activations import ACTIVATIONS, Activation
@@ -21,6 +20,7 @@ class WideKernel(Kernel, ABC):
 
     `weight_variance` and `bias_variance` are those of all layers, weights scaled by one over the number of
     their inputs. They are learned on a logarithmic scale; a bias variance of 0 says that there are no biases.
+    Each may be given a `gpytorch.priors.Prior` and another constraint.
     """
 
     has_lengthscale = False
@@ -33,8 +33,8 @@ class WideKernel(Kernel, ABC):
         weight_variance: float,
         bias_variance: float,
         residual: bool,
-        weight_variance_prior: Prior | None = None,
-        bias_variance_prior: Prior | None = None,
+        weight_variance_prior: Any = None,
+        bias_variance_prior: Any = None,
         weight_variance_constraint: Interval | None = None,
         bias_variance_constraint: Interval | None = None,
         **kwargs: Any,
@@ -52,7 +52,7 @@ class WideKernel(Kernel, ABC):
                 "bias_variance=0 has nothing to learn: give it neither a prior nor a constraint."
             )
 
-    def _register(self, name: str, value: float, constraint: Interval | None, prior: Prior | None) -> None:
+    def _register(self, name: str, value: float, constraint: Interval | None, prior: Any) -> None:
         raw = nn.Parameter(torch.zeros(*self.batch_shape, 1, 1))
         self.register_parameter(f"raw_{name}", raw)
         self.register_constraint(f"raw_{name}", log_positive() if constraint is None else constraint)
@@ -117,7 +117,7 @@ class WideKernel(Kernel, ABC):
 
 
 def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """weight · values + bias; overwrites the values, which nobody else may hold, where no gradient is asked."""
+    """weight · values + bias; it overwrites the values, which must be one's own, unless it needs gradients."""
     tracked = values.requires_grad or weight.requires_grad or bias.requires_grad
     if torch.is_grad_enabled() and tracked:
         return values * weight + bias

@@ -1,6 +1,6 @@
 """Infinitely wide fully connected networks (Neal 1996; Lee et al. 2018; Matthews et al. 2018; Talk, recap).
 
-With inputs of d coordinates, K₀ = σ_b² + σ_w² xᵀx′/d and K_{l+1} = σ_b² + σ_w² E[φ(u)φ(v)], (u, v) ~ N(0, K_l).
+With d columns K₀ = σ_b² + σ_w² xᵀx′/d, then K_{l+1} = σ_b² + σ_w² E[φ(u)φ(v)] for (u, v) ~ N(0, K_l).
 A residual block adds what it is given: K_{l+1} = K_l + σ_b² + σ_w² E[φ(u)φ(v)].
 """
 

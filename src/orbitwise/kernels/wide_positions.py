@@ -19,7 +19,7 @@ Padding = Literal["circular", "zero"]
 
 
 class Layers(NamedTuple):
-    """A convolutional network: how many layers of what kind, the size of their filters, and what is outside."""
+    """A convolutional network: how many layers of what kind, the size of filters, and what is outside."""
 
     depth: int
     activation: Activation

@@ -10,6 +10,7 @@ from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
+from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Group, Orbit, OrbitPoints, Symmetry
 from orbitwise.orbits.patches import PatchOrbit
@@ -29,6 +30,7 @@ __all__ = [
     "Group",
     "ImageOrbit",
     "JitterOrbit",
+    "MirrorOrbit",
     "ModuleOrbit",
     "Orbit",
     "OrbitPoints",

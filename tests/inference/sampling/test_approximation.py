@@ -25,7 +25,7 @@ def test_the_bound_is_below_the_evidence_and_near_it(name):
     f, weights, log_evidence = grid_posterior(K, likelihood, targets)
     q = approximate(K, torch.zeros(2).double(), targets, likelihood)
     assert q.converged
-    assert log_evidence - 0.15 < q.bound.item() < log_evidence
+    assert log_evidence - 0.25 < q.bound.item() < log_evidence
     assert (q.moments.mean[:, 0] - weights @ f).abs().max() < 0.3
     # no direction of the sites raises the bound
     for part in (0, 1):

@@ -70,7 +70,8 @@ def test_r_hat_is_one_for_chains_that_agree_and_more_for_others():
 def test_heavy_tails_do_not_upset_ranks():
     samples = autoregressive(0.0, 4, 1000, seed=5)
     cauchy = torch.tan(torch.pi * (torch.special.ndtr(samples) - 0.5))
-    assert split_r_hat(cauchy).item() == pytest.approx(split_r_hat(samples).item(), abs=1e-9)
+    # the median between two samples is not that of their images
+    assert split_r_hat(cauchy).item() == pytest.approx(split_r_hat(samples).item(), abs=1e-5)
     known = effective_sample_size(samples, rank_normalise=True)
     torch.testing.assert_close(effective_sample_size(cauchy, rank_normalise=True), known)
 

@@ -29,11 +29,11 @@ def test_moments_are_those_of_a_dense_sum(name):
         return likelihood.log_density(f, targets).sum((-1, -2)).detach()
 
     found = elliptical_slice(
-        log_likelihood, torch.linalg.cholesky(K), 400, num_chains=64, burn_in=60, generator=seeded()
+        log_likelihood, torch.linalg.cholesky(K), 40, num_chains=512, burn_in=50, generator=seeded()
     )
     samples = found.samples[..., 0]
-    assert samples.shape == (64, 400, 2)
-    assert found.num_evaluations > 64 * 460, "at least one evaluation an update"
+    assert samples.shape == (512, 40, 2)
+    assert found.num_evaluations > 512 * 90, "at least one evaluation an update"
     assert z_scores(samples, weights @ f).abs().max() < 4
     assert z_scores(samples.square(), weights @ f.square()).abs().max() < 4
     assert z_scores(samples.prod(-1), weights @ f.prod(-1)).abs() < 4
@@ -58,10 +58,10 @@ def test_gaussian_noise_has_a_closed_form_with_a_mean_and_several_outputs(dtype)
         found = elliptical_slice(
             log_likelihood,
             torch.linalg.cholesky(K),
-            300,
+            40,
             mean=mean,
-            num_chains=64,
-            burn_in=60,
+            num_chains=256,
+            burn_in=50,
             generator=seeded(),
         )
         assert found.samples.dtype == dtype
@@ -82,9 +82,10 @@ def test_outputs_on_ellipses_of_their_own_mix_faster():
         found = elliptical_slice(
             log_likelihood,
             torch.linalg.cholesky(K),
-            300,
+            60,
             num_outputs=8,
-            num_chains=8,
+            num_chains=32,
+            burn_in=40,
             generator=seeded(),
         )
         sizes.append(effective_sample_size(found.samples).min().item())
@@ -96,14 +97,14 @@ def test_a_factor_for_every_output_and_thinning():
     found = elliptical_slice(
         lambda f: torch.zeros(f.shape[0], 2, dtype=f.dtype),
         factors,
-        200,
-        num_chains=32,
+        40,
+        num_chains=160,
         thin=2,
         burn_in=0,
         generator=seeded(),
     )
-    assert found.samples.shape == (32, 200, 2, 2)
-    assert found.num_evaluations == 32 * (1 + 400), "the first angle is taken where the likelihood is flat"
+    assert found.samples.shape == (160, 40, 2, 2)
+    assert found.num_evaluations == 160 * (1 + 80), "the first angle is taken where the likelihood is flat"
     deviation = found.samples.flatten(0, 1).std(0)
     torch.testing.assert_close(deviation[0], torch.tensor([1.0, 3.0]).double(), rtol=0.05, atol=0)
 

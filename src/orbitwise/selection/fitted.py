@@ -1,0 +1,163 @@
+"""The hyperparameters of a fitted regressor: kernel, mean, noise, and the bounds of its orbit.
+
+Default hyperpriors are centred where the fit *began*, at the scale of the data, not where it ended: around
+the optimum they would count the targets twice.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.regression_model import NOISE_FLOOR, NOISE_START, RegressionModel, prepare
+from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.inference import exact
+from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.hyperparameters import Hyperparameters
+from orbitwise.inference.hyperpriors import DEFAULT_SCALE
+from orbitwise.inference.readings import Reading
+
+
+@final
+@dataclass(frozen=True)
+class ModelEvidence:
+    """log p(y | θ) of a regression model, of the targets as they were given, hyperpriors not counted."""
+
+    model: RegressionModel
+
+    def __call__(self) -> Tensor:
+        model = self.model
+        terms = exact.evidence(model.process, model.rows(), model.targets, model.row_noise())
+        count = float(model.weight.sum()) + sum(len(extra.targets) for extra in model.extras)
+        merged = model.merged_rows().log_factor(model.noise()[0])
+        # p(y) = p(standardised y) / scale, for every row and output
+        return terms.value + merged - count * model.scale.log().sum().item()
+
+
+@final
+@dataclass(frozen=True)
+class FittedHyperparameters:
+    """The hyperparameters of a copy of a regressor's model, and regressors at other values of them."""
+
+    estimator: InvariantGPRegressor
+    model: RegressionModel
+    hyperparameters: Hyperparameters
+
+    def regressor(self, vector: Tensor) -> InvariantGPRegressor:
+        """The regressor with its hyperparameters at z, conditioned on the same data."""
+        self.hyperparameters.set(vector)
+        # Data are shared; what carries hyperparameters is copied.
+        data = (
+            self.model.x,
+            self.model.weight,
+            self.model.targets,
+            self.model.replicates,
+            *self.model.extras,
+        )
+        model = copy.deepcopy(self.model, {id(each): each for each in data})
+        with torch.no_grad():
+            return _conditioned(self.estimator, model)
+
+
+def hyperparameters_of(
+    estimator: InvariantGPRegressor,
+    priors: Mapping[str, Distribution] | None = None,
+    default_scale: float = DEFAULT_SCALE,
+) -> Hyperparameters:
+    """The hyperparameters of a fitted exact regressor, standing where the fit ended.
+
+    They belong to a copy: the estimator does not change. Hyperpriors are those registered on its kernel,
+    those of `priors` by name ("noise", "lengthscale", …), and defaults around the start of the fit.
+    """
+    return fitted_hyperparameters(estimator, priors, default_scale).hyperparameters
+
+
+def fitted_hyperparameters(
+    estimator: InvariantGPRegressor,
+    priors: Mapping[str, Distribution] | None = None,
+    default_scale: float = DEFAULT_SCALE,
+) -> FittedHyperparameters:
+    """The same, with the copy of the model they belong to."""
+    check_is_fitted(estimator)
+    if not isinstance(estimator, InvariantGPRegressor) or not isinstance(
+        estimator.posterior_, ExactPosterior
+    ):
+        kind = getattr(estimator, "inference_", type(estimator).__name__)
+        raise ValueError(
+            f"Hyperparameters are integrated out of exact regressors only, not of {kind}: fit "
+            "InvariantGPRegressor(inference='exact')."
+        )
+    model = copy.deepcopy(estimator._model)
+    fitted = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    _put(model, _start(estimator, model))
+    hyperparameters = Hyperparameters(ModelEvidence(model), model, priors, _readings(model), default_scale)
+    _put(model, fitted)
+    return FittedHyperparameters(estimator, model, hyperparameters)
+
+
+def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str, Tensor]:
+    """Where a fit of this estimator begins: the kernel's values or the data's scale, the orbit's start."""
+    data = model.replicates
+    functional = copy.deepcopy(
+        functional_of(estimator.invariance, estimator.n_features_in_, estimator._image_shape)
+    )
+    begun = prepare(
+        data.x,
+        data.y,
+        data.weight,
+        freeze_functional(functional.double(), 2, torch.Generator().manual_seed(0)),
+        estimator.kernel,
+        estimator.noise,
+        estimator.mean,
+        estimator.normalize_y,
+        estimator.one_sided,
+        (),
+    )
+    start = {name: parameter.detach() for name, parameter in begun.named_parameters()}
+    for i in range(1, len(model.raw_noise)):
+        start[f"raw_noise.{i}"] = torch.tensor(NOISE_START, dtype=torch.float64).log()
+    return start
+
+
+def _readings(model: RegressionModel) -> dict[str, Reading]:
+    """Noise variances in units of the targets squared; of the first output, where there are several."""
+    unit = model.scale[0].square().item()
+    sizes = {"noise": unit}
+    sizes |= {f"observation_noise.{i}": unit * extra.size for i, extra in enumerate(model.extras)}
+
+    def reading(name: str, size: float) -> Reading:
+        return Reading(name, lambda raw: size * (raw.exp() + NOISE_FLOOR))
+
+    return {f"raw_noise.{i}": reading(name, size) for i, (name, size) in enumerate(sizes.items())}
+
+
+def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(values[name])
+
+
+def _conditioned(estimator: InvariantGPRegressor, model: RegressionModel) -> InvariantGPRegressor:
+    """A copy of the estimator that predicts by this model."""
+    other: Any = copy.copy(estimator)
+    posterior = model.posterior()
+    other._model, other.posterior_ = model, posterior
+    other.functional_, other.kernel_ = model.functional, model.process.kernel
+    other.noise_, *other.observation_noise_ = (
+        other._variance(noise) for noise in (model.noise(), *model.extra_noise())
+    )
+    terms = model.evidence(posterior)
+    other.log_evidence_ = terms.value
+    other.evidence_terms_ = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}
+    other.jitter_ = terms.jitter
+    return other

@@ -1,0 +1,101 @@
+"""The evidence by Laplace's method: a normal approximation of the posterior of z at its mode.
+
+log p(y) ≈ log p(y, z*) + (p/2) log 2π - ½ log|-H|, H the Hessian of log p(y, z) at z*. H comes from automatic
+differentiation, with GPyTorch's hand-written backward passes switched off: those of RBF and Matérn kernels
+forget how the first derivative depends on the lengthscale. A difference of gradients along one direction
+checks the outcome, and the full differences stand in where the check fails.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import final
+
+import gpytorch
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.inference.hyperparameters import Hyperparameters
+from orbitwise.inference.training import maximize
+from orbitwise.selection.proposals import Proposal
+
+STEP = 1e-4
+FLATTEST = 1e-3
+"""A curvature below this says that the density is not log-concave at its mode: cut off here."""
+
+
+@final
+@dataclass(frozen=True)
+class LaplaceFit:
+    """The mode of z's posterior, the covariance (-H)⁻¹ there, and the log evidence that follows."""
+
+    log_evidence: float
+    mode: Float[Tensor, " p"]
+    covariance: Float[Tensor, "p p"]
+    converged: bool
+    is_peak: bool
+
+    def proposal(self, freedom: float = 5.0) -> Proposal:
+        """A Student-t of this location and scale."""
+        return Proposal(self.mode, torch.linalg.cholesky(self.covariance), freedom)
+
+
+def laplace(
+    hyperparameters: Hyperparameters, max_iterations: int = 200, start: Float[Tensor, " p"] | None = None
+) -> LaplaceFit:
+    """Find the mode from `start` (the present parameters by default), and the curvature there.
+
+    The modules' parameters are left as they were.
+    """
+    z = nn.Parameter((hyperparameters.vector() if start is None else start).double().clone())
+    if not len(z):
+        value = hyperparameters.log_density(z).item()
+        return LaplaceFit(value, z.detach(), z.new_zeros(0, 0).detach(), True, True)
+    training = maximize(lambda: hyperparameters.log_density(z), [z], max_iterations)
+    mode = z.detach().clone()
+    values, vectors = torch.linalg.eigh(-hessian(hyperparameters, mode))
+    is_peak = bool(values[0] > FLATTEST)
+    if not is_peak:
+        warnings.warn(
+            f"At the mode the curvature is {values[0].item():.3g} in one direction (converged: "
+            f"{training.converged}), so the posterior of the hyperparameters is not a hill there and "
+            "Laplace's method is no guide: use 'bridge' or 'importance', or stronger hyperpriors.",
+            stacklevel=2,
+        )
+    values = values.clamp_min(FLATTEST)
+    # log p(y, z*) + (p/2) log 2π - ½ Σ log λ
+    value = training.value + 0.5 * len(mode) * math.log(2 * math.pi) - 0.5 * values.log().sum().item()
+    covariance = (vectors / values) @ vectors.mT
+    return LaplaceFit(value, mode, (covariance + covariance.mT) / 2, training.converged, is_peak)
+
+
+def hessian(hyperparameters: Hyperparameters, z: Float[Tensor, " p"]) -> Float[Tensor, "p p"]:
+    """The second derivatives of the log density, by automatic differentiation, checked by differences."""
+    direction = torch.ones_like(z)
+    with gpytorch.settings.trace_mode(True), warnings.catch_warnings():
+        # Branches on values are noted by a tracer that is not at work here.
+        warnings.simplefilter("ignore", category=UserWarning)
+        try:
+            exact = torch.autograd.functional.hessian(hyperparameters.log_density, z)
+        except RuntimeError:
+            exact = None
+    if isinstance(exact, Tensor):
+        along = _difference(hyperparameters, z, direction)
+        size = along.abs().max().clamp_min(exact.abs().max())
+        if bool(exact.isfinite().all()) and bool(((exact @ direction - along).abs() < 1e-3 * size).all()):
+            return (exact + exact.mT) / 2
+    columns = [_difference(hyperparameters, z, unit) for unit in torch.eye(len(z), dtype=z.dtype)]
+    differences = torch.stack(columns)
+    return (differences + differences.mT) / 2
+
+
+def _difference(hyperparameters: Hyperparameters, z: Tensor, direction: Tensor) -> Tensor:
+    """H v by central differences of gradients."""
+    ends = []
+    for sign in (1, -1):
+        point = (z + sign * STEP * direction).requires_grad_()
+        ends.append(torch.autograd.grad(hyperparameters.log_density(point), point)[0])
+    return (ends[0] - ends[1]) / (2 * STEP)

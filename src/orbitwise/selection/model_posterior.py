@@ -1,0 +1,222 @@
+"""p(H | y) over a list of models, and predictions averaged over them: the third level of inference.
+
+p(H_i | y) ∝ p(y | H_i) p(H_i), with hyperparameters integrated out of p(y | H_i) (Lecture 2.7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, final, get_args
+
+import numpy as np
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy.special import softmax
+from sklearn.base import clone
+from torch.distributions import Distribution
+
+from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.selection.averaging import mixture_of
+from orbitwise.selection.evidence import EvidenceEstimate, Method, integrate_evidence
+from orbitwise.selection.fitted import fitted_hyperparameters
+from orbitwise.selection.mixtures import PredictiveMixture
+
+WORTH_MENTIONING = math.log(3)
+"""Odds below three to one are not worth more than a bare mention (Kass and Raftery 1995): a tie."""
+
+
+@final
+@dataclass(frozen=True)
+class ModelEvidenceEntry:
+    """One model: fitted, with its log evidence, the evidence's error (None: unknown), and its probability."""
+
+    name: str
+    probability: float
+    probability_error: float
+    log_evidence: float
+    standard_error: float | None
+    prior: float
+    estimator: Any
+    predictor: Any
+
+
+@final
+@dataclass(frozen=True)
+class ModelPosterior:
+    """Models from the most probable to the least, and predictions averaged over them."""
+
+    models: tuple[ModelEvidenceEntry, ...]
+    method: str
+
+    @property
+    def best(self) -> ModelEvidenceEntry:
+        """The most probable model."""
+        return self.models[0]
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """p(H | y) by name."""
+        return {model.name: model.probability for model in self.models}
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Models that tie with the best: odds below three to one, or within two errors of the difference."""
+        return tuple(model.name for model in self.models[1:] if self._ties(model))
+
+    def mixture(self) -> PredictiveMixture:
+        """All models weighted by their probabilities."""
+        members = [model.predictor for model in self.models]
+        return PredictiveMixture(members, np.array([model.probability for model in self.models]))
+
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = False) -> Any:
+        """Bayesian model averaging: the mean of f over models and its deviation, or that of a new y."""
+        return self.mixture().predict(X, return_std, include_noise)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+        """log p(y_i | x_i, data) of new targets, averaged over models."""
+        return self.mixture().log_density(X, y)
+
+    def table(self) -> Table:
+        """The posterior as a rich table."""
+        table = Table(title=f"Models by posterior probability (evidence: {self.method})")
+        for heading in ("model", "probability", "log evidence", "odds of the best"):
+            table.add_column(heading, justify="left" if heading == "model" else "right")
+        for model in self.models:
+            name = f"{model.name} (tie)" if model.name in self.tied else model.name
+            evidence = f"{model.log_evidence:,.2f}"
+            evidence += f" ± {model.standard_error:,.2f}" if model.standard_error else ""
+            probability = f"{100 * model.probability:.3g} %"
+            probability += f" ± {100 * model.probability_error:.1g}" if model.probability_error else ""
+            table.add_row(name, probability, evidence, _odds(self._score(self.best) - self._score(model)))
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=110, no_color=True)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get()
+
+    def _score(self, model: ModelEvidenceEntry) -> float:
+        return model.log_evidence + (math.log(model.prior) if model.prior else -math.inf)
+
+    def _ties(self, model: ModelEvidenceEntry) -> bool:
+        error = math.hypot(self.best.standard_error or 0.0, model.standard_error or 0.0)
+        return self._score(self.best) - self._score(model) <= max(WORTH_MENTIONING, 2 * error)
+
+
+def model_posterior(
+    models: Sequence[Any] | Mapping[str, Any],
+    X: ArrayLike,
+    y: ArrayLike,
+    prior: Sequence[float] | Mapping[str, float] | None = None,
+    method: Method | Literal["optimum"] = "laplace",
+    hyperpriors: Mapping[str, Mapping[str, Distribution]] | None = None,
+    num_samples: int = 1000,
+    num_members: int = 16,
+    seed: int = 0,
+) -> ModelPosterior:
+    """Fit every model and weigh it by its evidence; `models` are estimators or kernels, named or not.
+
+    "optimum" takes the evidence at the best hyperparameters, which flatters models with many of them, but
+    serves any estimator with `log_evidence_`; the other methods integrate hyperparameters out of exact
+    regressors (`integrate_evidence`), under registered hyperpriors, those of `hyperpriors[model][parameter]`,
+    or defaults. "importance" and "bridge" average each model's predictions over `num_members` values of its
+    hyperparameters; the others take them at the optimum. `prior` holds p(H), equal by default.
+    """
+    named = _named(models)
+    if method != "optimum" and method not in get_args(Method):
+        raise ValueError(f"method must be one of optimum, {', '.join(get_args(Method))}, not {method!r}.")
+    for name in hyperpriors or {}:
+        if name not in named:
+            raise ValueError(
+                f"There is no model {name!r} to give hyperpriors to; there are {', '.join(named)}."
+            )
+    chances = _prior(prior, list(named))
+    rows = []
+    for name, model in named.items():
+        fitted = cast(Any, clone(model)).fit(X, y)
+        own = (hyperpriors or {}).get(name)
+        rows.append((fitted, *_judged(fitted, method, own, num_samples, num_members, seed)))
+    scores = np.array([value for _, value, _, _ in rows]) + np.log(np.maximum(chances, 1e-300))
+    scores[chances == 0] = -np.inf
+    errors = np.array([error or 0.0 for _, _, error, _ in rows])
+    probabilities = softmax(scores)
+    draws = np.random.default_rng(seed).normal(size=(2000, len(rows)))
+    spread = softmax(scores + errors * draws, axis=1).std(0) if errors.any() else np.zeros(len(rows))
+    entries = [
+        ModelEvidenceEntry(name, float(p), float(s), value, error, float(chance), fitted, predictor)
+        for name, p, s, chance, (fitted, value, error, predictor) in zip(
+            named, probabilities, spread, chances, rows, strict=True
+        )
+    ]
+    return ModelPosterior(tuple(sorted(entries, key=lambda entry: -entry.probability)), method)
+
+
+def _judged(
+    estimator: Any,
+    method: str,
+    priors: Mapping[str, Distribution] | None,
+    num_samples: int,
+    num_members: int,
+    seed: int,
+) -> tuple[float, float | None, Any]:
+    """The log evidence of a fitted model, its standard error, and what predicts for it."""
+    over_nodes = getattr(estimator, "log_evidence_error_", 0.0)
+    if method == "optimum":
+        if not hasattr(estimator, "log_evidence_"):
+            raise ValueError(f"{type(estimator).__name__} has no log_evidence_ to be weighed by.")
+        return estimator.log_evidence_, over_nodes, estimator
+    fitted = fitted_hyperparameters(estimator, priors)
+    found: EvidenceEstimate = integrate_evidence(
+        fitted.hyperparameters, cast(Method, method), num_samples, seed
+    )
+    error = found.standard_error
+    error = (over_nodes or None) if error is None else math.hypot(error, over_nodes)
+    averaged = method in ("importance", "bridge") and len(found.fit.mode) > 0
+    predictor = mixture_of(fitted, found, num_members, seed) if averaged else estimator
+    return found.log_evidence, error, predictor
+
+
+def _named(models: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
+    if not len(models):
+        raise ValueError("model_posterior needs at least one model.")
+    if not isinstance(models, Mapping):
+        names = [type(model).__name__ for model in models]
+        models = {
+            name if names.count(name) == 1 else f"{name} {i + 1}": model
+            for i, (name, model) in enumerate(zip(names, models, strict=True))
+        }
+    return {
+        name: InvariantGPRegressor(model) if isinstance(model, Kernel) else model
+        for name, model in models.items()
+    }
+
+
+def _prior(prior: Sequence[float] | Mapping[str, float] | None, names: list[str]) -> NDArray[np.float64]:
+    if prior is None:
+        return np.full(len(names), 1 / len(names))
+    if isinstance(prior, Mapping):
+        if set(prior) != set(names):
+            raise ValueError(f"prior names {', '.join(prior)}, but the models are {', '.join(names)}.")
+        prior = [prior[name] for name in names]
+    chances = np.asarray(prior, dtype=float)
+    if (
+        chances.shape != (len(names),)
+        or not np.isfinite(chances).all()
+        or (chances < 0).any()
+        or not chances.any()
+    ):
+        raise ValueError(
+            f"prior needs {len(names)} numbers, none negative and not all zero, but it is {prior}."
+        )
+    return chances / chances.sum()
+
+
+def _odds(difference: float) -> str:
+    if difference == 0:
+        return "1"
+    return f"{math.exp(difference):,.3g} : 1" if difference < 30 else f"e^{difference:,.0f} : 1"

@@ -1,0 +1,3 @@
+"""Kernel search."""
+
+__all__: list[str] = []

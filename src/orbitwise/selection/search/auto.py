@@ -1,0 +1,258 @@
+"""AutoGPRegressor: a Gaussian process whose kernel and invariances are searched for."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
+from rich.table import Table
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from orbitwise.estimators.estimator import RegressionPredictions
+from orbitwise.estimators.validation import check_counts
+from orbitwise.kernels.spelling import parse_expression
+from orbitwise.selection.search.claims import Claim, claims_of, located_back
+from orbitwise.selection.search.components import Component, additive_parts, part_moments
+from orbitwise.selection.search.dates import without_dates
+from orbitwise.selection.search.description import Words, component_phrase, summary
+from orbitwise.selection.search.fitting import Fitted, Problem
+from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
+from orbitwise.selection.search.hypotheses import bare, base_terms
+from orbitwise.selection.search.refitting import finalist, refitted
+from orbitwise.selection.search.scaling import Scaling
+
+FEWEST_ROWS = 10
+
+
+@final
+class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
+    """Gaussian-process regression that finds its own kernel, and what f does not care about.
+
+    A greedy search adds, multiplies and exchanges base kernels and tries invariances, scored by evidence; the
+    winner is fitted to all rows by `InvariantGPRegressor`.
+
+    Parameters
+    ----------
+    scoring : {"bic", "laplace"}, default="bic"
+        How structures are compared: the log likelihood less half the number of learned numbers times the
+        logarithm of the number of rows, or the evidence by Laplace's approximation over hyperparameters. Both
+        at the mode under the weak hyperpriors of `orbitwise.selection.search.hyperpriors`.
+    max_depth : int, default=3
+        Steps of growth after the base kernels.
+    base_kernels : sequence of str, default=("rbf", "periodic", "linear", "rq")
+        Names of base kernels, as `orbitwise.kernels.parse` knows them. With several columns each is tried for
+        every column, smooth ones for all columns together too.
+    invariances : "auto", None or sequence of str, default="auto"
+        What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
+        "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
+        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, with up to six columns.
+    time_limit : float, default=None
+        Seconds after which the best so far is taken; None searches to the end, and only then are results
+        the same on every machine.
+    search_rows : int, default=300
+        The search looks at so many rows, drawn at random where there are more; the best structures are then
+        compared, and the winner fitted, on all rows (the comparison on up to 1,500).
+    num_restarts : int, default=2
+        Starts from the data of every promising structure, beside the one that its parent gives.
+    n_jobs : int, default=None
+        Structures fitted at the same time, through joblib.
+    random_state : int, RandomState or None, default=None
+        Seeds restarts and the choice of rows.
+    verbose : bool, default=True
+        Show progress, on a terminal only.
+
+    Attributes
+    ----------
+    kernel_, spelling_ : the learned kernel of g, and its structure as text.
+    invariance_ : the invariances found, as text, or None. functional_ : L with f(x) = L_x g.
+    score_, log_evidence_, evidence_kind_ : the score of the winner on the rows that were compared; log p(y) of
+        all rows at the learned hyperparameters, which is "exact" or a "lower bound".
+    noise_ : the noise variance. posterior_ : the posterior of g.
+    history_ : all fits of the search, in order; `table()` shows them. search_rows_ : rows that it looked at.
+    """
+
+    n_features_in_: int
+    invariance = None
+    image_shape = None
+    orbit_ = None
+    _place = "cpu"
+    _image_shape = None
+    _background = 0.0
+    kernel_: Kernel
+    noise_: float
+    _model: Any
+
+    def __init__(
+        self,
+        *,
+        scoring: Literal["bic", "laplace"] = "bic",
+        max_depth: int = 3,
+        base_kernels: Sequence[str] = ("rbf", "periodic", "linear", "rq"),
+        invariances: str | Sequence[str] | None = "auto",
+        time_limit: float | None = None,
+        search_rows: int = 300,
+        num_restarts: int = 2,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = True,
+    ) -> None:
+        self.scoring: Literal["bic", "laplace"] = scoring
+        self.max_depth = max_depth
+        self.base_kernels = base_kernels
+        self.invariances = invariances
+        self.time_limit = time_limit
+        self.search_rows = search_rows
+        self.num_restarts = num_restarts
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> AutoGPRegressor:
+        """Search for a structure, and learn its hyperparameters by the evidence of y."""
+        self._check_settings()
+        x, targets = self._training(X, y)
+        began = time.time()
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        scaling = Scaling.of(x, list(self.base_kernels))
+        rows = chosen_rows(len(x), self.search_rows, seed)
+        deadline = math.inf if self.time_limit is None else began + self.time_limit
+        problem = Problem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline)
+        claims = [scaling.scaled_claim(claim) for claim in claims_of(self.invariances, x.shape[1])]
+        effort = Effort(
+            max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
+        )
+        names = ["constant"] if np.ptp(targets) <= 1e-12 * np.abs(targets).max() else self.base_kernels
+        search = Search(
+            problem, base_terms(names, x.shape[1]), claims if len(names) > 1 else [], effort, silent
+        )
+        console = Console(stderr=True)
+        if self.verbose and console.is_terminal:
+            with console.status("searching") as status:
+                search.report = status.update
+                found = self._best(search, scaling.apply(x), targets)
+        else:
+            found = self._best(search, scaling.apply(x), targets)
+        self.history_, self.search_rows_ = search.history, len(rows)
+        self._store(found, scaling, x, targets)
+        return self
+
+    def _best(self, search: Search, x: NDArray[np.float64], targets: NDArray[np.float64]) -> Fitted:
+        best = search.run()
+        return best if len(x) == len(search.problem.x) else finalist(search, best, x, targets)
+
+    def _check_settings(self) -> None:
+        if self.scoring not in ("bic", "laplace"):
+            raise ValueError(f"scoring must be 'bic' or 'laplace', not {self.scoring!r}.")
+        check_counts(self, ["max_depth"], least=0)
+        check_counts(self, ["num_restarts"], least=0)
+        check_counts(self, ["search_rows"], least=FEWEST_ROWS)
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit must be positive seconds, or None, not {self.time_limit!r}.")
+        if isinstance(self.base_kernels, str) or not len(self.base_kernels):
+            raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
+        for name in self.base_kernels:
+            parse_expression(name)
+
+    def _training(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        numbers, self.dates_ = without_dates(X)
+        if self.dates_:
+            warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=3)
+        x, targets = validate_data(self, numbers, y, dtype=np.float64, y_numeric=True)  # pyright: ignore
+        if len(x) < FEWEST_ROWS:
+            raise ValueError(
+                f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, choose "
+                "the kernel yourself, with InvariantGPRegressor(orbitwise.kernels.parse('rbf'))."
+            )
+        self._is_vector = True
+        return x, np.asarray(targets, dtype=np.float64)
+
+    def _store(self, found: Fitted, scaling: Scaling, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+        hypothesis = scaling.undo(found.hypothesis)
+        estimator, self._claims = refitted(hypothesis, x, y, self.n_features_in_)
+        for name in (
+            *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
+            *("log_evidence_error_", "converged_", "inference_", "_model", "_scale", "_shift"),
+        ):
+            setattr(self, name, getattr(estimator, name))
+        self.score_ = found.score
+        self.spelling_ = str(bare(hypothesis.expression))
+        claims = [str(Claim(*claim)) for claim in self._claims]
+        self.invariance_ = " | ".join(claims) or None
+        self._extents = np.ptp(x, axis=0)
+        parts, width = additive_parts(self.kernel_), self._width()
+        variance = float(np.var(y)) or 1.0
+        moments: list[Any] = [[0.0]] * len(parts)
+        if self.inference_ == "exact":
+            inputs = torch.from_numpy(x)
+            moments = [part_moments(p, width, self.posterior_, self.functional_, inputs)[0] for p in parts]
+        self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in moments]
+
+    def components(self, X: ArrayLike) -> list[Component]:
+        """The posterior mean and deviation of every additive component of f, in units of y.
+
+        With the mean of the training targets the means add up to `predict`.
+        """
+        x = self._inputs(X)
+        words, scale = self._words(""), float(self._scale[0])
+        found = []
+        for part in additive_parts(self.kernel_):
+            mean, std = part_moments(part, self._width(), self.posterior_, self.functional_, x)
+            place = located_back(part, [Claim(*claim) for claim in self._claims])
+            phrase = component_phrase(place, words)
+            found.append(Component(str(bare(place)), phrase, mean * scale, std * scale))
+        return found
+
+    def describe(self, unit: str = "") -> str:
+        """The winner in plain words; `unit` is what x is counted in, such as "years"."""
+        check_is_fitted(self)
+        claims = [Claim(*claim) for claim in self._claims]
+        parts = [located_back(part, claims) for part in additive_parts(self.kernel_)]
+        return summary(parts, self._shares, claims, self._words(unit), math.sqrt(self.noise_))
+
+    def summary(self, unit: str = "") -> str:
+        """The structure, its evidence, and what it says."""
+        text = self.spelling_ + (f" | {self.invariance_}" if self.invariance_ else "")
+        evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_}), {self.scoring} {self.score_:,.1f}"
+        return f"{text}\n{evidence}\n{self.describe(unit)}"
+
+    def table(self, most: int = 20) -> Table:
+        """The best fits of the search, each structure once."""
+        check_is_fitted(self)
+        table = Table(title="Structures by score")
+        for heading in ("structure", "score", "log likelihood", "numbers learned", "step"):
+            table.add_column(heading, justify="left" if heading == "structure" else "right")
+        best: dict[str, dict[str, Any]] = {}
+        for row in sorted(self.history_, key=lambda row: -row["score"]):
+            best.setdefault(row["structure"], row)
+        for name, row in list(best.items())[:most]:
+            numbers = (f"{row['score']:,.1f}", f"{row['log_likelihood']:,.1f}", str(row["num_parameters"]))
+            table.add_row(name, *numbers, str(row["step"]))
+        return table
+
+    def _standardised_noise(self) -> torch.Tensor:
+        return self._model.noise()
+
+    def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
+        check_is_fitted(self)
+        return super()._inputs(without_dates(X)[0], plain)
+
+    def _width(self) -> int:
+        return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)
+
+    def _words(self, unit: str) -> Words:
+        names = getattr(self, "feature_names_in_", None)
+        count = self.n_features_in_
+        known = list(names) if names is not None else ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+        return Words(
+            known, np.asarray(self._extents), unit or ("years" if self.dates_ and count == 1 else "")
+        )

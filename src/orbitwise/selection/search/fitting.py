@@ -1,0 +1,204 @@
+"""One hypothesis, fitted and scored: the mode of its hyperparameters, then BIC or Laplace's evidence.
+
+    bic      log p(y | θ̂) - ½ k log n           (Schwarz 1978; half of minus the usual BIC), k learned numbers
+    laplace  log p(y, θ̂) + ½ k log 2π - ½ log|H|, H the curvature of -log p(y, θ) at the mode θ̂
+
+Both take θ̂ at the mode under the weak hyperpriors of `hyperpriors`, and both are for the targets as given.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.inference.linear_algebra import cholesky
+from orbitwise.inference.training import Training, maximize
+from orbitwise.kernels.building import build
+from orbitwise.kernels.spelling import expression_of
+from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
+from orbitwise.selection.search.evidence import covariance, log_density
+from orbitwise.selection.search.hyperpriors import AMPLITUDE_WIDTH, hyperpriors, log_prior
+from orbitwise.selection.search.hypotheses import Hypothesis
+
+Array = NDArray[np.float64]
+NOISE_FLOOR = 1e-8
+STEP = 1e-4
+FEW_ITERATIONS = 15
+PATIENCE = 5
+TOLERANCE = 0.01
+"""A mode is found when so many iterations gain less than this many nats."""
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """Rows to be explained, and how a structure is scored."""
+
+    x: Array
+    y: Array
+    scoring: str = "bic"
+    deadline: float = math.inf
+
+
+@final
+@dataclass(frozen=True)
+class Fitted:
+    """A hypothesis with learned values, its log likelihood and its score, for targets as given."""
+
+    hypothesis: Hypothesis
+    log_likelihood: float
+    score: float
+    num_parameters: int
+    seconds: float
+    converged: bool
+
+
+@final
+class Model:
+    """A hypothesis as kernel, functional and noise, for standardised targets."""
+
+    def __init__(self, hypothesis: Hypothesis, problem: Problem) -> None:
+        self.hypothesis, num_dims = hypothesis, problem.x.shape[1]
+        moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
+        self.kernel = build(moved, width)
+        self.functional = functional_of_claims(hypothesis.claims, num_dims).double()
+        start = math.log(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
+        self.raw_noise = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+        self.x = torch.from_numpy(problem.x)
+        is_odd = any(claim.kind == "odd" for claim in hypothesis.claims)
+        # as the regressor does: a functional that kills constants leaves the targets where they are
+        shift = 0.0 if is_odd else float(problem.y.mean())
+        self.scale = float(np.sqrt(np.square(problem.y - shift).mean())) or 1.0
+        self.y = torch.from_numpy((problem.y - shift) / self.scale)
+        with torch.no_grad():
+            seen = self._atoms().points[:, 0, :].numpy()
+        self.priors = hyperpriors(self.kernel, self.functional, self.raw_noise, seen)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is learned."""
+        return [each.parameter for each in self.priors]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are learned, the noise among them."""
+        return sum(parameter.numel() for parameter in self.parameters)
+
+    def log_likelihood(self) -> Tensor:
+        """log p(y | θ) of the standardised targets."""
+        matrix = covariance(self.kernel, self._atoms())
+        noise = self.raw_noise.exp() + NOISE_FLOOR
+        return log_density(matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype), self.y)
+
+    def log_joint(self) -> Tensor:
+        """log p(y, θ), in the coordinates that are learned."""
+        return self.log_likelihood() + log_prior(self.priors)
+
+    def learned(self) -> Hypothesis:
+        """The hypothesis with the present values."""
+        return Hypothesis(
+            located_back(expression_of(self.kernel, values=True, digits=17), self.hypothesis.claims),
+            learned_claims(self.hypothesis.claims, self.functional),
+            self.raw_noise.exp().item(),
+        )
+
+    @torch.no_grad()
+    def residuals(self) -> Array:
+        """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹y."""
+        matrix = covariance(self.kernel, self._atoms())
+        noise = self.raw_noise.exp() + NOISE_FLOOR
+        lower, _ = cholesky(matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype))
+        return (noise * torch.cholesky_solve(self.y[:, None], lower)[:, 0]).numpy()
+
+    def _atoms(self) -> Atoms:
+        atoms = self.functional.atoms(self.x)
+        assert isinstance(atoms, Atoms)
+        return atoms
+
+
+def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> Fitted | None:
+    """The mode of one structure: a few iterations from every start, then on from the best of them.
+
+    None where time is up, or where no start works.
+    """
+    began = time.perf_counter()
+    few = max_iterations if len(starts) == 1 else min(FEW_ITERATIONS, max_iterations)
+    tried = [each for each in (_train(Model(start, problem), problem, few) for start in starts) if each]
+    if not tried:
+        return None
+    model, training = max(tried, key=lambda each: each[1].value)
+    if few < max_iterations and not training.converged:
+        model, training = _train(model, problem, max_iterations - few) or (model, training)
+    return _scored(model, problem, training, time.perf_counter() - began)
+
+
+def _train(model: Model, problem: Problem, iterations: int) -> tuple[Model, Training] | None:
+    if time.time() > problem.deadline:
+        return None
+
+    def stop(values: list[float]) -> bool:
+        has_settled = len(values) > PATIENCE and values[-1] - values[-1 - PATIENCE] < TOLERANCE
+        return has_settled or time.time() > problem.deadline
+
+    try:
+        return model, maximize(model.log_joint, model.parameters, iterations, stop=stop)
+    except ValueError:
+        return None
+
+
+def _scored(model: Model, problem: Problem, training: Training, seconds: float) -> Fitted:
+    count = len(problem.y)
+    jacobian = count * math.log(model.scale)
+    with torch.no_grad():
+        value = model.log_likelihood().item() - jacobian
+    if problem.scoring == "bic":
+        score = value - 0.5 * model.num_parameters * math.log(count)
+    else:
+        score = laplace(model, training.value) - jacobian
+    return Fitted(model.learned(), value, score, model.num_parameters, seconds, training.converged)
+
+
+def laplace(model: Model, joint: float) -> float:
+    """log ∫ p(y, θ) dθ by a Gaussian at the mode; directions without curvature have that of their prior."""
+    parameters = model.parameters
+    origin = torch.cat([each.detach().reshape(-1) for each in parameters])
+    rows = []
+    for i in range(len(origin)):
+        ahead, behind = (_gradient(model, origin, i, sign * STEP) for sign in (1, -1))
+        rows.append((behind - ahead) / (2 * STEP))
+    _assign(parameters, origin)
+    curvature = torch.stack(rows)
+    # in units of the priors, whose own curvature is 1
+    deviations = torch.cat(
+        [torch.full_like(each.parameter, each.deviation).reshape(-1) for each in model.priors]
+    )
+    scaled = 0.5 * (curvature + curvature.mT) * deviations[:, None] * deviations
+    values = torch.linalg.eigvalsh(torch.nan_to_num(scaled)).clamp_min(1.0 / AMPLITUDE_WIDTH)
+    log_determinant = float(values.log().sum()) - 2 * float(deviations.log().sum())
+    return joint + 0.5 * len(origin) * math.log(2 * math.pi) - 0.5 * log_determinant
+
+
+def _gradient(model: Model, origin: Tensor, place: int, step: float) -> Tensor:
+    moved = origin.clone()
+    moved[place] += step
+    _assign(model.parameters, moved)
+    gradients = torch.autograd.grad(model.log_joint(), model.parameters)
+    return torch.cat([each.reshape(-1) for each in gradients])
+
+
+def _assign(parameters: Sequence[nn.Parameter], values: Tensor) -> None:
+    place = 0
+    with torch.no_grad():
+        for parameter in parameters:
+            size = parameter.numel()
+            parameter.copy_(values[place : place + size].reshape(parameter.shape))
+            place += size

@@ -1,0 +1,170 @@
+"""Greedy search over structures (after Duvenaud et al. 2013), with invariances among the steps.
+
+All base kernels are fitted, then the best is grown: every neighbour is fitted for a few iterations from where
+its parent stands, the most promising ones to the end from several starts, and the best becomes the next
+parent while its score rises. At the end everything that the score does not need is taken out again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from orbitwise.kernels.expressions import Term
+from orbitwise.selection.search.claims import Claim
+from orbitwise.selection.search.fitting import Fitted, Model, Problem, fit
+from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbours, simplifications
+from orbitwise.selection.search.starting import fresh, grown
+
+Report = Callable[[str], None]
+
+
+@final
+@dataclass(frozen=True)
+class Effort:
+    """How hard a search tries."""
+
+    max_depth: int = 3
+    screen_iterations: int = 20
+    max_iterations: int = 150
+    num_promising: int = 4
+    num_restarts: int = 2
+    n_jobs: int | None = None
+    seed: int = 0
+
+
+@final
+@dataclass
+class Search:
+    """The state of a search: what was tried, and the best so far."""
+
+    problem: Problem
+    bases: Sequence[Term]
+    claims: Sequence[Claim]
+    effort: Effort
+    report: Report
+    tried: dict[Any, Fitted] = field(default_factory=dict)
+    screened: dict[Any, Fitted] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    step: int = 0
+
+    def run(self) -> Fitted:
+        """The best structure that was found."""
+        x, y = self.problem.x, self.problem.y
+        singles = [Hypothesis(base) for base in self.bases]
+        best = self._advance([(each, fresh(each, x, y, None)) for each in singles], None)
+        if best is None:
+            raise TimeoutError(
+                "The time limit passed before one kernel was fitted: allow more time, or fewer rows."
+            )
+        if self.claims:
+            leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
+            options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
+            better = self._advance([(one, grown(one, new, x, y)) for one, new in options], best)
+            best = best if better is None or better.score <= best.score else better
+        for _ in range(self.effort.max_depth):
+            left = Model(best.hypothesis, self.problem).residuals()
+            options = neighbours(best.hypothesis, self.bases, self.claims)
+            better = self._advance([(one, grown(one, new, x, left)) for one, new in options], best)
+            if better is None or better.score <= best.score:
+                break
+            best = better
+        return self._simplified(best)
+
+    def _simplified(self, best: Fitted) -> Fitted:
+        """The structure without the parts that its score does not need."""
+        while True:
+            smaller = [(each, each) for each in simplifications(best.hypothesis)]
+            better = self._advance(smaller, best) if smaller else None
+            if better is None or better.score <= best.score:
+                return best
+            best = better
+
+    def _advance(
+        self, options: Sequence[tuple[Hypothesis, Hypothesis]], best: Fitted | None
+    ) -> Fitted | None:
+        """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
+        new: dict[Any, Hypothesis] = {}
+        for hypothesis, start in options:
+            if hypothesis.key not in self.tried:
+                new.setdefault(hypothesis.key, start)
+        self.step += 1
+        x, y = self.problem.x, self.problem.y
+        starts = [[start] if best is None else [start, fresh(start, x, y, None)] for start in new.values()]
+        screened = self._fit_all(starts, self.effort.screen_iterations, "screened")
+        for key, found in zip(new, screened, strict=True):
+            if found is not None:
+                self.screened[key] = found
+        ranked = sorted(
+            (key for key in new if key in self.screened), key=lambda key: -self.screened[key].score
+        )
+        promising = ranked[: self.effort.num_promising] if best is not None else ranked
+        starts = [[self.screened[key].hypothesis, *self._restarts(key)] for key in promising]
+        finished = self._fit_all(starts, self.effort.max_iterations, "fitted")
+        for key, found in zip(promising, finished, strict=True):
+            if found is not None:
+                self.tried[key] = found
+        known = [self.tried[key] for key in promising if key in self.tried]
+        # where time ran out between the two rounds, the first one counts
+        known = known or [self.screened[key] for key in ranked[:1]]
+        return max(known, key=lambda each: each.score, default=None)
+
+    def _restarts(self, key: Any) -> list[Hypothesis]:
+        hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y
+        seeds = [None, *(self.effort.seed + 7919 * number for number in range(1, self.effort.num_restarts))]
+        return [fresh(hypothesis, x, y, seed) for seed in seeds[: self.effort.num_restarts]]
+
+    def _fit_all(
+        self, starts: Sequence[Sequence[Hypothesis]], iterations: int, stage: str
+    ) -> list[Fitted | None]:
+        found: list[Fitted | None] = []
+        if self.effort.n_jobs in (None, 1):
+            for each in starts:
+                found.append(fit(each, self.problem, iterations))
+                self._record(found[-1], stage)
+        else:
+            results: Any = Parallel(n_jobs=self.effort.n_jobs, return_as="generator")(
+                delayed(fit)(each, self.problem, iterations) for each in starts
+            )
+            for each in results:
+                found.append(each)
+                self._record(each, stage)
+        return found
+
+    def _record(self, found: Fitted | None, stage: str) -> None:
+        if found is None:
+            return
+        self.history.append(
+            {
+                "step": self.step,
+                "stage": stage,
+                "structure": str(found.hypothesis),
+                "score": found.score,
+                "log_likelihood": found.log_likelihood,
+                "num_parameters": found.num_parameters,
+                "seconds": found.seconds,
+            }
+        )
+        best = max(row["score"] for row in self.history)
+        left = self.problem.deadline - time.time()
+        remaining = "" if math.isinf(left) else f", {max(left, 0):.0f} s left"
+        self.report(
+            f"step {self.step}: {len(self.history)} fits, best {best:,.1f}{remaining}: {found.hypothesis}"
+        )
+
+
+def silent(_: str) -> None:
+    """Report nothing."""
+
+
+def chosen_rows(count: int, most: int, seed: int) -> np.ndarray:
+    """The rows that a search looks at: all, or a random subset in the order of the data."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))

@@ -1,0 +1,59 @@
+"""The end of a search: the best structures compared on all rows, and the winner fitted by the regressor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orbitwise.estimators.engines import engine_for
+from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.kernels.building import build
+from orbitwise.selection.search.claims import functional_of_claims, learned_claims, relocated
+from orbitwise.selection.search.fitting import Fitted, fit
+from orbitwise.selection.search.greedy import Search, chosen_rows
+from orbitwise.selection.search.hypotheses import Hypothesis
+
+NUM_FINALISTS = 3
+MOST_ROWS = 1_500
+FINAL_ITERATIONS = 100
+
+PlainClaim = tuple[str, tuple[int, ...], float | None, bool]
+
+
+def finalist(search: Search, best: Fitted, x: NDArray[np.float64], y: NDArray[np.float64]) -> Fitted:
+    """The best of the leading structures on all rows, or on the most that exact inference takes."""
+    rows = chosen_rows(len(x), MOST_ROWS, search.effort.seed)
+    problem = replace(search.problem, x=x[rows], y=y[rows])
+    leaders = sorted(search.tried.values(), key=lambda each: -each.score)[:NUM_FINALISTS]
+    found = [fit([each.hypothesis], problem, FINAL_ITERATIONS) for each in (leaders or [best])]
+    known = [each for each in found if each is not None]
+    return max(known, key=lambda each: each.score, default=best)
+
+
+def refitted(
+    hypothesis: Hypothesis, x: NDArray[np.float64], y: NDArray[np.float64], num_dims: int
+) -> tuple[InvariantGPRegressor, list[PlainClaim]]:
+    """The hypothesis fitted by the regressor from the values it has, and its claims with what was learned."""
+    moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
+    functional = functional_of_claims(hypothesis.claims, num_dims)
+    estimator = InvariantGPRegressor(
+        build(moved, width),
+        None if functional.is_identity else functional,
+        random_state=0,
+        max_iterations=0 if engine_for(len(x)) == "exact" else 200,
+    )
+    estimator.fit(x, y)
+    if estimator.inference_ == "exact":
+        model: Any = estimator._model
+        if hypothesis.noise is not None:
+            with torch.no_grad():
+                model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
+        # The search has learned the noise, which a first fit starts elsewhere: go on from there.
+        estimator.set_params(max_iterations=200, warm_start=True).fit(x, y)
+    claims = learned_claims(hypothesis.claims, estimator.functional_)
+    return estimator, [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]

@@ -1,0 +1,80 @@
+"""Student-t proposals: density, draws, and how they come near a skewed density."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import multivariate_t
+from torch import Tensor
+
+from orbitwise.inference.sampling import StudentProposal, fit_proposal
+
+MEAN = torch.tensor([0.5, -1.0], dtype=torch.float64)
+LOWER = torch.tensor([[0.7, 0.0], [0.4, 0.3]], dtype=torch.float64)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_density_is_that_of_scipy():
+    proposal = StudentProposal(MEAN, LOWER, 5)
+    theta = torch.tensor([1.3, 0.2], dtype=torch.float64)
+    theirs = multivariate_t(MEAN.numpy(), (LOWER @ LOWER.T).numpy(), df=5).logpdf(theta.numpy())
+    assert proposal.log_density(theta) == pytest.approx(theirs, rel=1e-12)
+
+
+def test_draws_have_the_moments_of_the_density():
+    proposal, generator = StudentProposal(MEAN, LOWER, 5), seeded()
+    draws = torch.stack([proposal.draw(generator) for _ in range(4000)])
+    covariance = 5 / 3 * LOWER @ LOWER.T
+    z = (draws.mean(0) - MEAN) / (covariance.diagonal() / 4000).sqrt()
+    assert z.abs().max() < 4
+    torch.testing.assert_close(torch.cov(draws.T), covariance, rtol=0.25, atol=0.02)
+
+
+def test_a_gaussian_density_is_found():
+    precision = torch.tensor([[4.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+
+    def log_density(theta: Tensor) -> float:
+        return (-0.5 * (theta - MEAN) @ precision @ (theta - MEAN)).item()
+
+    proposal, mode = fit_proposal(log_density, torch.zeros(2).double(), num_draws=0)
+    torch.testing.assert_close(mode, MEAN, rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        proposal.lower @ proposal.lower.T, torch.linalg.inv(precision), rtol=1e-3, atol=1e-3
+    )
+
+
+def skewed(theta: Tensor) -> float:
+    value = theta.item()
+    return 2 * value - math.exp(value) if value < 20 else math.nan
+
+
+def test_weighted_draws_follow_a_skewed_density():
+    curved, mode = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=0)
+    matched, _ = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=300, generator=seeded())
+    assert mode.item() == pytest.approx(math.log(2), abs=1e-3)
+    mean = 1 - 0.5772156649
+    assert abs(matched.mean.item() - mean) < 0.5 * abs(curved.mean.item() - mean)
+    draws = torch.linspace(-6, 4, 4001, dtype=torch.float64)[:, None]
+    target = torch.tensor([skewed(each) for each in draws])
+    sizes = []
+    for proposal in (curved, matched):
+        weights = torch.softmax(target, 0) ** 2
+        density = torch.tensor([math.exp(proposal.log_density(each)) for each in draws])
+        sizes.append((weights / density).sum().item())
+    assert sizes[1] < sizes[0], "importance weights vary less"
+
+
+def test_a_flat_direction_is_not_taken_for_an_endless_one():
+    proposal, _ = fit_proposal(lambda theta: -0.5 * theta[0].item() ** 2, torch.zeros(2).double(), 0)
+    torch.testing.assert_close(
+        proposal.lower.diagonal(), torch.tensor([1.0, 5.0]).double(), rtol=1e-3, atol=0
+    )
+
+
+def test_too_few_useful_draws_leave_the_first_fit():
+    curved, _ = fit_proposal(skewed, torch.zeros(1).double(), num_draws=0)
+    few, _ = fit_proposal(skewed, torch.zeros(1).double(), num_draws=5, generator=seeded())
+    assert torch.equal(curved.mean, few.mean)
