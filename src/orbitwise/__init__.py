@@ -30,12 +30,13 @@ from orbitwise.estimators import (
     SparseGPRegressor,
     VirtualSVC,
 )
-from orbitwise.selection import compare
+from orbitwise.selection import AutoGPRegressor, compare
 from orbitwise.storage import load, save
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AutoGPRegressor",
     "InvariantGPClassifier",
     "InvariantGPRegressor",
     "InvariantKernelRidge",

@@ -15,7 +15,7 @@ from orbitwise.kernels import WideNetworkKernel
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import negation
-from tests.kernels.finite_networks import dense_gram, z_scores
+from tests.kernels.finite_networks import FiniteNetwork
 
 
 def points(count: int, dims: int, seed: int = 0) -> torch.Tensor:
@@ -34,13 +34,11 @@ def test_random_networks_of_width_1000(
     kernel = WideNetworkKernel(depth, activation, *variances, residual=residual).double()
     with torch.no_grad():
         expected = kernel(x).to_dense()
-    generator = torch.Generator().manual_seed(1)
-    settings = (1000, depth, activation, residual, variances, generator)
-    grams = [dense_gram(x.float(), *settings) for _ in range(200)]
-    z = z_scores(grams, expected)
-    assert z.abs().max() < 4
+    network = FiniteNetwork(depth, activation, residual, *variances)
+    mean, error = network.estimate(x[:, :, None, None])
+    assert ((mean - expected) / error).abs().max() < 4
     # and they would tell a kernel that is 3 % off
-    assert z_scores(grams, 1.03 * expected).abs().max() > 4
+    assert ((mean - 1.03 * expected) / error).abs().max() > 4
 
 
 def test_the_arc_cosine_recursion_by_another_hand():
@@ -51,7 +49,8 @@ def test_the_arc_cosine_recursion_by_another_hand():
         root = np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
         theta = np.arctan2(np.sqrt(np.maximum(root**2 - gram**2, 0)), gram)
         gram = bias + weight * root / (2 * np.pi) * (np.sin(theta) + (np.pi - theta) * np.cos(theta))
-    kernel = WideNetworkKernel(depth, "relu", weight, bias).double()
+    kernel = WideNetworkKernel(depth, "relu").double()
+    kernel.weight_variance, kernel.bias_variance = weight, bias
     with torch.no_grad():
         found = kernel(torch.from_numpy(x)).to_dense().numpy()
         paired = kernel(torch.from_numpy(x), torch.from_numpy(x[::-1].copy()), diag=True).numpy()
@@ -64,7 +63,8 @@ def test_the_arc_cosine_recursion_by_another_hand():
 
 def test_one_hidden_layer_of_erf_is_williams_kernel():
     x = points(5, 3)
-    kernel = WideNetworkKernel(1, "erf", 1.3, 0.2).double()
+    kernel = WideNetworkKernel(1, "erf").double()
+    kernel.weight_variance, kernel.bias_variance = 1.3, 0.2
     inner = 0.2 + 1.3 * x @ x.T / 3
     own = 1 + 2 * inner.diagonal()
     formula = 0.2 + 1.3 * 2 / math.pi * torch.asin(2 * inner / (own[:, None] * own[None, :]).sqrt())
@@ -105,7 +105,9 @@ def test_single_precision_at_any_scale(activation: str, scale: float, bias: floa
     assert all(bool(part.isfinite().all()) for part in (gram, *slopes))
     with torch.no_grad():
         double = kernel.double()(x).to_dense()
-    assert torch.allclose(gram.detach().double(), double, rtol=2e-4, atol=1e-6 * double.max().item())
+    # at such slopes erf is a step, which feels the square root of rounding
+    tolerance = 2e-3 if activation == "erf" and scale > 1 else 1e-5
+    assert torch.allclose(gram.detach().double(), double, rtol=tolerance, atol=1e-6 * double.max().item())
 
 
 def test_parameters_follow_single_precision_points():

@@ -39,7 +39,8 @@ def test_shifts_meet_every_pair_of_positions_once(padding: str):
     places = torch.arange(height * width).reshape(height, width)
     met = []
     for shift in shifts(height, width, padding, pooling=True):
-        met += list(zip(shift.left(places).flatten().tolist(), shift.right(places).flatten().tolist()))
+        both = (shift.left(places).flatten().tolist(), shift.right(places).flatten().tolist())
+        met += list(zip(*both, strict=True))
     assert sorted(met) == list(itertools.product(range(12), range(12)))
     (only,) = shifts(height, width, padding, pooling=False)
     assert torch.equal(only.left(places), places)

@@ -34,6 +34,7 @@ from gpytorch.priors import (
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive
 from orbitwise.inference.training import log_prior
+from orbitwise.kernels import CentredLinearKernel
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import FunctionalKernel
 from orbitwise.storage import StorageError
@@ -55,6 +56,7 @@ KERNELS = {
     "periodic": lambda: PeriodicKernel(ard_num_dims=3, period_length_prior=NormalPrior(1.0, 0.3)),
     "cosine": lambda: CosineKernel(period_length_constraint=LessThan(9.0)),
     "linear": lambda: LinearKernel(variance_prior=LogNormalPrior(0.1, 0.7)),
+    "centred": lambda: CentredLinearKernel(ard_num_dims=3),
     "polynomial": lambda: PolynomialKernel(power=2, offset_prior=HalfCauchyPrior(0.4)),
     "constant": lambda: ConstantKernel(constant_prior=HalfNormalPrior(2.0)),
     "mixture": lambda: SpectralMixtureKernel(num_mixtures=2, ard_num_dims=3),

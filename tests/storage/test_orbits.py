@@ -14,6 +14,7 @@ from orbitwise.orbits import (
     FrozenOrbit,
     ImageOrbit,
     JitterOrbit,
+    MirrorOrbit,
     Orbit,
     PatchOrbit,
     PointCloudOrbit,
@@ -57,6 +58,8 @@ def inputs(width: int) -> Tensor:
 
 ORBITS: dict[str, Callable[[], tuple[Orbit, int]]] = {
     "permutations": lambda: (FiniteOrbit(coordinate_permutations(3)), 3),
+    "mirror": lambda: (MirrorOrbit([1.0, -2.0], (2, 0), is_odd=True), 3),
+    "fixed mirror": lambda: (MirrorOrbit(0.5, learnable=False), 2),
     "subsampled": lambda: (FiniteOrbit(coordinate_permutations(3), num_samples=4), 3),
     "odd": lambda: (FiniteOrbit(negation(4), weights=SIGNS), 4),
     "group": lambda: (closure(flips((4, 4)), quarter_turns((4, 4))), 16),

@@ -21,6 +21,7 @@ from orbitwise.functionals import (
     OrbitAverage,
     OrbitSum,
     TransformationDerivative,
+    Wrap,
     average_minus_value,
 )
 from orbitwise.inference.exact import ExactPosterior, condition
@@ -39,6 +40,7 @@ SLOPE = torch.tensor([0.6, -0.8], dtype=torch.float64)
 
 FUNCTIONALS = {
     "value": Evaluation(),
+    "wrapped": OrbitAverage(SWAPS) @ Wrap(0.7, 1),
     "average": OrbitAverage(SWAPS),
     "sum": OrbitSum(SWAPS),
     "local": average_minus_value(SampledOrbit(Rotation(2), -1.0, 1.0).freeze(3, torch.Generator())),

@@ -14,7 +14,7 @@ from orbitwise.functionals.functional import Functional, check_matrix
 
 @final
 class Wrap(Functional):
-    """g(x with column c replaced by a point on a circle of circumference p), so f(x + p e_c) = f(x) for any kernel.
+    """f(x) = g(x with column c wound around a circle of circumference p): f(x + p e_c) = f(x) for any kernel.
 
     The column becomes two, (p/2π)(cos 2πx_c/p, sin 2πx_c/p), in its place: g lives on one column more. Close
     by, distances on the circle are those of x, so lengthscales keep their meaning. With an RBF kernel of that

@@ -127,9 +127,10 @@ class Hyperparameters:
     def log_density(self, vector: Float[Tensor, " p"]) -> Float[Tensor, ""]:
         """log p(y | θ) + log p(θ) + log|dθ/dz|: z's posterior density, but for the evidence p(y)."""
         prior = self.log_prior(vector)
-        if not bool(prior.detach().isfinite()):
+        value = self.log_likelihood(vector) if bool(prior.detach().isfinite()) else prior
+        if not bool(value.detach().isfinite()):
             return 0.0 * vector.sum() - torch.inf
-        return self.log_likelihood(vector) + prior
+        return value + prior
 
     def _split(self, vector: Tensor) -> Sequence[Tensor]:
         return vector.split([part.size for part in self._parts])

@@ -12,7 +12,6 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 Activation = Literal["erf", "relu"]
 ACTIVATIONS = ("erf", "relu")
@@ -46,8 +45,8 @@ class _Rectified(torch.autograd.Function):
         return moment.mul_(left.sqrt() / (2 * math.pi)).mul_(right.sqrt())
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_graph()
         opposite, angle, left, right = ctx.saved_tensors
         # ∂/∂covariance = (π-θ)/2π,  ∂/∂k = sin θ/4π √(k′/k)
         by_covariance = (gradient * angle).mul_(1 / (2 * math.pi)) if ctx.needs_input_grad[0] else None
@@ -74,8 +73,8 @@ class _Sigmoid(torch.autograd.Function):
         return torch.atan2(ratio, cosine).mul_(2 / math.pi)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_graph()
         ratio, cosine, left, right = ctx.saved_tensors
         # ∂/∂r = 2/π / √(1-r²),  ∂r/∂covariance = 2/√((1+2k)(1+2k′)),  ∂r/∂k = -r/(1+2k)
         by_ratio = (gradient / cosine).mul_(2 / math.pi)
@@ -86,6 +85,15 @@ class _Sigmoid(torch.autograd.Function):
             by_left = -common.sum_to_size(left.shape) / (1 + 2 * left)
             by_right = -common.sum_to_size(right.shape) / (1 + 2 * right)
         return by_covariance, by_left, by_right
+
+
+def _refuse_graph() -> None:
+    """Backward passes record a graph only to be differentiated again, which would silently miss terms."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "Kernels of wide networks have no second derivatives (those of ReLU are infinite where inputs "
+            "coincide): take differences of gradients, without create_graph=True."
+        )
 
 
 def _sine(cosine: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ of the model is that of its kernel, and predictions are those of the posterior o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from gpytorch.constraints import Interval
@@ -16,8 +16,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.kernels.constraints import log_positive
-
-Weights = Literal["isotropic", "separate", "geometric"]
 
 
 @final
@@ -99,7 +97,7 @@ class BasisKernel(Kernel):
     def __init__(
         self,
         basis: Basis,
-        weights: Weights = "isotropic",
+        weights: str = "isotropic",
         num_features: int | None = None,
         variance_prior: Any = None,
         variance_constraint: Interval | None = None,
@@ -134,9 +132,7 @@ class BasisKernel(Kernel):
 
     @property
     def ratio(self) -> Float[Tensor, " 1"]:
-        """γ: how much smaller the variance is from one degree to the next."""
-        if self.weights != "geometric":
-            raise AttributeError("Only weights='geometric' have a ratio.")
+        """γ of weights="geometric": how much smaller the variance is from one degree to the next."""
         return self.raw_ratio_constraint.transform(self.raw_ratio)
 
     @ratio.setter

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from orbitwise.kernels.activations import Activation
 from orbitwise.kernels.wide_kernel import WideKernel, affine
 from orbitwise.kernels.wide_positions import Layers, Padding, Shift, shifts
 
@@ -35,15 +34,17 @@ class WideConvolutionKernel(WideKernel):
     the kernel is then invariant to translations. Inputs are rows of h·w (or c·h·w) pixels.
     """
 
+    padding: Padding
+
     def __init__(
         self,
         image_shape: Sequence[int],
         depth: int = 2,
         filter_size: int = 3,
-        activation: Activation = "relu",
+        activation: str = "relu",
         weight_variance: float = 2.0,
         bias_variance: float = 0.1,
-        padding: Padding = "zero",
+        padding: str = "zero",
         pooling: bool = False,
         residual: bool = False,
         **kwargs: Any,
@@ -51,7 +52,7 @@ class WideConvolutionKernel(WideKernel):
         super().__init__(depth, activation, weight_variance, bias_variance, residual, **kwargs)
         self.image_shape = _checked_shape(image_shape)
         self.filter_size = filter_size
-        self.padding: Padding = padding
+        self.padding = cast(Padding, padding)
         self.pooling = pooling
         if not isinstance(filter_size, int) or filter_size < 1 or filter_size % 2 == 0:
             raise ValueError(f"filter_size must be an odd whole number, not {filter_size!r}.")
@@ -70,7 +71,7 @@ class WideConvolutionKernel(WideKernel):
     def _covariance(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if x1.dim() > 2 or x2.dim() > 2 or weight.dim() > 2:
             return _over_batches(self._covariance, x1, x2, weight, bias)
-        symmetric = x1 is x2 or (x1.shape == x2.shape and torch.equal(x1, x2))
+        symmetric = _is_same(x1, x2)
         left, right = (self._positions(x, weight, bias) for x in (x1, x2))
         # Long rows and few of them: the last dimension is what a processor's vectors run over.
         pairs = self._pairs_at_once(x1)
@@ -92,10 +93,10 @@ class WideConvolutionKernel(WideKernel):
         if x1.dim() > 2 or x2.dim() > 2 or weight.dim() > 2:
             return _over_batches(self._paired, x1, x2, weight, bias)
         step = self._pairs_at_once(x1)
-        parts = [
-            self._tile(*(self._positions(x, weight, bias) for x in both), weight, bias, False)
-            for both in zip(x1.split(step), x2.split(step), strict=True)
-        ]
+        parts = []
+        for both in zip(x1.split(step), x2.split(step), strict=True):
+            left, right = (self._positions(x, weight, bias) for x in both)
+            parts.append(self._tile(left, right, weight, bias, crosses=False))
         return torch.cat(parts)
 
     def _pairs_at_once(self, x: Tensor) -> int:
@@ -164,6 +165,11 @@ def _over_batches(evaluate: Callable[..., Tensor], *arguments: Tensor) -> Tensor
     flat = [each.expand(*shape, *each.shape[-2:]).reshape(-1, *each.shape[-2:]) for each in arguments]
     whole = torch.stack([evaluate(*each) for each in zip(*flat, strict=True)])
     return whole.reshape(*shape, *whole.shape[1:])
+
+
+def _is_same(x1: Tensor, x2: Tensor) -> bool:
+    """Whether one half of the matrix is enough: equal copies have gradients of their own."""
+    return x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
 
 
 def _checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gpytorch.constraints import Interval
@@ -24,12 +24,16 @@ class WideKernel(Kernel, ABC):
     """
 
     has_lengthscale = False
-    is_stationary = False
+    activation: Activation
+    raw_weight_variance: nn.Parameter
+    raw_bias_variance: nn.Parameter
+    raw_weight_variance_constraint: Interval
+    raw_bias_variance_constraint: Interval
 
     def __init__(
         self,
         depth: int,
-        activation: Activation,
+        activation: str,
         weight_variance: float,
         bias_variance: float,
         residual: bool,
@@ -42,7 +46,7 @@ class WideKernel(Kernel, ABC):
         _check(depth, activation, weight_variance, bias_variance, residual)
         super().__init__(**kwargs)
         self.depth = depth
-        self.activation: Activation = activation
+        self.activation = cast(Activation, activation)
         self.residual = residual
         self._register("weight_variance", weight_variance, weight_variance_constraint, weight_variance_prior)
         if bias_variance > 0:
@@ -93,7 +97,8 @@ class WideKernel(Kernel, ABC):
 
     def _set(self, name: str, value: Tensor | float) -> None:
         raw = getattr(self, f"raw_{name}")
-        value = torch.as_tensor(value).to(raw).reshape(-1, 1, 1).expand(math.prod(self.batch_shape), 1, 1)
+        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device).reshape(-1, 1, 1)
+        value = value.expand(math.prod(self.batch_shape), 1, 1)
         constraint = getattr(self, f"raw_{name}_constraint")
         self.initialize(**{f"raw_{name}": constraint.inverse_transform(value.reshape(raw.shape))})
 
@@ -117,7 +122,7 @@ class WideKernel(Kernel, ABC):
 
 
 def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """weight · values + bias; it overwrites the values, which must be one's own, unless it needs gradients."""
+    """weight · values + bias; overwrites the values, which must be one's own, unless it needs gradients."""
     tracked = values.requires_grad or weight.requires_grad or bias.requires_grad
     if torch.is_grad_enabled() and tracked:
         return values * weight + bias

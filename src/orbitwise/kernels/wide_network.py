@@ -10,7 +10,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from orbitwise.kernels.activations import Activation, mean_square, second_moment
+from orbitwise.kernels.activations import mean_square, second_moment
 from orbitwise.kernels.wide_kernel import WideKernel, affine
 
 
@@ -28,7 +28,7 @@ class WideNetworkKernel(WideKernel):
     def __init__(
         self,
         depth: int = 1,
-        activation: Activation = "relu",
+        activation: str = "relu",
         weight_variance: float = 2.0,
         bias_variance: float = 0.1,
         residual: bool = False,

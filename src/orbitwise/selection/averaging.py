@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from orbitwise.selection.thermodynamic import Sampler
 def average_hyperparameters(
     estimator: InvariantGPRegressor,
     num_samples: int = 32,
-    method: Literal["importance", "nuts"] = "importance",
+    method: str = "importance",
     priors: Mapping[str, Distribution] | None = None,
     num_draws: int = 1000,
     seed: int = 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from orbitwise.selection.importance import importance
 from orbitwise.selection.laplace import LaplaceFit, laplace
 from orbitwise.selection.thermodynamic import Sampler, thermodynamic
 
-Method = Literal["laplace", "importance", "bridge", "thermodynamic"]
+METHODS = ("laplace", "importance", "bridge", "thermodynamic")
 
 
 @final
@@ -40,7 +40,7 @@ class EvidenceEstimate:
 
 def integrate_evidence(
     hyperparameters: Hyperparameters,
-    method: Method = "importance",
+    method: str = "importance",
     num_samples: int = 1000,
     seed: int = 0,
     sampler: Sampler | None = None,
@@ -53,8 +53,8 @@ def integrate_evidence(
     coordinates in which the Laplace fit is a standard normal (it needs the extra `bayes`). The modules'
     parameters are left as they were.
     """
-    if method not in get_args(Method):
-        raise ValueError(f"method must be one of {', '.join(get_args(Method))}, not {method!r}.")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}.")
     with warnings.catch_warnings():
         if method != "laplace":
             warnings.simplefilter(

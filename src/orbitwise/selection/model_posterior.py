@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, final, get_args
+from typing import Any, cast, final
 
 import numpy as np
 from gpytorch.kernels import Kernel
@@ -21,7 +21,7 @@ from torch.distributions import Distribution
 
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.averaging import mixture_of
-from orbitwise.selection.evidence import EvidenceEstimate, Method, integrate_evidence
+from orbitwise.selection.evidence import METHODS, integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
 from orbitwise.selection.mixtures import PredictiveMixture
 
@@ -113,7 +113,7 @@ def model_posterior(
     X: ArrayLike,
     y: ArrayLike,
     prior: Sequence[float] | Mapping[str, float] | None = None,
-    method: Method | Literal["optimum"] = "laplace",
+    method: str = "laplace",
     hyperpriors: Mapping[str, Mapping[str, Distribution]] | None = None,
     num_samples: int = 1000,
     num_members: int = 16,
@@ -128,8 +128,8 @@ def model_posterior(
     hyperparameters; the others take them at the optimum. `prior` holds p(H), equal by default.
     """
     named = _named(models)
-    if method != "optimum" and method not in get_args(Method):
-        raise ValueError(f"method must be one of optimum, {', '.join(get_args(Method))}, not {method!r}.")
+    if method not in ("optimum", *METHODS):
+        raise ValueError(f"method must be one of optimum, {', '.join(METHODS)}, not {method!r}.")
     for name in hyperpriors or {}:
         if name not in named:
             raise ValueError(
@@ -171,9 +171,7 @@ def _judged(
             raise ValueError(f"{type(estimator).__name__} has no log_evidence_ to be weighed by.")
         return estimator.log_evidence_, over_nodes, estimator
     fitted = fitted_hyperparameters(estimator, priors)
-    found: EvidenceEstimate = integrate_evidence(
-        fitted.hyperparameters, cast(Method, method), num_samples, seed
-    )
+    found = integrate_evidence(fitted.hyperparameters, method, num_samples, seed)
     error = found.standard_error
     error = (over_nodes or None) if error is None else math.hypot(error, over_nodes)
     averaged = method in ("importance", "bridge") and len(found.fit.mode) > 0
@@ -219,4 +217,6 @@ def _prior(prior: Sequence[float] | Mapping[str, float] | None, names: list[str]
 def _odds(difference: float) -> str:
     if difference == 0:
         return "1"
-    return f"{math.exp(difference):,.3g} : 1" if difference < 30 else f"e^{difference:,.0f} : 1"
+    if difference > math.log(1e7):
+        return f"10^{difference / math.log(10):,.0f} : 1"
+    return f"{math.exp(difference):,.{0 if difference > math.log(10) else 1}f} : 1"

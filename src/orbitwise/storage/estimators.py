@@ -32,7 +32,8 @@ from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
 from orbitwise.losses import Loss
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.storage import machines, support_vectors
+from orbitwise.selection.search.auto import AutoGPRegressor
+from orbitwise.storage import machines, searches, support_vectors
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.kernels import KERNELS
 from orbitwise.storage.orbits import ORBITS
@@ -106,6 +107,7 @@ PLAIN = (
 )
 
 ESTIMATORS = {
+    "AutoGPRegressor": Estimator(AutoGPRegressor, searches.FITTED, searches.OPTIONAL),
     "InvariantGPClassifier": Estimator(
         InvariantGPClassifier,
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -39,6 +40,10 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.defaults import LinearTrend
+from orbitwise.kernels.basis import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
+from orbitwise.kernels.linear import CentredLinearKernel
+from orbitwise.kernels.wide_convolution import WideConvolutionKernel
+from orbitwise.kernels.wide_network import WideNetworkKernel
 from orbitwise.process.functional_kernel import FunctionalKernel
 from orbitwise.storage.recipes import Field, Recipe, table_of
 
@@ -139,6 +144,25 @@ def _several(kind: Any) -> Recipe:
     return Recipe(kind, {"kernels": Field(list, lambda kernel: list(kernel.kernels), each=Kernel)}, build)
 
 
+def _basis_kernel() -> Recipe:
+    """A linear model in one of our bases; a basis of the user's own is code, which no file holds."""
+    named = (PolynomialBasis, FourierBasis, BumpBasis)
+    fields = {
+        "basis": Field(named),
+        "weights": Field(str),
+        "num_features": Field((int, NoneType), is_size=True),
+    }
+    recipe = _kernel(BasisKernel, ("variance", "ratio"), ("variance", "ratio"), **fields)
+
+    def refuse(kernel: Any) -> str | None:
+        if not isinstance(kernel.basis, named):
+            names = ", ".join(kind.__name__ for kind in named)
+            return f"a basis of your own is code and cannot be stored; use {names}."
+        return None if recipe.refuse is None else recipe.refuse(kernel)
+
+    return replace(recipe, refuse=refuse)
+
+
 def _linear_trend(centre: Tensor) -> LinearTrend:
     return LinearTrend(centre.reshape(1, -1))
 
@@ -152,6 +176,15 @@ ARD = Field((int, NoneType), is_size=True)
 LENGTH = ("lengthscale",)
 PERIOD = ("period_length",)
 MIXTURE = ("mixture_scales", "mixture_means", "mixture_weights")
+WIDE = ("weight_variance", "bias_variance")
+NETWORK = {
+    "depth": Field(int),
+    "activation": Field(str),
+    "residual": Field(bool),
+    # Constructors ask for values within the constraints, and 0 for a network without biases.
+    "weight_variance": Field(float, lambda kernel: kernel.weight_variance.item()),
+    "bias_variance": Field(float, lambda kernel: kernel.bias_variance.item()),
+}
 
 KERNELS = table_of(
     _kernel(RBFKernel, LENGTH, LENGTH, ard_num_dims=ARD),
@@ -161,9 +194,25 @@ KERNELS = table_of(
     _kernel(PeriodicKernel, LENGTH + PERIOD, LENGTH + PERIOD, ard_num_dims=ARD),
     _kernel(CosineKernel, PERIOD, PERIOD, ard_num_dims=ARD),
     _kernel(LinearKernel, ("variance",), ("variance",), ard_num_dims=ARD),
+    _kernel(CentredLinearKernel, ("variance",), ard_num_dims=ARD),
+    _basis_kernel(),
+    Recipe(PolynomialBasis, {"order": Field(int)}),
+    Recipe(FourierBasis, {"order": Field(int), "period": Field(float)}),
+    Recipe(BumpBasis, {"centres": Field(Tensor), "width": Field(float)}),
     _kernel(PolynomialKernel, ("offset",), ("offset",), ard_num_dims=ARD, power=Field((int, float))),
     _kernel(ConstantKernel, ("constant",), ("constant",)),
     _kernel(SpectralMixtureKernel, MIXTURE, ard_num_dims=ARD, num_mixtures=Field(int, is_size=True)),
+    _kernel(WideNetworkKernel, WIDE, WIDE, **NETWORK),
+    _kernel(
+        WideConvolutionKernel,
+        WIDE,
+        WIDE,
+        image_shape=Field(tuple, each=int, is_size=True),
+        filter_size=Field(int, is_size=True),
+        padding=Field(str),
+        pooling=Field(bool),
+        **NETWORK,
+    ),
     _kernel(ScaleKernel, ("outputscale",), ("outputscale",), base_kernel=Field(Kernel)),
     _several(AdditiveKernel),
     _several(ProductKernel),

@@ -19,6 +19,7 @@ from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
+from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 from orbitwise.orbits.patches import PatchOrbit
@@ -140,6 +141,14 @@ ORBITS = table_of(
             **DRAWS,
         },
         inner=("widths",),
+    ),
+    Recipe(
+        MirrorOrbit,
+        {
+            "centre": Field(list, lambda orbit: orbit.centre.tolist(), each=(int, float)),
+            "columns": Field((tuple, NoneType), each=int),
+            "is_odd": Field(bool),
+        },
     ),
     Recipe(ModuleOrbit, never=MODULE_ORBIT),
     Recipe(

@@ -29,6 +29,7 @@ from orbitwise.functionals.functional import Combination, Composition, Functiona
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap
 from orbitwise.functionals.tangents import ImageTangent
+from orbitwise.functionals.wraps import Wrap
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
@@ -158,6 +159,7 @@ POSTERIORS = table_of(
     Recipe(Difference),
     Recipe(FeatureMap, never=FEATURE_MAP),
     Recipe(LocalAverage, {"width": Field((int, float))}),
+    Recipe(Wrap, {"period": Field(float, lambda wrap: wrap.period.item()), "column": Field(int)}),
     Recipe(OrbitAverage, {"orbit": Field(Orbit)}),
     Recipe(OrbitSum, {"orbit": Field(Orbit, lambda functional: functional.average.orbit)}),
     Recipe(

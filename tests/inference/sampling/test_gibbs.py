@@ -7,7 +7,7 @@ from orbitwise.inference.sampling import gibbs
 from tests.inference.sampling.problems import amplitude_model, amplitude_posterior, z_scores
 
 
-@pytest.mark.parametrize(("name", "whiten"), [("poisson", False), ("poisson", True), ("bernoulli", False)])
+@pytest.mark.parametrize(("name", "whiten"), [("poisson", False), ("bernoulli", True)])
 def test_hyperparameters_and_values_are_those_of_dense_sums(name, whiten):
     model = amplitude_model(name)
     mean, deviation, values = amplitude_posterior(name)
@@ -15,21 +15,21 @@ def test_hyperparameters_and_values_are_those_of_dense_sums(name, whiten):
     found = gibbs(
         model,
         torch.zeros(1).double(),
-        250,
-        num_chains=3,
-        burn_in=30,
-        num_latent=3,
+        150,
+        num_chains=2,
+        burn_in=20,
+        num_latent=2,
         whiten=whiten,
         generator=generator,
     )
     samples = found.parameters.samples
-    assert samples.shape == (3, 250, 1)
-    assert found.latent.shape == (3, 250, 2, 1)
+    assert samples.shape == (2, 150, 1)
+    assert found.latent.shape == (2, 150, 2, 1)
     assert z_scores(samples[..., 0], mean).abs() < 4
     assert z_scores((samples[..., 0] - mean).square(), deviation.square()).abs() < 4
     assert z_scores(found.latent[..., 0], values).abs().max() < 4
     assert found.parameters.names == ("log amplitude",)
-    assert found.parameters.num_factorisations > 3 * 280
+    assert found.parameters.num_factorisations > 2 * 170
     assert found.parameters.num_evaluations > found.parameters.num_factorisations
 
 

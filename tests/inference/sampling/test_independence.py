@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.sampling import LatentModel, StudentProposal, gibbs, independence_sampler
 from orbitwise.likelihoods import Poisson, StudentT
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import coordinate_permutations
 from tests.inference.sampling.problems import (
-    POINTS,
     Bump,
     amplitude_model,
     amplitude_posterior,
@@ -28,25 +27,25 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("name", ["bernoulli", "poisson", "student"])
+@pytest.mark.parametrize("name", ["bernoulli", "student"])
 def test_hyperparameters_and_values_are_those_of_dense_sums(name):
     mean, deviation, values = amplitude_posterior(name)
     found = independence_sampler(
-        amplitude_model(name), ZERO, 300, num_chains=3, num_draws=40, generator=seeded()
+        amplitude_model(name), ZERO, 150, num_chains=2, num_draws=30, generator=seeded()
     )
     samples = found.parameters.samples[..., 0]
     assert z_scores(samples, mean).abs() < 4
     assert z_scores((samples - mean).square(), deviation.square()).abs() < 4
     assert z_scores(found.latent[..., 0], values).abs().max() < 4
     assert found.acceptance > 0.5
-    assert found.parameters.effective_sample_size.item() > 200
+    assert found.parameters.effective_sample_size.item() > 80
 
 
 def test_a_bad_proposal_costs_samples_but_no_truth():
     mean, _, values = amplitude_posterior("poisson")
     proposal = StudentProposal(torch.tensor([1.5]).double(), torch.tensor([[1.5]]).double())
     found = independence_sampler(
-        amplitude_model("poisson"), ZERO, 400, num_chains=3, proposal=proposal, generator=seeded()
+        amplitude_model("poisson"), ZERO, 200, num_chains=2, proposal=proposal, generator=seeded()
     )
     assert found.acceptance < 0.6
     assert z_scores(found.parameters.samples[..., 0], mean).abs() < 4
@@ -54,20 +53,16 @@ def test_a_bad_proposal_costs_samples_but_no_truth():
 
 
 def test_parameters_of_the_likelihood_are_sampled_too():
-    rows, targets = Evaluation().atoms(POINTS), torch.tensor([[0.3], [1.5]], dtype=torch.float64)
-    process = Process(None, Bump())
-
-    def build(theta: Tensor):
-        return process, rows, StudentT(theta[0].exp().item(), 4.0)
-
-    model = LatentModel(build, targets, lambda theta: -0.5 * theta.square().sum())
-    thetas, logs = torch.linspace(-4, 4, 61, dtype=torch.float64), []
+    model = amplitude_model("student")
+    covariance, targets = model.covariance(ZERO)[0], model.targets
+    model.covariance = lambda theta: (covariance, ZERO.expand(2), StudentT(theta[0].exp().item(), 4.0))
+    thetas, logs = torch.linspace(-4, 4, 31, dtype=torch.float64), []
     for theta in thetas:
         likelihood = StudentT(theta.exp().item(), 4.0)
-        log_evidence = grid_posterior(process.covariance(rows), likelihood, targets)[2]
+        log_evidence = grid_posterior(covariance, likelihood, targets, count=161)[2]
         logs.append(log_evidence - 0.5 * theta.item() ** 2)
     weights = torch.softmax(torch.tensor(logs, dtype=torch.float64), 0)
-    found = independence_sampler(model, ZERO, 300, num_chains=3, num_draws=40, generator=seeded())
+    found = independence_sampler(model, ZERO, 150, num_chains=2, num_draws=30, generator=seeded())
     assert z_scores(found.parameters.samples[..., 0], weights @ thetas).abs() < 4
 
 
@@ -90,8 +85,8 @@ def counts_model() -> LatentModel:
 
 def test_it_is_worth_many_times_what_gibbs_is():
     model, start = counts_model(), torch.zeros(2).double()
-    better = independence_sampler(model, start, 150, num_chains=2, num_draws=40, generator=seeded())
-    worse = gibbs(model, start, 150, num_chains=2, burn_in=20, generator=seeded())
+    better = independence_sampler(model, start, 60, num_chains=2, num_draws=20, generator=seeded())
+    worse = gibbs(model, start, 60, num_chains=2, burn_in=10, generator=seeded())
     sizes = [each.parameters.effective_sample_size.min().item() for each in (better, worse)]
     assert sizes[0] > 5 * sizes[1]
     each = [

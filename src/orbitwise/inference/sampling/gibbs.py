@@ -15,7 +15,12 @@ from torch import Tensor
 
 from orbitwise.inference.linear_algebra import log_determinant, solve_lower
 from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.elliptical import checked_start, elliptical_step, gaussian_directions
+from orbitwise.inference.sampling.elliptical import (
+    checked_start,
+    elliptical_step,
+    gaussian_directions,
+    standard_noise,
+)
 from orbitwise.inference.sampling.latent import (
     LatentChains,
     LatentModel,
@@ -74,9 +79,7 @@ class _Chain:
         self.model, self.theta, self.whiten, self.generator = model, theta, whiten, generator
         q, likelihood = start_approximation(model, theta)
         self.prior = Prior(q.lower, q.offset, likelihood)
-        noise = gaussian_directions(
-            torch.eye(len(q.offset)).to(q.lower), 1, model.targets.shape[1], generator
-        )
+        noise = standard_noise((1, *model.targets.shape), q.lower, generator)
         self.f = q.values(noise)[0]
         self.num_likelihoods, self.num_factors = 0, q.num_factorisations
 

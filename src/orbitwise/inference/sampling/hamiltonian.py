@@ -1,7 +1,7 @@
 """The no-U-turn sampler of Hoffman and Gelman 2014, through pyro, for any differentiable log density.
 
 Hyperparameters are few and their density is dear: NUTS uses its gradient and needs no tuning. pyro draws from
-torch's global random state; it is forked here and left as it was.
+torch's global random state; it is forked here and left as it was. Vectors are tiny and stay on the CPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def nuts(
     generator = torch.Generator().manual_seed(seed)
     samples, divergent = [], 0
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), mcmc.validation_enabled(False):
-        for place in _starts(log_density, start.detach(), num_chains, generator):
+        for place in _starts(log_density, start.detach().cpu(), num_chains, generator):
             chain_seed = int(torch.randint(2**62, (), generator=generator))
             torch.default_generator.manual_seed(chain_seed)
             kernel = mcmc.NUTS(
@@ -115,7 +115,7 @@ def _starts(
 def _density_or_nothing(log_density: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
     """The log density; minus infinity, with a slope of zero, where it cannot be computed."""
     try:
-        value = log_density(theta)
+        value = log_density(theta).cpu()
         if bool(value.isfinite()):
             return value
     except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]

@@ -21,7 +21,12 @@ from torch import Tensor
 
 from orbitwise.inference.sampling.approximation import Approximation, approximate
 from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.elliptical import checked_start, elliptical_step, gaussian_directions
+from orbitwise.inference.sampling.elliptical import (
+    checked_start,
+    elliptical_step,
+    gaussian_directions,
+    standard_noise,
+)
 from orbitwise.inference.sampling.latent import (
     LatentChains,
     LatentModel,
@@ -31,7 +36,7 @@ from orbitwise.inference.sampling.latent import (
 from orbitwise.inference.sampling.proposal import StudentProposal, fit_proposal
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 
-FIT_TOLERANCE, SAMPLING_TOLERANCE = 1e-7, 1e-2
+FIT_TOLERANCE, SAMPLING_TOLERANCE = 1e-5, 1e-2
 MAX_STEPS, MAX_DRAWS = 20, 100
 
 
@@ -127,9 +132,7 @@ class _Chain:
         self.model = source.model
         self.theta, found = _first(source, proposal, generator)
         self.q, self.likelihood = found
-        shape = self.model.targets.shape
-        self.identity = torch.eye(shape[0]).to(self.q.lower)
-        self.noise = gaussian_directions(self.identity, 1, shape[1], generator)
+        self.noise = standard_noise((1, *self.model.targets.shape), self.q.lower, generator)
         self.f, _ = self.q.values(self.noise)
         self.log_weight = self._log_weight(self.theta, self.q, self.likelihood)
 
@@ -156,7 +159,7 @@ class _Chain:
             f, white = self.q.values(noise)
             return self._summed(f) + self._split(self.q.log_ratio(noise, white))
 
-        direction = gaussian_directions(self.identity, 1, outputs, self.generator)
+        direction = standard_noise(tuple(self.noise.shape), self.noise, self.generator)
         value = checked_start(corrected, self.noise)
         self.noise, _, first = elliptical_step(
             self.noise, value, direction, nothing, corrected, self.generator

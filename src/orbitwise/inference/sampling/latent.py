@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -18,7 +19,7 @@ from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process, Rows
 
 Build = Callable[[Tensor], tuple[Process, Rows, Likelihood]]
-"""Process, rows and likelihood at hyperparameters θ [p]; they must be new objects, or the same every time."""
+"""Process, rows and likelihood at hyperparameters θ [p]: new ones, or the same ones with other values."""
 
 
 class Prior(NamedTuple):
@@ -98,6 +99,8 @@ class LatentChains:
         with torch.no_grad():
             for index in picked.tolist():
                 process, rows, likelihood = model.build(thetas[index])
+                # `build` may hand out the same modules again, with other values
+                process, likelihood = copy.deepcopy(process), copy.deepcopy(likelihood)
                 parts.append(SampledPosterior(process, rows, latent[index][None, None], likelihood))
         return MixturePosterior(parts)
 

@@ -20,7 +20,7 @@ from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_l
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sampling.approximation import approximate
 from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.elliptical import elliptical_slice
+from orbitwise.inference.sampling.elliptical import elliptical_slice, standard_noise
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.softmax import normal_nodes
 from orbitwise.process.moments import Moments
@@ -56,10 +56,7 @@ def sample_posterior(
         raise ValueError(f"source must be 'approximation' or 'prior', not {source!r}.")
     covariance, offset = process.covariance(rows), process.mean(rows)
     q = approximate(covariance, offset, targets, likelihood)
-    place = targets.device if generator is None else generator.device
-    shape = (num_chains, *targets.shape)
-    noise = torch.randn(shape, generator=generator, device=place, dtype=covariance.dtype)
-    start = q.values(noise.to(covariance.device))[0]
+    start = q.values(standard_noise((num_chains, *targets.shape), covariance, generator))[0]
 
     def prior_density(f: Tensor) -> Tensor:
         value = likelihood.log_density(f, targets).sum(-2)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
 
-SLOPE_STEP, CURVATURE_STEP = 1e-3, 0.1
+SLOPE_STEP, CURVATURE_STEP, FLAT = 0.01, 0.1, 0.02
+"""Differences from which slopes and curvatures are computed, and the slope that is small enough at a mode."""
 FLATTEST = 0.04
 """Curvature taken where the density has less: a deviation of 5, wide for logarithms."""
 WORST = 1e10
@@ -69,7 +70,8 @@ def fit_proposal(
         value = log_density(torch.from_numpy(point.copy()))
         return -value if math.isfinite(value) else WORST
 
-    mode = minimize(negative, start.double().cpu().numpy(), method="BFGS", options={"eps": SLOPE_STEP}).x
+    settings = {"eps": SLOPE_STEP, "gtol": FLAT}
+    mode = minimize(negative, start.double().cpu().numpy(), method="BFGS", options=settings).x
     values, vectors = np.linalg.eigh(_curvature(negative, mode))
     covariance = (vectors / np.maximum(values, FLATTEST)) @ vectors.T
     place = torch.from_numpy(mode.copy())

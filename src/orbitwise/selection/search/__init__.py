@@ -1,3 +1,6 @@
-"""Kernel search."""
+"""Kernel search: sums and products of kernels, and what f does not care about, chosen by evidence."""
 
-__all__: list[str] = []
+from orbitwise.selection.search.auto import AutoGPRegressor
+from orbitwise.selection.search.components import Component
+
+__all__ = ["AutoGPRegressor", "Component"]

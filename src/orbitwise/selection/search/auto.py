@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from orbitwise.estimators.estimator import RegressionPredictions
 from orbitwise.estimators.validation import check_counts
+from orbitwise.kernels.expressions import Term
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
@@ -55,7 +56,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariances : "auto", None or sequence of str, default="auto"
         What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
-        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, with up to six columns.
+        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns.
     time_limit : float, default=None
         Seconds after which the best so far is taken; None searches to the end, and only then are results
         the same on every machine.
@@ -75,8 +76,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     ----------
     kernel_, spelling_ : the learned kernel of g, and its structure as text.
     invariance_ : the invariances found, as text, or None. functional_ : L with f(x) = L_x g.
-    score_, log_evidence_, evidence_kind_ : the score of the winner on the rows that were compared; log p(y) of
-        all rows at the learned hyperparameters, which is "exact" or a "lower bound".
+    score_, log_evidence_, evidence_kind_ : the score of the winner on the rows that were compared; log p(y)
+        of all rows at the learned hyperparameters, which is "exact" or a "lower bound".
     noise_ : the noise variance. posterior_ : the posterior of g.
     history_ : all fits of the search, in order; `table()` shows them. search_rows_ : rows that it looked at.
     """
@@ -88,7 +89,10 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     _place = "cpu"
     _image_shape = None
     _background = 0.0
+    evidence_kind_: str
+    inference_: str
     kernel_: Kernel
+    log_evidence_: float
     noise_: float
     _model: Any
 
@@ -131,10 +135,10 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         effort = Effort(
             max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
         )
-        names = ["constant"] if np.ptp(targets) <= 1e-12 * np.abs(targets).max() else self.base_kernels
-        search = Search(
-            problem, base_terms(names, x.shape[1]), claims if len(names) > 1 else [], effort, silent
-        )
+        bases = base_terms(self.base_kernels, x.shape[1])
+        if np.ptp(targets) <= 1e-12 * np.abs(targets).max():
+            bases, claims = [Term("constant")], []  # there is nothing to find
+        search = Search(problem, bases, claims, effort, silent)
         console = Console(stderr=True)
         if self.verbose and console.is_terminal:
             with console.status("searching") as status:
@@ -167,11 +171,12 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         numbers, self.dates_ = without_dates(X)
         if self.dates_:
             warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=3)
-        x, targets = validate_data(self, numbers, y, dtype=np.float64, y_numeric=True)  # pyright: ignore
+        checked: Any = validate_data(self, numbers, cast(Any, y), dtype=cast(Any, np.float64), y_numeric=True)
+        x, targets = checked
         if len(x) < FEWEST_ROWS:
             raise ValueError(
-                f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, choose "
-                "the kernel yourself, with InvariantGPRegressor(orbitwise.kernels.parse('rbf'))."
+                f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, "
+                "choose the kernel yourself, with InvariantGPRegressor(orbitwise.kernels.parse('rbf'))."
             )
         self._is_vector = True
         return x, np.asarray(targets, dtype=np.float64)
@@ -193,7 +198,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         variance = float(np.var(y)) or 1.0
         moments: list[Any] = [[0.0]] * len(parts)
         if self.inference_ == "exact":
-            inputs = torch.from_numpy(x)
+            inputs = torch.tensor(x)
             moments = [part_moments(p, width, self.posterior_, self.functional_, inputs)[0] for p in parts]
         self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in moments]
 
@@ -222,8 +227,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def summary(self, unit: str = "") -> str:
         """The structure, its evidence, and what it says."""
         text = self.spelling_ + (f" | {self.invariance_}" if self.invariance_ else "")
-        evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_}), {self.scoring} {self.score_:,.1f}"
-        return f"{text}\n{evidence}\n{self.describe(unit)}"
+        evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_})"
+        return f"{text}\n{evidence}, {self.scoring} {self.score_:,.1f}\n{self.describe(unit)}"
 
     def table(self, most: int = 20) -> Table:
         """The best fits of the search, each structure once."""

@@ -104,7 +104,7 @@ def _read(name: str, num_dims: int) -> list[Claim]:
 
 
 def started(claim: Claim, x: NDArray[np.float64], y: NDArray[np.float64], seed: int | None) -> Claim:
-    """The claim with a value to start from: the middle of the column, or the strongest line of its spectrum."""
+    """The claim with a value to start from: where a mirror fits best, or the strongest line."""
     if claim.value is not None or claim.num_parameters == 0:
         return claim
     random = np.random.default_rng(seed)

@@ -46,7 +46,7 @@ def part_moments(
         raise ValueError(
             "Components need exact inference: fit to at most 1,500 rows, or look at `predict` alone."
         )
-    process = Process(None, build(part, num_dims), posterior.process.one_sided)
+    process = Process(None, build(part, num_dims))
     rows = functional.atoms(x)
     cross = process.covariance(posterior.rows, rows)
     mean = (cross.mT @ posterior.weights)[:, 0]

@@ -62,11 +62,11 @@ class Distances:
         self.points = points
         self.known: dict[tuple[int, ...] | None, Tensor] = {}
 
-    def columns(self, kernel: Kernel) -> Tensor:
+    def columns(self, kernel: Any) -> Tensor:
         """The columns that a kernel sees."""
         return self.points if kernel.active_dims is None else self.points[:, kernel.active_dims]
 
-    def squared(self, kernel: Kernel) -> Tensor:
+    def squared(self, kernel: Any) -> Tensor:
         """|p - q|² in the columns of a kernel."""
         key = None if kernel.active_dims is None else tuple(kernel.active_dims.tolist())
         if key not in self.known:

@@ -73,7 +73,7 @@ class Model:
         self.functional = functional_of_claims(hypothesis.claims, num_dims).double()
         start = math.log(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
         self.raw_noise = nn.Parameter(torch.tensor(start, dtype=torch.float64))
-        self.x = torch.from_numpy(problem.x)
+        self.x = torch.tensor(problem.x)
         is_odd = any(claim.kind == "odd" for claim in hypothesis.claims)
         # as the regressor does: a functional that kills constants leaves the targets where they are
         shift = 0.0 if is_odd else float(problem.y.mean())

@@ -23,6 +23,7 @@ from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbour
 from orbitwise.selection.search.starting import fresh, grown
 
 Report = Callable[[str], None]
+CYCLES = ("periodic", "cosine", "sm")
 
 
 @final
@@ -31,9 +32,9 @@ class Effort:
     """How hard a search tries."""
 
     max_depth: int = 3
-    screen_iterations: int = 20
+    screen_iterations: int = 15
     max_iterations: int = 150
-    num_promising: int = 4
+    num_promising: int = 3
     num_restarts: int = 2
     n_jobs: int | None = None
     seed: int = 0
@@ -58,7 +59,7 @@ class Search:
         """The best structure that was found."""
         x, y = self.problem.x, self.problem.y
         singles = [Hypothesis(base) for base in self.bases]
-        best = self._advance([(each, fresh(each, x, y, None)) for each in singles], None)
+        best = self._advance([(each, [fresh(each, x, y, None)]) for each in singles], None)
         if best is None:
             raise TimeoutError(
                 "The time limit passed before one kernel was fitted: allow more time, or fewer rows."
@@ -66,12 +67,12 @@ class Search:
         if self.claims:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
-            better = self._advance([(one, grown(one, new, x, y)) for one, new in options], best)
+            better = self._advance([(one, self._starts(one, new, y)) for one, new in options], best)
             best = best if better is None or better.score <= best.score else better
         for _ in range(self.effort.max_depth):
             left = Model(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
-            better = self._advance([(one, grown(one, new, x, left)) for one, new in options], best)
+            better = self._advance([(one, self._starts(one, new, left)) for one, new in options], best)
             if better is None or better.score <= best.score:
                 break
             best = better
@@ -80,24 +81,22 @@ class Search:
     def _simplified(self, best: Fitted) -> Fitted:
         """The structure without the parts that its score does not need."""
         while True:
-            smaller = [(each, each) for each in simplifications(best.hypothesis)]
+            smaller = [(each, [each]) for each in simplifications(best.hypothesis)]
             better = self._advance(smaller, best) if smaller else None
             if better is None or better.score <= best.score:
                 return best
             best = better
 
     def _advance(
-        self, options: Sequence[tuple[Hypothesis, Hypothesis]], best: Fitted | None
+        self, options: Sequence[tuple[Hypothesis, list[Hypothesis]]], best: Fitted | None
     ) -> Fitted | None:
         """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
-        new: dict[Any, Hypothesis] = {}
-        for hypothesis, start in options:
+        new: dict[Any, list[Hypothesis]] = {}
+        for hypothesis, starts in options:
             if hypothesis.key not in self.tried:
-                new.setdefault(hypothesis.key, start)
+                new.setdefault(hypothesis.key, starts)
         self.step += 1
-        x, y = self.problem.x, self.problem.y
-        starts = [[start] if best is None else [start, fresh(start, x, y, None)] for start in new.values()]
-        screened = self._fit_all(starts, self.effort.screen_iterations, "screened")
+        screened = self._fit_all(list(new.values()), self.effort.screen_iterations, "screened")
         for key, found in zip(new, screened, strict=True):
             if found is not None:
                 self.screened[key] = found
@@ -114,6 +113,12 @@ class Search:
         # where time ran out between the two rounds, the first one counts
         known = known or [self.screened[key] for key in ranked[:1]]
         return max(known, key=lambda each: each.score, default=None)
+
+    def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
+        """From what the parent knows; with a new cycle, which it may have taken for noise, from the data too."""
+        x, y = self.problem.x, self.problem.y
+        known = grown(hypothesis, new, x, left)
+        return [known, fresh(hypothesis, x, y, None)] if new and new.name in CYCLES else [known]
 
     def _restarts(self, key: Any) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y

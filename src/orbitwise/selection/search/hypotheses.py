@@ -36,7 +36,7 @@ SMOOTH = ("rbf", "rq", "matern12", "matern32", "matern52")
 @final
 @dataclass(frozen=True)
 class Hypothesis:
-    """A structure, with hyperparameters where they are known, and the noise variance of standardised targets."""
+    """A structure with what is known of its hyperparameters, and the noise of standardised targets."""
 
     expression: Expression
     claims: tuple[Claim, ...] = ()

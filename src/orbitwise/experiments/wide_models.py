@@ -1,0 +1,81 @@
+"""Which wide networks are compared, on how many rows, with which orbit: the cells of the experiment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gpytorch.kernels import Kernel, ScaleKernel
+
+from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel, log_positive
+
+
+class Model(NamedTuple):
+    """A wide network: "dense", "convolutional" (read out at all positions) or "pooled" (their average)."""
+
+    kind: str
+    activation: str
+    depth: int
+    residual: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {'residual ' * self.residual}{self.activation} {self.depth}"
+
+    def kernel(self, size: int) -> ScaleKernel:
+        """With a height of its own, because that of erf networks is bounded."""
+        settings: dict[str, Any] = {"activation": self.activation, "residual": self.residual}
+        if self.kind == "dense":
+            base: Kernel = WideNetworkKernel(self.depth, **settings)
+        else:
+            pooled = self.kind == "pooled"
+            padding = "circular" if pooled else "zero"
+            base = WideConvolutionKernel(
+                (size, size), self.depth, padding=padding, pooling=pooled, **settings
+            )
+        return ScaleKernel(base, outputscale_constraint=log_positive()).double()
+
+
+class Cell(NamedTuple):
+    """A model on so many rows: without an orbit, with one of its own, or with one that another learned."""
+
+    model: Model
+    rows: int
+    orbit: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name} | {self.rows} | {self.orbit} | {self.size}"
+
+
+DENSE = [Model("dense", activation, depth) for depth in (1, 2, 4) for activation in ("relu", "erf")]
+DENSE += [Model("dense", "relu", depth, residual=True) for depth in (2, 4)]
+MAIN = [Model("dense", "relu", 2), Model("dense", "erf", 2), Model("dense", "relu", 4, residual=True)]
+CONVOLUTIONS = [Model("convolutional", "relu", 2), Model("convolutional", "relu", 3, residual=True)]
+OTHERS = [Model("convolutional", "relu", 1), Model("convolutional", "erf", 2)]
+POOLED = Model("pooled", "relu", 2)
+
+
+def cells(sizes: list[int], size: int, pooled_size: int) -> list[Cell]:
+    """All cells, the most telling first."""
+    small, *large = sizes
+    found = [Cell(model, small, "none", size) for model in DENSE + CONVOLUTIONS]
+    found += [Cell(model, small, "learned", size) for model in MAIN]
+    found += [
+        Cell(model, rows, orbit, size)
+        for rows in large
+        for orbit in ("none", "learned")
+        for model in MAIN[:1]
+    ]
+    found += [Cell(CONVOLUTIONS[0], rows, "none", size) for rows in large]
+    found += [Cell(CONVOLUTIONS[0], small, "borrowed", size), Cell(POOLED, small, "none", pooled_size)]
+    found += [Cell(model, small, "none", pooled_size) for model in (MAIN[0], CONVOLUTIONS[0])]
+    found += [
+        Cell(model, rows, orbit, size)
+        for rows in large
+        for model in MAIN[1:]
+        for orbit in ("none", "learned")
+    ]
+    found += [Cell(model, small, "none", size) for model in OTHERS]
+    found += [Cell(CONVOLUTIONS[1], rows, "none", size) for rows in large]
+    return found

@@ -1,0 +1,136 @@
+"""AutoGPRegressor as scikit-learn users see it."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from orbitwise import AutoGPRegressor
+from tests.contracts.estimator_contract import assert_follows_scikit_learn
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.uniform(1950, 1970, (45, 1))
+Y = 40 + 3 * np.sin(2 * np.pi * X[:, 0] / 4) + 0.5 * (X[:, 0] - 1955) + 0.2 * RANDOM.standard_normal(45)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> AutoGPRegressor:
+    settings = {"base_kernels": ("periodic", "linear"), "invariances": None, "random_state": 0}
+    return AutoGPRegressor(max_depth=1, num_restarts=1, verbose=False, **settings).fit(X, Y)
+
+
+def test_the_structure_is_found_and_told(fitted: AutoGPRegressor):
+    assert sorted(fitted.spelling_.split(" + ")) == ["linear", "periodic"]
+    assert fitted.invariance_ is None
+    assert fitted.evidence_kind_ == "exact"
+    assert np.sqrt(fitted.noise_) == pytest.approx(0.2, rel=0.4)
+    text = fitted.summary("years")
+    assert "a cycle that repeats every 4" in text
+    assert "straight line" in text
+    assert f"log evidence {fitted.log_evidence_:,.1f} (exact)" in text
+    assert fitted.table().row_count > 2
+
+
+def test_predictions_go_on_beyond_the_data(fitted: AutoGPRegressor):
+    new = np.array([[1973.0], [1974.0]])
+    expected = 40 + 3 * np.sin(2 * np.pi * new[:, 0] / 4) + 0.5 * (new[:, 0] - 1955)
+    mean, std = fitted.predict(new, return_std=True)
+    np.testing.assert_allclose(mean, expected, atol=0.6)
+    assert (std < 0.6).all()
+    assert fitted.sample_y(new, 3).shape == (2, 3)
+
+
+def test_components_add_up(fitted: AutoGPRegressor):
+    parts = fitted.components(X)
+    assert sorted(part.spelling for part in parts) == ["linear", "periodic"]
+    total = sum(part.mean for part in parts) + Y.mean()
+    np.testing.assert_allclose(total, fitted.predict(X), atol=1e-6)
+    assert all((part.std > 0).all() for part in parts)
+    cycle = next(part for part in parts if part.spelling == "periodic")
+    assert "repeats" in cycle.description
+
+
+def test_a_mirror_is_told():
+    y = np.cos(X[:, 0] - 1958) * (X[:, 0] - 1958) ** 2 / 20 + 0.1 * RANDOM.standard_normal(45)
+    model = AutoGPRegressor(
+        max_depth=0, base_kernels=["rbf"], invariances=["mirror"], num_restarts=1, random_state=0
+    ).fit(X, y)
+    assert model.invariance_ == "mirror[0]"
+    assert "f does not change when x is mirrored about 1958" in model.describe()
+    left, right = model.predict(np.array([[1955.0], [2 * model._claims[0][2] - 1955.0]]))
+    assert left == pytest.approx(right, abs=1e-6)
+
+
+def test_rows_beyond_the_limit_are_only_fitted_at_the_end():
+    settings = {"max_depth": 0, "base_kernels": ["linear", "rbf"], "invariances": None, "num_restarts": 1}
+    model = AutoGPRegressor(search_rows=20, random_state=1, **settings).fit(X, Y)
+    assert model.search_rows_ == 20
+    assert len(model.posterior_.weights) == 45
+
+
+def test_dates_become_years():
+    dates = (np.datetime64("2000-01-01") + np.arange(0, 4000, 100)).reshape(-1, 1)
+    y = np.arange(40.0) + RANDOM.standard_normal(40)
+    model = AutoGPRegressor(max_depth=0, base_kernels=["linear"], invariances=None, random_state=0)
+    with pytest.warns(UserWarning, match="decimal years"):
+        model.fit(dates, y)
+    assert model.predict(dates).shape == (40,)
+    assert model.predict([[2005.0]])[0] == pytest.approx(18.26, abs=2)
+    assert model.dates_
+
+
+def test_unsorted_repeated_and_constant_data():
+    settings = {"max_depth": 0, "base_kernels": ["rbf"], "invariances": None, "num_restarts": 1}
+    model = AutoGPRegressor(random_state=0, **settings)
+    order = RANDOM.permutation(45)
+    first = clone(model).fit(X, Y)
+    second = clone(model).fit(X[order], Y[order])
+    assert first.log_evidence_ == pytest.approx(second.log_evidence_, abs=0.05)
+    repeated = clone(model).fit(np.repeat(X[:15], 2, 0), np.repeat(Y[:15], 2))
+    assert np.isfinite(repeated.log_evidence_)
+    constant = AutoGPRegressor(random_state=0).fit(X, np.full(45, 7.0))
+    assert constant.spelling_ == "constant"
+    np.testing.assert_allclose(constant.predict(X), 7.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"scoring": "aic"}, "scoring must be 'bic' or 'laplace', not 'aic'"),
+        ({"max_depth": -1}, "max_depth must be a whole number of at least 0"),
+        ({"search_rows": 3}, "search_rows must be a whole number of at least 10"),
+        ({"time_limit": 0}, "time_limit must be positive"),
+        ({"base_kernels": "rbf"}, "base_kernels must be a list of names"),
+        ({"base_kernels": ["rbff"]}, "Unknown kernel 'rbff'. Did you mean 'rbf'"),
+        ({"invariances": ["miror"]}, "Did you mean 'mirror'"),
+        ({"time_limit": 1e-9}, "allow more time"),
+    ],
+)
+def test_bad_settings(settings: dict, problem: str):
+    model = AutoGPRegressor().set_params(**settings)
+    with pytest.raises((ValueError, TimeoutError), match=problem):
+        model.fit(X, Y)
+
+
+def test_bad_data():
+    with pytest.raises(ValueError, match=r"at least 10 rows, but X has n_samples=9: .*InvariantGPRegressor"):
+        AutoGPRegressor().fit(X[:9], Y[:9])
+    with pytest.raises(ValueError, match="NaN"):
+        AutoGPRegressor().fit(X, np.where(Y > 43, np.nan, Y))
+
+
+def test_it_works_in_a_pipeline_without_a_word(capsys):
+    settings = {"max_depth": 0, "base_kernels": ["rbf"], "invariances": None, "num_restarts": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = make_pipeline(StandardScaler(), AutoGPRegressor(random_state=0, **settings)).fit(X, Y)
+    assert model.score(X, Y) > 0.9
+    assert capsys.readouterr() == ("", "")
+
+
+def test_it_follows_scikit_learn():
+    quick = "max_depth=0, base_kernels=('rbf',), invariances=None, num_restarts=0, random_state=0"
+    assert_follows_scikit_learn("AutoGPRegressor", quick)

@@ -1,0 +1,77 @@
+"""The search itself, on small problems with short fits."""
+
+import time
+
+import numpy as np
+import pytest
+
+from orbitwise.selection.search.claims import claims_of
+from orbitwise.selection.search.fitting import Problem
+from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
+from orbitwise.selection.search.hypotheses import base_terms
+
+RANDOM = np.random.default_rng(5)
+X = RANDOM.uniform(-1.7, 1.7, (40, 1))
+Y = 2 * X[:, 0] + np.sin(9 * X[:, 0]) + 0.1 * RANDOM.standard_normal(40)
+QUICK = Effort(max_depth=1, screen_iterations=10, max_iterations=40, num_promising=2, num_restarts=1)
+
+
+def search(problem: Problem, effort: Effort = QUICK, claims=None, report=silent) -> Search:
+    return Search(problem, base_terms(["periodic", "linear"], 1), claims_of(claims, 1), effort, report)
+
+
+def test_it_finds_a_line_and_a_cycle_and_remembers_what_it_tried():
+    said: list[str] = []
+    one = search(Problem(X, Y), report=said.append)
+    best = one.run()
+    assert str(best.hypothesis) in ("linear + periodic", "periodic + linear")
+    assert best.score == max(row["score"] for row in one.history)
+    assert {row["stage"] for row in one.history} == {"screened", "fitted"}
+    assert len(said) == len(one.history)
+    assert "best" in said[-1]
+    again = search(Problem(X, Y)).run()
+    assert again.score == best.score
+
+
+def test_several_processes_find_the_same():
+    best = search(Problem(X[:20], Y[:20])).run()
+    effort = Effort(
+        max_depth=1, screen_iterations=10, max_iterations=40, num_promising=2, num_restarts=1, n_jobs=2
+    )
+    other = search(Problem(X[:20], Y[:20]), effort).run()
+    assert str(other.hypothesis) == str(best.hypothesis)
+    assert other.score == pytest.approx(best.score, abs=1e-6)
+
+
+def test_what_is_not_needed_is_taken_out():
+    y = 2 * X[:, 0] + 0.1 * RANDOM.standard_normal(40)
+    one = search(Problem(X, y))
+    line = one.run()
+    assert str(line.hypothesis) == "linear"
+
+
+def test_a_mirror_is_found():
+    y = np.cos(3 * (X[:, 0] - 0.2)) * (X[:, 0] - 0.2) ** 2 + 0.02 * RANDOM.standard_normal(40)
+    effort = Effort(max_depth=0, screen_iterations=10, max_iterations=40, num_restarts=1)
+    one = Search(Problem(X, y), base_terms(["rbf"], 1), claims_of("auto", 1), effort, silent)
+    best = one.run()
+    assert str(best.hypothesis) == "rbf | mirror[0]"
+    assert best.hypothesis.claims[0].value == pytest.approx(0.2, abs=0.03)
+
+
+def test_the_best_so_far_is_taken_when_time_is_up():
+    began = time.time()
+    effort = Effort(max_depth=50, num_restarts=1)
+    best = search(Problem(X, Y, deadline=began + 1.5), effort).run()
+    assert time.time() - began < 6
+    assert np.isfinite(best.score)
+    with pytest.raises(TimeoutError, match="allow more time"):
+        search(Problem(X, Y, deadline=began - 1)).run()
+
+
+def test_rows_are_all_or_a_sorted_sample():
+    assert chosen_rows(5, 10, 0).tolist() == [0, 1, 2, 3, 4]
+    some = chosen_rows(100, 10, 0)
+    assert len(set(some.tolist())) == 10
+    assert (np.diff(some) > 0).all()
+    assert some.tolist() == chosen_rows(100, 10, 0).tolist() != chosen_rows(100, 10, 1).tolist()

@@ -1,0 +1,35 @@
+"""The winner, fitted by the regressor from where the search left it."""
+
+import numpy as np
+import pytest
+
+from orbitwise.kernels.spelling import parse_expression
+from orbitwise.selection.search.claims import Claim
+from orbitwise.selection.search.fitting import Problem
+from orbitwise.selection.search.greedy import Effort, Search, silent
+from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
+from orbitwise.selection.search.refitting import finalist, refitted
+
+RANDOM = np.random.default_rng(2)
+X = RANDOM.uniform(0, 4, (35, 1))
+Y = np.cos(2 * (X[:, 0] - 1.5)) + 0.05 * RANDOM.standard_normal(35)
+
+
+def test_it_goes_on_from_the_values_and_the_noise_of_the_search():
+    start = Hypothesis(parse_expression("rbf(lengthscale=1)"), (Claim("mirror", (0,), 1.4),), 0.003)
+    estimator, claims = refitted(start, X, Y, 1)
+    assert claims[0][:2] == ("mirror", (0,))
+    assert claims[0][2] == pytest.approx(1.5, abs=0.05)
+    assert estimator.noise_ == pytest.approx(0.05**2, rel=0.6)
+    left, right = estimator.predict(np.array([[claims[0][2] - 1], [claims[0][2] + 1]]))
+    assert left == pytest.approx(right, abs=1e-8)
+
+
+def test_leading_structures_are_compared_on_all_rows():
+    problem = Problem(X[:15], Y[:15])
+    effort = Effort(max_depth=0, screen_iterations=10, max_iterations=30, num_restarts=1)
+    search = Search(problem, base_terms(["rbf", "linear"], 1), [], effort, silent)
+    best = search.run()
+    winner = finalist(search, best, X, Y)
+    assert str(winner.hypothesis) == "rbf"
+    assert winner.score != best.score
