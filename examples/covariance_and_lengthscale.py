@@ -34,7 +34,7 @@ out = parser.parse_known_args()[0].out
 out.mkdir(parents=True, exist_ok=True)
 
 LENGTHSCALES, WIDTH, SPAN = (0.15, 0.6, 2.5), 0.6, 12.0
-NUMBERS = (8, 12, 16, 24, 48, 200)
+NUMBERS = (8, 12, 20, 28, 48, 100, 200)
 x = torch.linspace(-3, 3, 181, dtype=torch.float64)[:, None]
 
 
@@ -140,7 +140,7 @@ profile.legend(frameon=False)
 limits = figure.add_subplot(grid[2, 2:4])
 line = torch.linspace(-3, 3, 401, dtype=torch.float64)[:, None]
 centre = torch.tensor([[0.25]], dtype=torch.float64)
-for n, shade in zip((8, 12, 16), ("#bcd4e6", "#7fb0d4", "#2f86bf"), strict=True):
+for n, shade in zip((12, 20, 28), ("#bcd4e6", "#7fb0d4", "#2f86bf"), strict=True):
     limits.plot(line[:, 0], bumps(n)(line, centre).to_dense()[:, 0], color=shade, linewidth=2, label=f"{n} bumps")
 limits.plot(
     line[:, 0], rbf(math.sqrt(2) * WIDTH)(line, centre).to_dense()[:, 0], "--", color=INK, linewidth=1.5, label="RBF, $\\sqrt{2}\\,l$"
@@ -158,7 +158,7 @@ falls.set(xscale="log", xlabel="bumps $J$ on $[-12, 12]$", ylabel="greatest diff
 falls.set_xticks(NUMBERS, [str(n) for n in NUMBERS])
 falls.minorticks_off()
 falls.set_title("To rounding, and only for $\\sqrt{2}\\,l$")
-falls.legend(frameon=False, fontsize=10, loc="center right", bbox_to_anchor=(1, 0.6))
+falls.legend(frameon=False, fontsize=10, loc="lower left")
 figure.savefig(out / "covariance_and_lengthscale.png", dpi=130)
 plt.close(figure)
 record = {

@@ -166,7 +166,7 @@ for row, ((name, probabilities), colour) in enumerate(zip(evidence.items(), COLO
 shown = figure.add_subplot(grid[:2, 1])
 for level, (what, row) in enumerate(EXAMPLES.items()):
     base = -2.1 * level
-    shown.axhline(base, color=FAINT, linewidth=0.8)
+    shown.hlines(base, -1.1, 1.1, color=FAINT, linewidth=0.8)
     shown.vlines(x[:, 0], base, base + 0.6 * np.array(row), color=MARKS[what], linewidth=1.6)
     shown.plot(x[:, 0], base + 0.6 * np.array(row), "o", color=MARKS[what], markersize=7)
     shown.text(-1.15, base, what, ha="right", va="center", color=MARKS[what], fontweight="bold")
@@ -184,7 +184,7 @@ table.set_xticks(positions, list(codes))
 for label, what in zip(table.get_xticklabels(), codes, strict=True):
     label.set(color=MARKS[what], fontweight="bold")
 table.tick_params(axis="x", length=0)
-table.set_title("Each model's evidence for them")
+table.set_title("Each model's evidence for them (no bar: impossible)")
 figure.savefig(out / "inductive_bias.png", dpi=130)
 plt.close(figure)
 (out / "inductive_bias.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The Mauna Loa experiment on made-up months: the split, the scores, the decomposition, and the record."""
+"""The Mauna Loa experiment on made-up months: trends, the decomposition, averages, and the record."""
 
 import json
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import PeriodicKernel
-from scipy.stats import norm
 
 from orbitwise.experiments import mauna_loa
-from orbitwise.experiments.mauna_loa import Series, averaged, described, growth, judge, rebuilt
+from orbitwise.experiments.forecasts import Series
+from orbitwise.experiments.mauna_loa import averaged, described, rebuilt
 from orbitwise.selection.mixtures import PredictiveMixture
 
 
@@ -19,34 +19,6 @@ def made_up(end: int = 2004, every: int = 1) -> Series:
     noise = 0.2 * np.random.default_rng(0).normal(size=len(years))
     ppm = 350 + 1.5 * (years - 1990) + 0.02 * (years - 1990) ** 2 + 3 * np.sin(2 * np.pi * years) + noise
     return Series.of(years, ppm, end, every)
-
-
-class Straight:
-    """A prediction with a slope of 1 a year after the end of training, and a deviation of 2."""
-
-    def __init__(self, level: float = 0.0) -> None:
-        self.level = level
-
-    def predict(self, X, return_std=False, include_noise=False):
-        mean = self.level + X[:, 0]
-        return (mean, np.full(len(X), 2.0)) if return_std else mean
-
-
-def twenty_years() -> Series:
-    ahead = (np.arange(240) + 0.5) / 12
-    measured = ahead + 0.01 * ahead**2
-    return Series(2004, 2004.0, 0.0, np.zeros((1, 1)), np.zeros(1), ahead[:, None], measured)
-
-
-def test_training_months_come_first_and_are_centred():
-    series = made_up(every=2)
-    assert len(series.x_train) == 28
-    assert abs(series.x_train.mean()) < 0.51
-    assert abs(series.y_train.mean()) < 1e-9
-    assert series.years_ahead.min() == pytest.approx(0.125)
-    assert series.x_train.max() + series.origin < 2004
-    whole = made_up()
-    assert len(whole.x_train) + len(whole.x_test) == 36 * 4
 
 
 @pytest.mark.parametrize("trend", mauna_loa.TRENDS)
@@ -61,39 +33,6 @@ def test_every_trend_has_the_other_components_and_a_fixed_year(trend):
     # every trend starts with many ppm
     assert variance.min().item() > 100
     assert variance.max().item() < 20_000
-
-
-def test_scores_are_those_of_slow_loops():
-    series = twenty_years()
-    scores = judge(PredictiveMixture([Straight()], np.ones(1)), series)
-    assert set(scores) == {"5", "10", "20"}
-    for horizon in (5, 10, 20):
-        residuals = [0.01 * ahead**2 for ahead in series.years_ahead if ahead < horizon]
-        found = scores[str(horizon)]
-        assert found["months"] == 12 * horizon == len(residuals)
-        assert found["rmse"] == pytest.approx(np.sqrt(np.mean(np.square(residuals))))
-        assert found["coverage"] == pytest.approx(np.mean([abs(r) < 1.959964 * 2 for r in residuals]))
-        assert found["log_density"] == pytest.approx(np.mean([norm.logpdf(r, 0, 2) for r in residuals]))
-        assert found["bias_of_last_year"] == pytest.approx(np.mean(residuals[-12:]))
-        assert found["band_of_last_year"] == pytest.approx(2 * 1.959964 * 2)
-    assert scores["20"]["coverage"] < scores["10"]["coverage"] == 1
-
-
-def test_horizons_beyond_the_data_are_left_out():
-    series = twenty_years()
-    short = Series(
-        2004, 2004.0, 0.0, series.x_train, series.y_train, series.x_test[:130], series.y_test[:130]
-    )
-    assert set(judge(PredictiveMixture([Straight()], np.ones(1)), short)) == {"5", "10"}
-
-
-def test_growth_shows_an_acceleration_that_is_missed():
-    rates = growth(PredictiveMixture([Straight()], np.ones(1)), twenty_years())
-    assert rates["predicted_first"] == pytest.approx(1)
-    assert rates["predicted_last"] == pytest.approx(1)
-    # of t + 0.01 t², between the middles of years 0 and 5: 1 + 0.01 (0.5 + 5.5), and of 14 and 19
-    assert rates["measured_first"] == pytest.approx(1.06)
-    assert rates["measured_last"] == pytest.approx(1.34)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +50,18 @@ def test_components_add_up_to_the_prediction(model):
     inside = mauna_loa.decompose(model, series.x_train)["season"].mean[:, 0].numpy()
     wave = 3 * np.sin(2 * np.pi * (series.x_train[:, 0] + series.origin))
     assert np.corrcoef(inside, wave)[0, 1] > 0.98
+
+
+def test_the_season_is_seen_beside_the_mean_of_its_year(model):
+    x = made_up().x_train[8:20]
+    months = (np.arange(12) - 5.5) / 12
+    year = np.mean([model.predict(x + month) for month in months], axis=0)
+    parts = mauna_loa.decompose(model, x, mauna_loa.seasonal())
+    total = sum(part.mean[:, 0] for part in parts.values())
+    np.testing.assert_allclose(total, model.predict(x) - year, atol=1e-8)
+    # a constant that season and trend may exchange does not blur it
+    alone = mauna_loa.decompose(model, x)["season"].variance
+    assert bool((parts["season"].variance < alone).all())
 
 
 def test_descriptions_are_rebuilt_to_the_same_predictions(model):

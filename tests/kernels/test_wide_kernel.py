@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.priors import LogNormalPrior
 
 from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel
 from orbitwise.kernels.wide_kernel import WideKernel, affine
+from tests.storage.round_trip import again
 
 
 def test_variances_are_set_and_learned_on_a_logarithmic_scale():
@@ -66,6 +68,31 @@ def test_no_biases():
 def test_settings_that_make_no_sense(make: type[WideKernel], settings: dict[str, object], message: str):
     with pytest.raises((ValueError, TypeError), match=message):
         make(**settings)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        WideNetworkKernel(3, "erf", 1.3, 0.0, active_dims=(1, 0, 3)),
+        WideNetworkKernel(2, bias_variance=3.0, residual=True, bias_variance_constraint=Interval(2.5, 4.0)),
+        ScaleKernel(WideConvolutionKernel((2, 2, 1), 2, 1, weight_variance_prior=LogNormalPrior(0.3, 1.0))),
+        WideConvolutionKernel((2, 2), 2, 1, "erf", 1.2, 0.4, "circular", True, True),
+    ],
+    ids=lambda kernel: type(kernel).__name__,
+)
+def test_kernels_come_back_from_a_file(kernel: Kernel):
+    kernel = kernel.double()
+    x = torch.linspace(-1, 2, 12, dtype=torch.float64).reshape(3, 4).sin()
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            parameter += 0.1
+        back = again(kernel)
+        assert torch.equal(back(x).to_dense(), kernel(x).to_dense())
+    assert str(back) == str(kernel)
+    assert [str(each) for _, each in back.named_constraints()] == [
+        str(each) for _, each in kernel.named_constraints()
+    ]
+    assert len(list(back.named_priors())) == len(list(kernel.named_priors()))
 
 
 def test_affine_layers_overwrite_only_what_needs_no_gradient():

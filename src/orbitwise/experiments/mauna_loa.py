@@ -16,27 +16,26 @@ import json
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel, PeriodicKernel
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from orbitwise import datasets
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.functionals import Evaluation
+from orbitwise.experiments.forecasts import Array, Series, growth, judge
+from orbitwise.functionals import Evaluation, Functional, OrbitAverage
 from orbitwise.inference.components import Component, components, summands
 from orbitwise.kernels import parse, spell
+from orbitwise.orbits import FiniteOrbit
 from orbitwise.selection.averaging import mixture_of
 from orbitwise.selection.evidence import integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
 from orbitwise.selection.mixtures import PredictiveMixture
-
-Array = NDArray[np.float64]
+from orbitwise.transforms.vectors import Translation
 
 LECTURE = "rbf"
 TRENDS = {
@@ -58,38 +57,9 @@ OTHERS = {
 }
 """What every model adds to its trend. GPyTorch's periodic kernel divides by its lengthscale, not squared."""
 
-HORIZONS = (5, 10, 20)
 DIGITS = 12
 SPREAD = 1.0
 """Deviation of the logarithm of every hyperparameter under its prior, around the starts above."""
-
-
-@final
-@dataclass(frozen=True)
-class Series:
-    """Months before and after the end of training, in years from its middle and ppm from its mean."""
-
-    end: int
-    origin: float
-    shift: float
-    x_train: Array
-    y_train: Array
-    x_test: Array
-    y_test: Array
-
-    @staticmethod
-    def of(years: Array, ppm: Array, end: int = 2004, every: int = 1) -> Series:
-        """Split at the beginning of the year `end`; `every` keeps every so many training months."""
-        is_train = years < end
-        kept = np.flatnonzero(is_train)[::every]
-        origin, shift = float(np.round(years[kept].mean())), float(ppm[kept].mean())
-        x, y = (years - origin)[:, None], ppm - shift
-        return Series(end, origin, shift, x[kept], y[kept], x[~is_train], y[~is_train])
-
-    @property
-    def years_ahead(self) -> Array:
-        """How far after the training years every test month lies."""
-        return self.x_test[:, 0] + self.origin - self.end
 
 
 def load(end: int = 2004, every: int = 1) -> Series:
@@ -120,13 +90,25 @@ def fit(trend: str, series: Series, num_restarts: int = 0, max_iterations: int =
     return model.fit(series.x_train, series.y_train)
 
 
-def decompose(model: InvariantGPRegressor, x: Array) -> dict[str, Component]:
-    """The posterior of the trend and of each other component at x; their means add up to the prediction."""
+def decompose(
+    model: InvariantGPRegressor, x: Array, functional: Functional | None = None
+) -> dict[str, Component]:
+    """The posterior of the trend and of every other component at x; their means add up to the prediction.
+
+    A `functional` shows another side of them: `seasonal()`, what differs from the mean of the year around.
+    """
     *trend, season, irregularities, noise = summands(model.kernel_)
     parts = [sum(trend[1:], trend[0]), season, irregularities, noise]
+    rows = (functional or Evaluation()).atoms(torch.from_numpy(x))
     with torch.no_grad():
-        found = components(model.posterior_, Evaluation().atoms(torch.from_numpy(x)), parts)
+        found = components(model.posterior_, rows, parts)
     return dict(zip(("trend", *OTHERS), found, strict=True))
+
+
+def seasonal() -> Functional:
+    """f(x) minus the mean of f over the twelve months around x: a constant may belong to any component."""
+    months = (torch.arange(12, dtype=torch.float64)[:, None] - 5.5) / 12
+    return Evaluation() - OrbitAverage(FiniteOrbit(Translation(1), months))
 
 
 def marginalise(
@@ -172,42 +154,6 @@ def rebuilt(members: Sequence[dict[str, Any]], series: Series) -> PredictiveMixt
         for each in members
     ]
     return PredictiveMixture(models, np.array([each["weight"] for each in members]))
-
-
-def judge(predictor: PredictiveMixture, series: Series) -> dict[str, Any]:
-    """Coverage of the 95 % band, error and log density of what was measured, up to each horizon.
-
-    The bias is the mean of measured minus predicted over the last year before the horizon.
-    """
-    x, y, ahead = series.x_test, series.y_test, series.years_ahead
-    residual = y - predictor.predict(x)
-    low, high = (predictor.quantile(x, level, include_noise=True) for level in (0.025, 0.975))
-    inside, density = (low <= y) & (y <= high), predictor.log_density(x, y)
-    record: dict[str, Any] = {}
-    for horizon in HORIZONS:
-        until = ahead < horizon
-        if not until.any() or ahead.max() < horizon - 1 / 12:
-            continue
-        last_year = until & (ahead >= horizon - 1)
-        record[str(horizon)] = {
-            "months": int(until.sum()),
-            "coverage": float(inside[until].mean()),
-            "rmse": float(np.sqrt(np.mean(residual[until] ** 2))),
-            "log_density": float(density[until].mean()),
-            "bias_of_last_year": float(residual[last_year].mean()),
-            "band_of_last_year": float((high - low)[last_year].mean()),
-        }
-    return record
-
-
-def growth(predictor: PredictiveMixture, series: Series, horizon: int = 20) -> dict[str, float]:
-    """ppm a year over the first and the last five years of the horizon, as predicted and as measured."""
-    ahead, rates = series.years_ahead, {}
-    for name, values in (("predicted", predictor.predict(series.x_test)), ("measured", series.y_test)):
-        annual = [float(values[(ahead >= k) & (ahead < k + 1)].mean()) for k in range(horizon)]
-        rates[f"{name}_first"] = (annual[5] - annual[0]) / 5
-        rates[f"{name}_last"] = (annual[-1] - annual[-6]) / 5
-    return rates
 
 
 def run_model(

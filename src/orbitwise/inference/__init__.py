@@ -2,6 +2,7 @@
 
 from orbitwise.inference.automatic import Certificate, Stage
 from orbitwise.inference.exact import Evidence, ExactPosterior, LeaveOneOut
+from orbitwise.inference.hyperparameters import Hyperparameters
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.training import Training, log_prior, maximize
 from orbitwise.process.moments import Moments
@@ -10,6 +11,7 @@ __all__ = [
     "Certificate",
     "Evidence",
     "ExactPosterior",
+    "Hyperparameters",
     "LeaveOneOut",
     "Moments",
     "Posterior",

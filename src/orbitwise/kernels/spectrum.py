@@ -99,6 +99,16 @@ def spectral_peaks(x: Any, y: Any, num_peaks: int = 3) -> Peaks:
     )
 
 
+def strongest_periods(x: Array, y: Array, num_periods: int) -> Array:
+    """The periods of the highest separate peaks of one periodogram, highest first: candidates to be tried."""
+    grid = frequency_grid(x)
+    power = periodogram(x, y - y.mean(), grid)
+    padded = np.concatenate([[0.0], power, [0.0]])
+    is_peak = (padded[1:-1] > padded[:-2]) & (padded[1:-1] >= padded[2:])
+    places = np.flatnonzero(is_peak)
+    return 1.0 / grid[places[np.argsort(-power[places], kind="stable")][:num_periods]]
+
+
 def spectral_mixture(
     x: Any, y: Any, num_mixtures: int = 8, seed: int | None = None, normalize_y: bool = True
 ) -> SpectralMixtureKernel:

@@ -142,8 +142,10 @@ def test_a_state_stays_where_no_angle_will_do():
 
 def test_what_is_refused():
     factor = torch.eye(2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="num_samples=0 and thin=1 must be at least 1"):
         elliptical_slice(lambda f: f.sum((-1, -2)), factor, 0)
+    with pytest.raises(ValueError, match="num_chains=0 must be at least 1"):
+        elliptical_slice(lambda f: f.sum((-1, -2)), factor, 1, num_chains=0)
     with pytest.raises(ValueError, match="not finite where a chain starts"):
         elliptical_slice(lambda f: f.sum((-1, -2)) - torch.inf, factor, 1)
     with pytest.raises(ValueError, match=r"one number a chain \[4\]"):

@@ -3,7 +3,7 @@
 from orbitwise.inference.sampling.approximation import Approximation, approximate
 from orbitwise.inference.sampling.chains import Chains
 from orbitwise.inference.sampling.diagnostics import effective_sample_size, split_r_hat, standard_error
-from orbitwise.inference.sampling.elliptical import EllipticalSamples, elliptical_slice
+from orbitwise.inference.sampling.elliptical import EllipticalSamples, Source, alternate, elliptical_slice
 from orbitwise.inference.sampling.gibbs import gibbs
 from orbitwise.inference.sampling.hamiltonian import nuts
 from orbitwise.inference.sampling.independence import independence_sampler
@@ -20,7 +20,9 @@ __all__ = [
     "LatentModel",
     "MixturePosterior",
     "SampledPosterior",
+    "Source",
     "StudentProposal",
+    "alternate",
     "approximate",
     "effective_sample_size",
     "elliptical_slice",

@@ -8,7 +8,7 @@ likelihood is above a drawn level. Nothing is tuned and nothing is rejected, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,14 @@ LogLikelihood = Callable[[Tensor], Tensor]
 """log p(y | f) of samples [k n c]: one number a sample [k], or one for every output [k c]."""
 MAX_SHRINKS = 200
 """Far beyond where a bracket of angles is narrower than rounding: the state then stays."""
+
+
+class Source(NamedTuple):
+    """A Gaussian that ellipses are drawn from, and the log of the target's density over its own."""
+
+    log_likelihood: LogLikelihood
+    factor: Float[Tensor, "n r"] | Float[Tensor, "c n r"]
+    mean: Float[Tensor, "n c"]
 
 
 class EllipticalSamples(NamedTuple):
@@ -47,23 +55,43 @@ def elliptical_slice(
     log-likelihood [k c] with one column an output moves every output on an ellipse of its own. Chains start
     at draws of the Gaussian unless `start` is given; `thin` updates are made for every sample kept.
     """
-    if min(num_samples, num_chains, thin) < 1 or burn_in < 0:
-        raise ValueError(
-            f"num_samples={num_samples}, num_chains={num_chains} and thin={thin} must be at least 1, and "
-            f"burn_in={burn_in} at least 0."
-        )
+    if num_chains < 1:
+        raise ValueError(f"num_chains={num_chains} must be at least 1.")
     outputs = len(factor) if factor.dim() == 3 else num_outputs if mean is None else mean.shape[1]
     centre = factor.new_zeros(factor.shape[-2], outputs) if mean is None else mean
     if start is None:
-        f = centre + gaussian_directions(factor, num_chains, outputs, generator)
-    else:
-        f = start.clone()
-    value = checked_start(log_likelihood, f)
-    kept, count = [], len(f)
+        start = centre + gaussian_directions(factor, num_chains, outputs, generator)
+    source = Source(log_likelihood, factor, centre)
+    return alternate([source], start, num_samples, burn_in, thin, generator)
+
+
+def alternate(
+    sources: Sequence[Source],
+    start: Float[Tensor, "k n c"],
+    num_samples: int,
+    burn_in: int = 200,
+    thin: int = 1,
+    generator: torch.Generator | None = None,
+) -> EllipticalSamples:
+    """Chains that take an ellipse of each source in turn; all sources must mean the same target.
+
+    One source may be near the target and another have its tails.
+    """
+    if min(num_samples, thin) < 1 or burn_in < 0:
+        raise ValueError(
+            f"num_samples={num_samples} and thin={thin} must be at least 1, and burn_in={burn_in} at least 0."
+        )
+    f, outputs, kept = start.clone(), start.shape[-1], []
+    values, count = checked_start(sources[0].log_likelihood, f), len(f)
     for step in range(burn_in + num_samples * thin):
-        direction = gaussian_directions(factor, len(f), outputs, generator)
-        f, value, evaluations = elliptical_step(f, value, direction, centre, log_likelihood, generator)
-        count += evaluations
+        for source in sources:
+            if len(sources) > 1:
+                values, count = checked_start(source.log_likelihood, f), count + len(f)
+            direction = gaussian_directions(source.factor, len(f), outputs, generator)
+            f, values, evaluations = elliptical_step(
+                f, values, direction, source.mean, source.log_likelihood, generator
+            )
+            count += evaluations
         if step >= burn_in and (step - burn_in) % thin == thin - 1:
             kept.append(f)
     return EllipticalSamples(torch.stack(kept, dim=1), count)

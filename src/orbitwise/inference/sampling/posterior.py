@@ -20,7 +20,7 @@ from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_l
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sampling.approximation import approximate
 from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.elliptical import elliptical_slice, standard_noise
+from orbitwise.inference.sampling.elliptical import Source, alternate, standard_noise
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.softmax import normal_nodes
 from orbitwise.process.moments import Moments
@@ -42,18 +42,19 @@ def sample_posterior(
     num_chains: int = 4,
     burn_in: int = 100,
     thin: int = 1,
-    source: Literal["approximation", "prior"] = "approximation",
+    source: Literal["both", "approximation", "prior"] = "both",
     generator: torch.Generator | None = None,
 ) -> SampledPosterior:
     """g given targets under any likelihood, by elliptical slice sampling of f = L g at the rows.
 
-    Ellipses are drawn from the `source`: the prior, or a variational Gaussian, whose error the likelihood
-    then corrects. Both are exact; the approximation mixes faster where the data say much. Chains start at
-    draws of the approximation. Ask `.chains.warn_if_unmixed()` whether they were long enough.
+    Ellipses are drawn from the `source`: the prior, a variational Gaussian whose error the likelihood then
+    corrects, or both in turn. All are exact; the approximation is faster by orders where the data say much,
+    and slow in the tails of what the data leave open, which the prior reaches. Chains start at draws of the
+    approximation. Ask `.chains.warn_if_unmixed()` whether they were long enough.
     """
     check_rows(rows, targets)
-    if source not in ("approximation", "prior"):
-        raise ValueError(f"source must be 'approximation' or 'prior', not {source!r}.")
+    if source not in ("both", "approximation", "prior"):
+        raise ValueError(f"source must be 'both', 'approximation' or 'prior', not {source!r}.")
     covariance, offset = process.covariance(rows), process.mean(rows)
     q = approximate(covariance, offset, targets, likelihood)
     start = q.values(standard_noise((num_chains, *targets.shape), covariance, generator))[0]
@@ -66,17 +67,12 @@ def sample_posterior(
         value = q.log_correction(likelihood, f, targets)
         return value if likelihood.is_separable else value.sum(-1)
 
-    from_prior = source == "prior"
-    drawn = elliptical_slice(
-        prior_density if from_prior else corrected_density,
-        q.lower if from_prior else q.factor(),
-        num_samples,
-        mean=offset[:, None].expand_as(targets) if from_prior else q.moments.mean,
-        burn_in=burn_in,
-        thin=thin,
-        start=start,
-        generator=generator,
-    )
+    sources = {
+        "approximation": Source(corrected_density, q.factor(), q.moments.mean),
+        "prior": Source(prior_density, q.lower, offset[:, None].expand_as(targets)),
+    }
+    used = list(sources.values()) if source == "both" else [sources[source]]
+    drawn = alternate(used, start, num_samples, burn_in, thin, generator)
     return SampledPosterior(process, rows, drawn.samples, likelihood, drawn.num_evaluations)
 
 

@@ -33,6 +33,7 @@ Array = NDArray[np.float64]
 NOISE_FLOOR = 1e-8
 STEP = 1e-4
 FEW_ITERATIONS = 15
+MOST_STARTS = 3
 PATIENCE = 5
 TOLERANCE = 0.01
 """A mode is found when so many iterations gain less than this many nats."""
@@ -126,19 +127,31 @@ class Model:
 
 
 def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> Fitted | None:
-    """The mode of one structure: a few iterations from every start, then on from the best of them.
+    """The mode of one structure: a few iterations from the best starts, then on from the best of them.
 
     None where time is up, or where no start works.
     """
     began = time.perf_counter()
-    few = max_iterations if len(starts) == 1 else min(FEW_ITERATIONS, max_iterations)
-    tried = [each for each in (_train(Model(start, problem), problem, few) for start in starts) if each]
+    models = [Model(start, problem) for start in starts]
+    if len(models) > MOST_STARTS:
+        models = sorted(models, key=_height, reverse=True)[:MOST_STARTS]
+    few = max_iterations if len(models) == 1 else min(FEW_ITERATIONS, max_iterations)
+    tried = [each for each in (_train(model, problem, few) for model in models) if each]
     if not tried:
         return None
     model, training = max(tried, key=lambda each: each[1].value)
     if few < max_iterations and not training.converged:
         model, training = _train(model, problem, max_iterations - few) or (model, training)
     return _scored(model, problem, training, time.perf_counter() - began)
+
+
+@torch.no_grad()
+def _height(model: Model) -> float:
+    """log p(y, θ) at a start, to choose among many."""
+    try:
+        return model.log_joint().item()
+    except ValueError:
+        return -math.inf
 
 
 def _train(model: Model, problem: Problem, iterations: int) -> tuple[Model, Training] | None:

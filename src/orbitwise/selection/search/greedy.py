@@ -23,7 +23,6 @@ from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbour
 from orbitwise.selection.search.starting import fresh, grown
 
 Report = Callable[[str], None]
-CYCLES = ("periodic", "cosine", "sm")
 
 
 @final
@@ -115,10 +114,10 @@ class Search:
         return max(known, key=lambda each: each.score, default=None)
 
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
-        """From what the parent knows; with a new cycle, which it may have taken for noise, from the data too."""
+        """From what the parent knows; with a new cycle, which it may take for noise, from the data too."""
         x, y = self.problem.x, self.problem.y
-        known = grown(hypothesis, new, x, left)
-        return [known, fresh(hypothesis, x, y, None)] if new and new.name in CYCLES else [known]
+        known = grown(hypothesis, new, x, y, left)
+        return [*known, fresh(hypothesis, x, y, None)] if len(known) > 1 else known
 
     def _restarts(self, key: Any) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y

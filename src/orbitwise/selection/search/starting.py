@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import Expression, Product, Sum, Term, add, multiply
+from orbitwise.kernels.expressions import Expression, Product, Sum, Term, add, multiply, terms
+from orbitwise.kernels.spectrum import detrend, strongest_periods
 from orbitwise.kernels.spelling import expression_of
 from orbitwise.kernels.starts import start
 from orbitwise.selection.search.claims import relocated, started
 from orbitwise.selection.search.hypotheses import SMOOTH, Hypothesis, bare
 
 Array = NDArray[np.float64]
+CYCLES = ("periodic", "cosine")
+NUM_PERIODS = 6
 SLOW = 3.0
 """A smooth factor starts this many spreads long, so that a product starts near what it was made of."""
 
@@ -33,13 +37,40 @@ def fresh(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypot
     return Hypothesis(structure, claims, None)
 
 
-def grown(hypothesis: Hypothesis, new: Term | None, x: Array, left: Array) -> Hypothesis:
-    """The hypothesis with values for what is new in it, from the residuals of the one it grew from."""
+def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Array) -> list[Hypothesis]:
+    """Starts with values for what is new: from the residuals `left` of the hypothesis it grew from.
+
+    A new cycle has a start for every period that stands out in the residuals or in the targets, for
+    the likelihood has a mode at each of them.
+    """
     claims = tuple(started(claim, x, left, None) for claim in hypothesis.claims)
-    expression = hypothesis.expression
-    if new is not None:
-        expression = _completed(expression, x, left)
-    return replace(hypothesis, expression=expression, claims=claims)
+    if new is None:
+        return [replace(hypothesis, claims=claims)]
+    expression = _completed(hypothesis.expression, x, left)
+    starts = [replace(hypothesis, expression=expression, claims=claims)]
+    if new.name not in CYCLES:
+        return starts
+    column = x[:, 0 if new.columns is None else new.columns[0]]
+    found = [strongest_periods(column, each, NUM_PERIODS) for each in (left, detrend(column, y)[0])]
+    # What a smooth parent leaves of a cycle may be its overtones alone.
+    overtones = [number * period for period in found[0][:2] for number in (2, 3, 4)]
+    place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
+    for period in np.concatenate([*found, overtones]):
+        varied = _with_period(expression, place, float(period) / (2.0 if new.name == "cosine" else 1.0))
+        starts.append(replace(starts[0], expression=varied))
+    return starts
+
+
+def _with_period(expression: Expression, place: int, period: float) -> Expression:
+    """The expression with another period of its term number `place`."""
+    numbers = count()
+
+    def change(term: Term) -> Term:
+        if next(numbers) != place:
+            return term
+        return replace(term, values=tuple({**dict(term.values), "period_length": (period,)}.items()))
+
+    return _each(expression, change)
 
 
 def _completed(expression: Expression, x: Array, left: Array) -> Expression:
