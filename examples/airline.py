@@ -100,6 +100,18 @@ for kind, label, colour in (("rbf", "RBF", RBF_COLOUR), ("sm", "spectral mixture
         years[is_future], low[is_future], high[is_future], color=colour, alpha=0.17, linewidth=0
     )
     left.plot(years[is_future], np.exp(mean)[is_future], color=colour, linewidth=2.2, label=label)
+other = min((name for name in fits if name.startswith("rbf")), key=lambda each: fits[each]["rmse"])
+if other != best["rbf"]:
+    evidence = [fits[name]["log_evidence"] for name in (other, best["rbf"])]
+    label = "RBF, an optimum of log evidence {:.0f}, not {:.0f}".format(*evidence)
+    left.plot(
+        years[is_future],
+        np.exp(models[other].predict(grid[is_future])),
+        color=RBF_COLOUR,
+        linewidth=1.3,
+        linestyle=(0, (3, 2)),
+        label=label,
+    )
 left.plot(
     first + x[:, 0],
     series.passengers_train,

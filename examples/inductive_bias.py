@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Support and inductive bias
 #
-# A model spreads one unit of probability over all data sets that could be seen (Lecture 1.1, figures 2 to 4). What
-# it can produce at all is its support; what it finds likely is its inductive bias. A simple model puts much on few
-# data sets and nothing on the rest; a flexible one without a bias puts a little on all; a good one can produce all
-# and puts most where data usually are. Here are *all* data sets of nine plus or minus signs along a line, and
-# the probability of each: a model draws f, and the signs of f are the data set.
+# A model spreads one unit of probability over all data sets that could be seen (Lecture 1.1, figures 2 to
+# 4). What it can produce at all is its support; what it finds likely is its inductive bias. A simple model
+# puts much on few data sets and nothing on the rest; a flexible one without a bias puts a little on all; a
+# good one can produce all and puts most where data usually are. Here are *all* data sets of nine plus or
+# minus signs along a line, and the probability of each: a model draws f, and the signs of f are the data
+# set.
 #
 # `python examples/inductive_bias.py --out DIR` writes `inductive_bias.png` and `inductive_bias.json`.
 
@@ -96,7 +97,10 @@ EXAMPLES = {
     "a hill": [-1, -1, 1, 1, 1, 1, 1, -1, -1],
     "noise": [-1, 1, 1, -1, 1, -1, -1, 1, -1],
 }
-codes = {name: int(((torch.tensor(row) + 1) // 2 * 2 ** torch.arange(COUNT)).sum()) for name, row in EXAMPLES.items()}
+codes = {
+    name: int(((torch.tensor(row) + 1) // 2 * 2 ** torch.arange(COUNT)).sum())
+    for name, row in EXAMPLES.items()
+}
 record: dict = {"num_draws": num_draws, "num_data_sets": 2**COUNT, "models": {}}
 for name, probabilities in evidence.items():
     sure = probabilities[probabilities > 0]
@@ -108,7 +112,10 @@ for name, probabilities in evidence.items():
         **{what: float(probabilities[code]) for what, code in codes.items()},
     }
     print(f"{name}: ", {key: round(value, 6) for key, value in record["models"][name].items()})
-best = {what: max(evidence, key=lambda name, code=code: evidence[name][code].item()) for what, code in codes.items()}
+best = {
+    what: max(evidence, key=lambda name, code=code: evidence[name][code].item())
+    for what, code in codes.items()
+}
 record["best"] = best
 print("most evidence for", best)
 
@@ -142,7 +149,7 @@ starts = [int((changes < k).sum()) for k in range(COUNT)]
 LEAST = 0.3 / num_draws
 for row, ((name, probabilities), colour) in enumerate(zip(evidence.items(), COLOURS, strict=True)):
     axis = figure.add_subplot(grid[row, 0])
-    heights = probabilities[order].clamp_min(LEAST)
+    heights = probabilities[order].clamp_min(LEAST).numpy()
     axis.bar(np.arange(len(order)), heights, width=1.0, color=colour, bottom=0)
     axis.axhline(2.0**-COUNT, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axis.set(yscale="log", ylim=(1e-6, 1), xlim=(-2, len(order) + 1), yticks=[1e-6, 1e-4, 1e-2, 1])
@@ -157,7 +164,14 @@ for row, ((name, probabilities), colour) in enumerate(zip(evidence.items(), COLO
     for what, code in codes.items():
         height = max(probabilities[code].item(), 1e-6)
         axis.plot(
-            place_of[code], height, "v", color=MARKS[what], markersize=9, markeredgecolor="white", clip_on=False, zorder=5
+            place_of[code].item(),
+            height,
+            "v",
+            color=MARKS[what],
+            markersize=9,
+            markeredgecolor="white",
+            clip_on=False,
+            zorder=5,
         )
     if row == 0:
         axis.text(len(order), 2.0**-COUNT * 1.5, "all equally", ha="right", fontsize=9.5)

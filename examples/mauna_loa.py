@@ -11,8 +11,8 @@
 # honest about what was not known.
 #
 # `python examples/mauna_loa.py --out DIR` writes `mauna_loa.png` and `mauna_loa.json`. It reads
-# `results/mauna_loa.json`, which `python -m orbitwise.experiments.mauna_loa` made in some minutes; without
-# it, or with `--every`, it fits two trends afresh and takes hyperparameters at their best.
+# `results/mauna_loa.json`, which `python -m orbitwise.experiments.mauna_loa` made in some minutes, and takes
+# a minute; without that file, or with `--every`, it fits two trends afresh, hyperparameters at their best.
 
 # %%
 import argparse
@@ -177,7 +177,7 @@ for predictor, name, colour in (
     place = {"lecture": (END + 13, 0.62), "average": (END + 22.8, 0.13)}[name]
     right.text(
         *place,
-        f"{name}: {rates['predicted_last']:.1f} ppm a year",
+        f"{name} predicted {rates['predicted_last']:.1f}",
         transform=right.get_xaxis_transform(),
         color=colour,
         fontsize=10.5,
@@ -189,11 +189,11 @@ right.set_title("The acceleration that was missed", pad=24)
 measured = record["lecture"]["growth"]
 note = (
     f"measured growth: {measured['measured_first']:.1f} ppm a year after {END}, "
-    f"{measured['measured_last']:.1f} before 2024"
+    f"{measured['measured_last']:.1f} before {END + 20}"
 )
 right.text(0, 1.025, note, transform=right.transAxes, fontsize=10.5)
 
-titles = {"trend": "Long trend", "season": "Season", "irregularities": "Irregularities"}
+titles = {"trend": "Long trend", "season": "Season about its year", "irregularities": "Irregularities"}
 spans = {"trend": (1958, 2026), "season": (1998, 2008), "irregularities": (1958, 2012)}
 spans["correlated noise"] = (1998, 2008)
 for axis, (name, part) in zip(below.subplots(1, 4), parts.items(), strict=True):

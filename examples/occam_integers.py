@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Which rule continues −1, 3, 7, 11?
 #
-# Two hypotheses explain the numbers (Lecture 1.4, after MacKay). H₁: an arithmetic progression, x → x + n. H₂: a
-# cubic, x → c·x³ + d·x² + e, which goes on with −19.9 and 1,043.8. Both fit perfectly. Bayes' rule prefers H₁ by
-# tens of millions to one, with equal prior odds, because H₂ had so many more ways to be wrong. Here the odds are
-# counted, not estimated: all settings of both hypotheses are tried under a stated prior.
+# Two hypotheses explain the numbers (Lecture 1.4, after MacKay). H₁: an arithmetic progression, x → x + n.
+# H₂: a cubic, x → c·x³ + d·x² + e, which goes on with −19.9 and 1,043.8. Both fit perfectly. Bayes' rule
+# prefers H₁ by tens of millions to one, with equal prior odds, because H₂ had so many more ways to be
+# wrong. Here the odds are counted, not estimated: all settings of both hypotheses are tried under a stated
+# prior.
 #
 # (The lecture prints the cubic's first coefficient with the wrong sign: it is −1/11.)
 #
@@ -24,7 +25,9 @@ import numpy as np
 
 parser = argparse.ArgumentParser(description="The odds of two rules for a sequence of integers.")
 parser.add_argument("--out", type=Path, default=Path("build/occam_integers"), help="folder for the results")
-parser.add_argument("--largest", type=int, default=50, help="integers and numerators from -largest to largest")
+parser.add_argument(
+    "--largest", type=int, default=50, help="integers and numerators from -largest to largest"
+)
 options = parser.parse_known_args()[0]
 out, largest = options.out, options.largest
 out.mkdir(parents=True, exist_ok=True)
@@ -46,9 +49,10 @@ print(f"H1: {fits.sum()} of {fits.size:,} settings gives {SEQUENCE}: {probabilit
 
 # %% [markdown]
 # ## H₂: try every first number and every triple of fractions
-# A coefficient is a numerator from −50 to 50 over a denominator from 1 to 50, all pairs equally probable, so that
-# equal fractions count as often as they can be written: −1/11 = −2/22 = −3/33 = −4/44. All pairs (c, d) are tried in
-# integers, without rounding: differences of the three equations are free of e. Where they hold, all e are tried.
+# A coefficient is a numerator from −50 to 50 over a denominator from 1 to 50, all pairs equally probable,
+# so that equal fractions count as often as they can be written: −1/11 = −2/22 = −3/33 = −4/44. All pairs
+# (c, d) are tried in integers, without rounding: differences of the three equations are free of e. Where
+# they hold, all e are tried.
 
 # %%
 numerators, denominators = (
@@ -102,7 +106,12 @@ for _ in range(2):
     straight.append(straight[-1] + progression["increment"])
     curved.append(cubic(curved[-1]))
 assert [cubic(Fraction(value)) for value in before] == list(after)
-print("next:", *(f"{float(value):.1f}" for value in straight[1:]), "or", *(f"{float(v):.1f}" for v in curved[1:]))
+print(
+    "next:",
+    *(f"{float(value):.1f}" for value in straight[1:]),
+    "or",
+    *(f"{float(v):.1f}" for v in curved[1:]),
+)
 
 # %% [markdown]
 # ## Picture and numbers
@@ -145,7 +154,9 @@ for values, colour, name in (
         )
 left.plot(places[:4], SEQUENCE, "o-", color=INK, linewidth=1.6, markersize=8, label="seen")
 for place, value in zip(places, SEQUENCE, strict=False):
-    left.annotate(f"{value}".replace("-", "−"), (place, value), (0, 9), textcoords="offset points", ha="center")
+    left.annotate(
+        f"{value}".replace("-", "−"), (place, value), (0, 9), textcoords="offset points", ha="center"
+    )
 left.set_yscale("symlog", linthresh=20, linscale=1.6)
 left.set(xlim=(0.6, 6.5), ylim=(-70, 3000), xlabel="place in the sequence", yticks=[-20, 0, 20, 100, 1000])
 left.set_yticklabels(["−20", "0", "20", "100", "1,000"])
@@ -156,17 +167,28 @@ FACTORS = {
     "$H_1$": [("first number", 1, len(integers)), ("increment", 1, len(integers))],
     "$H_2$": [
         ("first number", 1, len(integers)),
-        *((f"${name}={value}$", way, num_fractions) for name, value, way in zip("cde", rule, ways, strict=True)),
+        *(
+            (f"${name}={value}$", way, num_fractions)
+            for name, value, way in zip("cde", rule, ways, strict=True)
+        ),
     ],
 }
-for row, (name, factors) in enumerate(FACTORS.items()):
+for row, factors in enumerate(FACTORS.values()):
     start = 0.0
     for k, (what, count, total) in enumerate(factors):
         width = np.log10(total / count)
         colour = SIMPLE if row == 0 else COMPLEX
-        right.barh(1 - row, width, left=start, height=0.46, color=colour, alpha=1 - 0.08 * k, edgecolor="white")
+        right.barh(
+            1 - row, width, left=start, height=0.46, color=colour, alpha=1 - 0.08 * k, edgecolor="white"
+        )
         right.text(
-            start + width / 2, 1 - row, f"{what}\n{count}/{total:,}", ha="center", va="center", color="white", fontsize=9.5
+            start + width / 2,
+            1 - row,
+            f"{what}\n{count}/{total:,}",
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=9.5,
         )
         start += width
     probability = (probability_progression, probability_cubic)[row]

@@ -32,7 +32,7 @@ from orbitwise.transforms import negation
 
 parser = argparse.ArgumentParser(description="Gibbs sampling against an approximation as the source.")
 parser.add_argument("--out", type=Path, default=Path("build/sampling_hyperparameters"))
-parser.add_argument("--num-samples", type=int, default=500, help="samples of each of two chains")
+parser.add_argument("--num-samples", type=int, default=400, help="samples of each of two chains")
 options = parser.parse_known_args()[0]
 out, num_samples = options.out, options.num_samples
 out.mkdir(parents=True, exist_ok=True)
@@ -59,8 +59,8 @@ y_new = torch.poisson(log_rate(x_new).exp(), generator=generator)
 
 # %% [markdown]
 # ## The model
-# `build` says what process, rows and likelihood are at θ; standard normal hyperpriors of the logarithms,
-# twice as wide for the amplitude. Without the orbit it is an ordinary Gaussian process.
+# `build` says what process, rows and likelihood are at θ; hyperpriors of the logarithms are normal, with
+# deviations 1.5 and 0.5. Without the orbit it is an ordinary Gaussian process.
 
 
 # %%
@@ -73,7 +73,7 @@ def model_of(functional: Functional) -> LatentModel:
         kernel.outputscale, kernel.base_kernel.lengthscale = theta.exp()
         return process, rows, likelihood
 
-    width = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    width = torch.tensor([1.5, 0.5], dtype=torch.float64)
     return LatentModel(build, y, lambda theta: -0.5 * (theta / width).square().sum(), NAMES)
 
 

@@ -69,7 +69,7 @@ def test_the_choice_is_by_evidence_and_not_by_error():
         "rbf, a": outcome(5, 0.8),
         "rbf, b": outcome(4, 0.1),
         "sm(2), c": outcome(9, 0.3),
-        "sm(2), d": outcome(8, 0.2),
+        "sm(2), spectrum": outcome(8, 0.2),
         "sm(2), e": outcome(7, 0.5),
     }
     summary = summarise(fits)
@@ -78,6 +78,8 @@ def test_the_choice_is_by_evidence_and_not_by_error():
     assert summary["sm"]["by_evidence"]["start"] == "sm(2), c"
     assert summary["sm"]["by_bic"]["start"] == "sm(2), e"
     assert summary["ratio"] == pytest.approx(0.3 / 0.8)
+    assert summary["ratio_to_least_error_of_rbf"] == pytest.approx(0.3 / 0.1)
+    assert summary["sm"]["by_evidence_from_spectrum"]["start"] == "sm(2), spectrum"
     assert summary["share_of_starts_that_halve"] == pytest.approx(2 / 3)
 
 

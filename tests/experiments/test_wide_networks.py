@@ -64,7 +64,7 @@ def test_a_measured_cell_is_kernel_regression():
     data = Data.of(6, 40, 0, "cpu")
     cell = Cell(MAIN[0], 30, "none", 6)
     kernel = cell.model.kernel(6)
-    found, gram = measure(Learned(kernel, Evaluation(), None, 0.1, 30, 0.0), cell, data, 40)
+    found, gram = measure(Learned(kernel, None, 0.1, 30, 0.0), Evaluation(), cell, data, 40)
     with torch.no_grad():
         slow = kernel(data.x[:30]).to_dense()
         targets = torch.nn.functional.one_hot(data.y[:30], 10).double() - 0.1
@@ -99,7 +99,14 @@ def test_the_record_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     assert all(("sparsity" in cell) == (cell["rows"] == 20) for cell in values)
     learned, borrowed = values[1], next(cell for cell in values if cell["orbit"] == "borrowed")
     assert learned["ranges"] == borrowed["ranges"]
-    assert learned["hyperparameters_from_rows"] == 12
+    assert learned["learned"]["rows"] == 12
+    # another run takes what was learned from the record: the larger cell comes out the same
+    larger = record["cells"].pop(chosen[-1].name)
+    file.write_text(json.dumps(record))
+    monkeypatch.setattr(wide_networks, "learn", None)
+    second = run(monkeypatch, file)["cells"][chosen[-1].name]
+    assert {**second, "seconds": 0} == {**larger, "seconds": 0}
+    record["cells"][chosen[-1].name] = larger
     # a cell that is taken out is run again, the others are not
     del record["cells"][chosen[0].name]
     record["cells"][chosen[1].name]["test_error"] = 0.123

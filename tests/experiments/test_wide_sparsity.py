@@ -80,7 +80,7 @@ def test_the_least_number_of_inducing_variables():
 def cell(rank: int, size: int = 8, rows: int = 10) -> dict[str, object]:
     needed = {"0.1": {"inducing": 10 + rank}}
     return {"kind": "dense", "activation": "relu", "depth": rank, "residual": False, "orbit": "none",
-            "rows": rows, "size": size, "test_error_first_half": 0.01 * rank, "log_evidence": -1.0 * rank,
+            "rows": rows, "size": size, "test_error": 0.01 * rank, "log_evidence": -1.0 * rank,
             "sparsity": {"needed": needed}}  # fmt: skip
 
 

@@ -6,7 +6,13 @@ import torch
 from gpytorch.kernels import SpectralMixtureKernel
 
 from orbitwise.kernels import spectral_mixture
-from orbitwise.kernels.spectrum import detrend, frequency_grid, periodogram, spectral_peaks
+from orbitwise.kernels.spectrum import (
+    detrend,
+    frequency_grid,
+    periodogram,
+    spectral_peaks,
+    strongest_periods,
+)
 
 RANDOM = np.random.default_rng(4)
 X = np.sort(RANDOM.uniform(0, 10, 120))
@@ -39,6 +45,13 @@ def test_peaks_are_found_beside_a_trend_and_in_any_order():
     np.testing.assert_allclose(peaks.variances, [4.5, 0.5], rtol=0.25)
     assert peaks.trend > 100 * peaks.variances.sum()
     assert peaks.rest < 0.1
+
+
+def test_candidates_are_the_highest_separate_peaks():
+    periods = strongest_periods(X, LINES, 5)
+    assert periods[0] == pytest.approx(1 / 1.3, rel=0.02)
+    assert 1 / 3.1 == pytest.approx(periods[np.abs(periods - 1 / 3.1).argmin()], rel=0.02)
+    assert len(strongest_periods(np.ones(4), np.ones(4), 3)) == 0
 
 
 def test_many_rows_are_thinned():

@@ -121,9 +121,16 @@ def summarise(fits: dict[str, Any]) -> dict[str, Any]:
             "least_error": {"start": hindsight, **_errors(group[hindsight])},
             "median_rmse": float(np.median([each["rmse"] for each in group.values()])),
         }
+    unmoved = {name: each for name, each in kinds["sm"].items() if name.endswith("spectrum")}
+    if unmoved:
+        best = max(unmoved, key=lambda name: unmoved[name]["log_evidence"])
+        summary["sm"]["by_evidence_from_spectrum"] = {"start": best, **_errors(unmoved[best])}
     limit = 0.5 * summary["rbf"]["by_evidence"]["rmse"]
     mixtures = [each["rmse"] for each in kinds["sm"].values()]
     summary["ratio"] = summary["sm"]["by_evidence"]["rmse"] / summary["rbf"]["by_evidence"]["rmse"]
+    summary["ratio_to_least_error_of_rbf"] = (
+        summary["sm"]["by_evidence"]["rmse"] / summary["rbf"]["least_error"]["rmse"]
+    )
     summary["share_of_starts_that_halve"] = float(np.mean([rmse <= limit for rmse in mixtures]))
     return summary
 

@@ -59,23 +59,15 @@ POOLED = Model("pooled", "relu", 2)
 def cells(sizes: list[int], size: int, pooled_size: int) -> list[Cell]:
     """All cells, the most telling first."""
     small, *large = sizes
-    found = [Cell(model, small, "none", size) for model in DENSE + CONVOLUTIONS]
-    found += [Cell(model, small, "learned", size) for model in MAIN]
-    found += [
-        Cell(model, rows, orbit, size)
-        for rows in large
-        for orbit in ("none", "learned")
-        for model in MAIN[:1]
-    ]
+    found = [Cell(model, small, orbit, size) for orbit in ("none", "learned") for model in MAIN]
+    found += [Cell(model, small, "none", size) for model in CONVOLUTIONS]
+    found += [Cell(MAIN[0], rows, orbit, size) for rows in large for orbit in ("none", "learned")]
     found += [Cell(CONVOLUTIONS[0], rows, "none", size) for rows in large]
-    found += [Cell(CONVOLUTIONS[0], small, "borrowed", size), Cell(POOLED, small, "none", pooled_size)]
-    found += [Cell(model, small, "none", pooled_size) for model in (MAIN[0], CONVOLUTIONS[0])]
-    found += [
-        Cell(model, rows, orbit, size)
-        for rows in large
-        for model in MAIN[1:]
-        for orbit in ("none", "learned")
-    ]
+    found += [Cell(CONVOLUTIONS[0], small, "borrowed", size)]
+    found += [Cell(model, small, "none", size) for model in DENSE if model not in MAIN]
+    found += [Cell(model, small, "none", pooled_size) for model in (POOLED, MAIN[0], CONVOLUTIONS[0])]
     found += [Cell(model, small, "none", size) for model in OTHERS]
-    found += [Cell(CONVOLUTIONS[1], rows, "none", size) for rows in large]
+    for rows in large:
+        found += [Cell(model, rows, orbit, size) for model in MAIN[1:] for orbit in ("none", "learned")]
+        found += [Cell(model, rows, "none", size) for model in CONVOLUTIONS[1:]]
     return found

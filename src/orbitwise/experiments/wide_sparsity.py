@@ -107,7 +107,7 @@ def sparsity(gram: Tensor, targets: Tensor, noise: float, tolerances: list[float
     known: dict[int, dict[str, Any]] = {}
     for tolerance in tolerances:
         low, high = 0, len(gram)
-        while high - low > max(1, len(gram) // 500):
+        while high - low > max(1, len(gram) // 200):
             middle = (low + high) // 2
             if middle not in known:
                 known[middle] = certify(gram, targets, noise, middle)
@@ -121,7 +121,7 @@ def correlations(cells: dict[str, Any], rows: int, tolerances: list[float]) -> d
     chosen = comparable(cells, rows)
     if len(chosen) < 3:
         return {}
-    errors = [cell["test_error_first_half"] for cell in chosen]
+    errors = [cell["test_error"] for cell in chosen]
     columns = {
         f"inducing at {tolerance} nats a row": [
             cell["sparsity"]["needed"][str(tolerance)]["inducing"] for cell in chosen
@@ -166,7 +166,7 @@ def draw(record: dict[str, Any], file: Path) -> None:
     for axis, (label, value) in zip(axes, panels, strict=True):
         for cell in chosen:
             kind, orbit = cell["kind"], cell["orbit"]
-            place = value(cell), 100 * cell["test_error_first_half"]
+            place = value(cell), 100 * cell["test_error"]
             size = 140 if orbit == "learned" else 60
             axis.scatter(*place, s=size, color=COLOURS[kind], marker=MARKERS[orbit])
             name = f"{'residual ' * cell['residual']}{cell['activation']} {cell['depth']}"

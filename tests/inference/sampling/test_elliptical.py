@@ -58,10 +58,10 @@ def test_gaussian_noise_has_a_closed_form_with_a_mean_and_several_outputs(dtype)
         found = elliptical_slice(
             log_likelihood,
             torch.linalg.cholesky(K),
-            40,
+            30,
             mean=mean,
             num_chains=256,
-            burn_in=50,
+            burn_in=30,
             generator=seeded(),
         )
         assert found.samples.dtype == dtype

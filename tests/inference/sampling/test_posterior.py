@@ -26,7 +26,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def by_dense_sum(name: str):
     """Means of new values given f on a grid, their variance, and the weights of the grid."""
     likelihood, targets, K = PROBLEMS[name][0], targets_of(name), PROCESS.covariance(ROWS)
-    f, weights, _ = grid_posterior(K, likelihood, targets)
+    f, weights, _ = grid_posterior(K, likelihood, targets, count=121)
     new = Evaluation().atoms(NEW)
     gain = torch.linalg.solve(K, PROCESS.covariance(ROWS, new))
     variance = (PROCESS.covariance(new) - PROCESS.covariance(new, ROWS) @ gain).diagonal()
@@ -69,7 +69,7 @@ def test_responses_and_densities_are_averaged_over_samples():
         posterior = sample_posterior(
             PROCESS, ROWS, targets_of(name), likelihood, 50, num_chains=256, generator=seeded()
         )
-        nodes = torch.linspace(-8, 8, 801, dtype=torch.float64)
+        nodes = torch.linspace(-8, 8, 101, dtype=torch.float64)
         normal = torch.softmax(-0.5 * nodes.square(), 0)
         values = means[..., None] + variance.sqrt()[:, None] * nodes
         expected = weights @ (response(values) @ normal)

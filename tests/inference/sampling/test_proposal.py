@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_t
@@ -11,6 +12,7 @@ from orbitwise.inference.sampling import StudentProposal, fit_proposal
 
 MEAN = torch.tensor([0.5, -1.0], dtype=torch.float64)
 LOWER = torch.tensor([[0.7, 0.0], [0.4, 0.3]], dtype=torch.float64)
+LOGS = np.log([0.8, 0.2])
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -18,19 +20,23 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def test_the_density_is_that_of_scipy():
-    proposal = StudentProposal(MEAN, LOWER, 5)
     theta = torch.tensor([1.3, 0.2], dtype=torch.float64)
-    theirs = multivariate_t(MEAN.numpy(), (LOWER @ LOWER.T).numpy(), df=5).logpdf(theta.numpy())
-    assert proposal.log_density(theta) == pytest.approx(theirs, rel=1e-12)
+    scale = (LOWER @ LOWER.T).numpy()
+    single = [
+        multivariate_t(MEAN.numpy(), factor * scale, df=5).logpdf(theta.numpy()) for factor in (1.0, 9.0)
+    ]
+    for share, known in ((0.0, single[0]), (1.0, single[1]), (0.2, np.logaddexp(*(single + LOGS)))):
+        proposal = StudentProposal(MEAN, LOWER, 5, share, 3.0)
+        assert proposal.log_density(theta) == pytest.approx(known, rel=1e-12)
 
 
 def test_draws_have_the_moments_of_the_density():
-    proposal, generator = StudentProposal(MEAN, LOWER, 5), seeded()
-    draws = torch.stack([proposal.draw(generator) for _ in range(4000)])
-    covariance = 5 / 3 * LOWER @ LOWER.T
-    z = (draws.mean(0) - MEAN) / (covariance.diagonal() / 4000).sqrt()
+    proposal, generator = StudentProposal(MEAN, LOWER, 5, share=0.5, widening=2.0), seeded()
+    draws = torch.stack([proposal.draw(generator) for _ in range(3000)])
+    covariance = 5 / 3 * LOWER @ LOWER.T * (0.5 + 0.5 * 4)
+    z = (draws.mean(0) - MEAN) / (covariance.diagonal() / 3000).sqrt()
     assert z.abs().max() < 4
-    torch.testing.assert_close(torch.cov(draws.T), covariance, rtol=0.25, atol=0.02)
+    torch.testing.assert_close(torch.cov(draws.T), covariance, rtol=0.3, atol=0.02)
 
 
 def test_a_gaussian_density_is_found():
@@ -53,7 +59,7 @@ def skewed(theta: Tensor) -> float:
 
 def test_weighted_draws_follow_a_skewed_density():
     curved, mode = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=0)
-    matched, _ = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=300, generator=seeded())
+    matched, _ = fit_proposal(skewed, torch.tensor([3.0]).double(), num_draws=100, generator=seeded())
     assert mode.item() == pytest.approx(math.log(2), abs=0.02)
     mean = 1 - 0.5772156649
     assert abs(matched.mean.item() - mean) < 0.5 * abs(curved.mean.item() - mean)
@@ -74,7 +80,21 @@ def test_a_flat_direction_is_not_taken_for_an_endless_one():
     )
 
 
+def test_a_bad_start_of_the_fit_is_mended_by_flatter_weights():
+    """Two hills: the mode sees one of them, weighted draws both."""
+
+    def hills(theta: Tensor) -> float:
+        value = theta.item()
+        return float(np.logaddexp(-2 * value**2, -2 * (value - 4) ** 2 - 0.1))
+
+    curved, _ = fit_proposal(hills, torch.zeros(1).double(), num_draws=0)
+    matched, _ = fit_proposal(hills, torch.zeros(1).double(), num_draws=60, generator=seeded())
+    assert curved.mean.item() == pytest.approx(0.0, abs=0.05)
+    assert 1 < matched.mean.item() < 3
+    assert matched.lower.item() > 1
+
+
 def test_too_few_useful_draws_leave_the_first_fit():
     curved, _ = fit_proposal(skewed, torch.zeros(1).double(), num_draws=0)
-    few, _ = fit_proposal(skewed, torch.zeros(1).double(), num_draws=5, generator=seeded())
+    few, _ = fit_proposal(skewed, torch.zeros(1).double(), num_draws=2, generator=seeded())
     assert torch.equal(curved.mean, few.mean)

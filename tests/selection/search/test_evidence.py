@@ -8,7 +8,7 @@ from orbitwise.inference import exact
 from orbitwise.kernels import BASES, parse
 from orbitwise.orbits import FiniteOrbit, MirrorOrbit
 from orbitwise.process import Process
-from orbitwise.selection.search.evidence import Distances, covariance, gram, log_density
+from orbitwise.selection.search.evidence import Pairs, covariance, gram, log_density
 from orbitwise.transforms import coordinate_permutations
 
 X = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -25,8 +25,9 @@ TEXTS = [
 def test_gram_matrices_are_gpytorchs(text: str):
     kernel = parse(text, 2)
     with torch.no_grad():
-        expected = kernel(X).to_dense()
-        torch.testing.assert_close(gram(kernel, Distances(X)), expected, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(gram(kernel, Pairs(X, X)), kernel(X).to_dense(), rtol=1e-7, atol=1e-9)
+        expected = kernel(X, X[:4]).to_dense()
+        torch.testing.assert_close(gram(kernel, Pairs(X, X[:4])), expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -60,3 +61,13 @@ def test_the_gradient_of_the_density_by_differences():
     root = torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     matrix = (root @ root.T + torch.eye(4)).requires_grad_()
     assert torch.autograd.gradcheck(lambda each: log_density((each + each.mT) / 2, Y[:4]), (matrix,))
+
+
+@pytest.mark.parametrize("is_odd", [False, True])
+def test_one_side_of_a_mirror_is_enough_for_stationary_kernels(is_odd: bool):
+    kernel = parse("rbf[0]*periodic[1] + rq + matern32", 2)
+    assert kernel.is_stationary
+    rows = OrbitAverage(MirrorOrbit(0.4, (1,), is_odd)).double().atoms(X)
+    with torch.no_grad():
+        torch.testing.assert_close(covariance(kernel, rows, True), covariance(kernel, rows))
+    assert not parse("rbf + linear", 2).is_stationary

@@ -49,14 +49,14 @@ def independence_sampler(
     num_chains: int = 4,
     burn_in: int = 20,
     thin: int = 1,
-    num_draws: int = 100,
+    num_draws: int = 50,
     proposal: StudentProposal | None = None,
     generator: torch.Generator | None = None,
 ) -> LatentChains:
     """Samples of (θ, f): a proposal of θ for the whole chain at once, then two elliptical updates of f.
 
-    `start` is where the mode of the approximate posterior of θ is searched from; `num_draws` approximations
-    more shape the proposal. `acceptance` of the result says how good the approximation is.
+    `start` is where the mode of the approximate posterior of θ is searched from; three rounds of `num_draws`
+    approximations shape the proposal. `acceptance` of the result says how good the approximation is.
     """
     check_counts(num_samples, num_chains, thin, burn_in)
     source = _Source(model, start.detach().double())

@@ -1,6 +1,7 @@
-"""A proposal for hyperparameters: a Student-t around the mode of an approximate density, fitted to it.
+"""A proposal for hyperparameters: Student-t densities fitted to an approximate posterior.
 
-Tails heavier than a Gaussian's keep the ratio of target to proposal bounded where the target is Gaussian.
+Tails heavier than a Gaussian's, and a share of the draws from a wider copy, keep the ratio of target to
+proposal from growing where the fit is bad: a chain that independent proposals move leaves every place soon.
 """
 
 from __future__ import annotations
@@ -22,27 +23,39 @@ SLOPE_STEP, CURVATURE_STEP, FLAT = 0.01, 0.1, 0.02
 FLATTEST = 0.04
 """Curvature taken where the density has less: a deviation of 5, wide for logarithms."""
 WORST = 1e10
-INFLATION = 1.2
-"""Of covariances found from weighted draws, which miss the tails."""
+NUM_ROUNDS = 3
+FEWEST_USEFUL = 10
+"""Draws that must count, for each dimension, before their moments are believed."""
 
 
 @final
 class StudentProposal:
-    """A multivariate Student-t: location, Cholesky factor of the scale matrix, degrees of freedom."""
+    """A Student-t of a location, the factor of its scale matrix, and degrees; a `share` is drawn wider."""
 
-    def __init__(self, mean: Float[Tensor, " p"], lower: Float[Tensor, "p p"], degrees: int = 5) -> None:
+    def __init__(
+        self,
+        mean: Float[Tensor, " p"],
+        lower: Float[Tensor, "p p"],
+        degrees: int = 5,
+        share: float = 0.2,
+        widening: float = 3.0,
+    ) -> None:
         self.mean = mean
         self.lower = lower
         self.degrees = degrees
+        self.share = share
+        self.widening = widening
 
     def draw(self, generator: torch.Generator | None = None) -> Float[Tensor, " p"]:
         """A normal draw over the root of a χ² draw divided by its degrees."""
         place = None if generator is None else generator.device
-        shape = (len(self.mean),)
-        normal = torch.randn(shape, generator=generator, device=place, dtype=torch.float64)
+        numbers = torch.randn(
+            len(self.mean) + self.degrees, generator=generator, device=place, dtype=torch.float64
+        )
+        wide = torch.rand((), generator=generator, device=place, dtype=torch.float64).item() < self.share
+        normal, rest = numbers.split([len(self.mean), self.degrees])
         # χ² of integer degrees is a sum of squares
-        squares = torch.randn(self.degrees, generator=generator, device=place, dtype=torch.float64)
-        scale = (squares.square().sum() / self.degrees).sqrt()
+        scale = (rest.square().sum() / self.degrees).sqrt() / (self.widening if wide else 1.0)
         return self.mean + self.lower @ (normal / scale).to(self.mean)
 
     def log_density(self, theta: Float[Tensor, " p"]) -> float:
@@ -51,19 +64,28 @@ class StudentProposal:
         square = solve_lower(self.lower, (theta - self.mean)[:, None]).square().sum().item()
         constant = math.lgamma(0.5 * (degrees + width)) - math.lgamma(0.5 * degrees)
         constant -= 0.5 * width * math.log(math.pi * degrees) + self.lower.diagonal().log().sum().item()
-        return constant - 0.5 * (degrees + width) * math.log1p(square / degrees)
+
+        def single(scale: float) -> float:
+            tail = math.log1p(square / scale**2 / degrees)
+            return constant - width * math.log(scale) - 0.5 * (degrees + width) * tail
+
+        narrow, wide = single(1.0), single(self.widening)
+        if not 0 < self.share < 1:
+            return wide if self.share else narrow
+        return float(np.logaddexp(math.log(1 - self.share) + narrow, math.log(self.share) + wide))
 
 
 def fit_proposal(
     log_density: Callable[[Tensor], float],
     start: Float[Tensor, " p"],
-    num_draws: int = 100,
+    num_draws: int = 50,
     generator: torch.Generator | None = None,
 ) -> tuple[StudentProposal, Float[Tensor, " p"]]:
-    """A Student-t near exp(log_density), and the mode: curvature there, then moments of weighted draws.
+    """A proposal near exp(log_density), and the mode: curvature there, then moments of weighted draws.
 
-    Only values are asked for, so that any process may be built from θ. Draws of the first fit, weighted by
-    density over proposal, give a mean and a covariance that follow a skewed density further than its mode.
+    Only values are asked for, so that any process may be built from θ. In each of three rounds `num_draws`
+    draws of the last fit, weighted by density over all proposals so far, give the next mean and covariance,
+    which follow a skewed density further than its mode does.
     """
 
     def negative(point: np.ndarray) -> float:
@@ -75,25 +97,32 @@ def fit_proposal(
     values, vectors = np.linalg.eigh(_curvature(negative, mode))
     covariance = (vectors / np.maximum(values, FLATTEST)) @ vectors.T
     place = torch.from_numpy(mode.copy())
-    proposal = StudentProposal(place, cholesky(torch.from_numpy(covariance)).lower)
-    if num_draws:
-        draws = torch.stack([proposal.draw(generator) for _ in range(num_draws)])
-        logs = torch.tensor([log_density(each) - proposal.log_density(each) for each in draws])
-        proposal = _matched(proposal, draws, logs.double())
-    return proposal, place
+    proposals = [StudentProposal(place, cholesky(torch.from_numpy(covariance)).lower)]
+    draws: list[Tensor] = []
+    logs: list[float] = []
+    for _ in range(NUM_ROUNDS if num_draws else 0):
+        new = [proposals[-1].draw(generator) for _ in range(num_draws)]
+        draws, logs = draws + new, logs + [log_density(theta) for theta in new]
+        mixed = [np.logaddexp.reduce([each.log_density(theta) for each in proposals]) for theta in draws]
+        weights = torch.tensor(logs, dtype=torch.float64) - torch.tensor(mixed, dtype=torch.float64)
+        proposals.append(_matched(proposals[0], torch.stack(draws), weights))
+    return proposals[-1], place
 
 
 def _matched(proposal: StudentProposal, draws: Tensor, log_weights: Tensor) -> StudentProposal:
-    """The proposal with the mean and covariance of weighted draws, where enough of them count."""
-    width = draws.shape[1]
-    weights = torch.softmax(log_weights.nan_to_num(nan=-torch.inf), dim=0)
-    if not weights.square().sum().reciprocal().item() > 10 * width:
-        return proposal
+    """A proposal with the mean and covariance of weighted draws; flatter weights where few draws count."""
+    log_weights, power = log_weights.nan_to_num(nan=-torch.inf), 1.0
+    weights = torch.softmax(log_weights, dim=0)
+    while weights.square().sum().reciprocal().item() < FEWEST_USEFUL * draws.shape[1]:
+        power /= 2
+        if power < 1e-3:
+            return proposal
+        weights = torch.softmax(power * log_weights, dim=0)
     mean = weights @ draws
     centred = draws - mean
     covariance = centred.mT @ (weights[:, None] * centred)
-    # the scale matrix of a Student-t is its covariance times (ν - 2)/ν; the tails were missed, so more
-    scale = INFLATION * (proposal.degrees - 2) / proposal.degrees
+    # the scale matrix of a Student-t is its covariance times (ν - 2)/ν
+    scale = (proposal.degrees - 2) / proposal.degrees
     return StudentProposal(mean, cholesky(scale * covariance).lower, proposal.degrees)
 
 

@@ -55,50 +55,51 @@ def log_density(covariance: Tensor, y: Tensor) -> Tensor:
 
 
 @final
-class Distances:
-    """Squared distances of points in some of their columns, each computed once."""
+class Pairs:
+    """All pairs of two lists of points; squared distances in some of their columns are computed once."""
 
-    def __init__(self, points: Tensor) -> None:
-        self.points = points
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
         self.known: dict[tuple[int, ...] | None, Tensor] = {}
 
-    def columns(self, kernel: Any) -> Tensor:
+    def columns(self, kernel: Any) -> tuple[Tensor, Tensor]:
         """The columns that a kernel sees."""
-        return self.points if kernel.active_dims is None else self.points[:, kernel.active_dims]
+        if kernel.active_dims is None:
+            return self.left, self.right
+        return self.left[:, kernel.active_dims], self.right[:, kernel.active_dims]
 
     def squared(self, kernel: Any) -> Tensor:
         """|p - q|² in the columns of a kernel."""
         key = None if kernel.active_dims is None else tuple(kernel.active_dims.tolist())
         if key not in self.known:
-            seen = self.columns(kernel)
-            self.known[key] = (seen[:, None, :] - seen[None, :, :]).square().sum(-1)
+            left, right = self.columns(kernel)
+            self.known[key] = (left[:, None, :] - right[None, :, :]).square().sum(-1)
         return self.known[key]
 
 
-def gram(kernel: Any, distances: Distances) -> Tensor:
-    """k(p, q) of all pairs of points, by its formula where that is known here, else by GPyTorch."""
+def gram(kernel: Any, pairs: Pairs) -> Tensor:
+    """k(p, q) of all pairs, by its formula where that is known here, else by GPyTorch."""
     kind = type(kernel)
     if kind is ScaleKernel:
-        return kernel.outputscale * gram(kernel.base_kernel, distances)
+        return kernel.outputscale * gram(kernel.base_kernel, pairs)
     if kind is AdditiveKernel or kind is ProductKernel:
-        total, *others = [gram(part, distances) for part in kernel.kernels]
+        total, *others = [gram(part, pairs) for part in kernel.kernels]
         for other in others:
             total = total + other if kind is AdditiveKernel else total * other
         return total
     if kind is ConstantKernel:
-        return kernel.constant.expand(len(distances.points), len(distances.points))
+        return kernel.constant.expand(len(pairs.left), len(pairs.right))
+    left, right = pairs.columns(kernel)
     if kind is CentredLinearKernel:
-        seen = distances.columns(kernel) - kernel.centre
-        return kernel.variance * (seen @ seen.mT)
+        return kernel.variance * ((left - kernel.centre) @ (right - kernel.centre).mT)
     is_plain = (kernel.ard_num_dims or 1) == 1
-    if kind is PeriodicKernel and is_plain and distances.columns(kernel).shape[1] == 1:
+    if kind is PeriodicKernel and is_plain and left.shape[1] == 1:
         # exp(-2 sin²(π τ/p)/λ) = exp((cos(2π τ/p) - 1)/λ), which has no kink at τ = 0
-        angle = distances.columns(kernel)[:, 0] * (2 * math.pi / kernel.period_length.reshape(()))
-        return ((angle[:, None] - angle[None, :]).cos() - 1).div(kernel.lengthscale.reshape(())).exp()
+        angle = (left - right.mT) * (2 * math.pi / kernel.period_length.reshape(()))
+        return (angle.cos() - 1).div(kernel.lengthscale.reshape(())).exp()
     if kind in (RBFKernel, MaternKernel, RQKernel) and is_plain:
-        scaled = distances.squared(kernel) / kernel.lengthscale.reshape(()).square()
-        return _radial(kernel, scaled)
-    return kernel(distances.points).to_dense()
+        return _radial(kernel, pairs.squared(kernel) / kernel.lengthscale.reshape(()).square())
+    return kernel(pairs.left, pairs.right).to_dense()
 
 
 def _radial(kernel: Any, squared: Tensor) -> Tensor:
@@ -112,11 +113,24 @@ def _radial(kernel: Any, squared: Tensor) -> Tensor:
     return (1 + distance + distance.square() / 3 if factor is None else factor) * (-distance).exp()
 
 
-def covariance(kernel: Kernel, atoms: Atoms) -> Tensor:
-    """cov(L_i g, L_j g) = Σ_s Σ_t w_is w_jt k(p_is, p_jt), for rows of values alone."""
-    rows, count = atoms.weights.shape
-    unreduced = gram(kernel, Distances(atoms.points.reshape(rows * count, -1)))
-    if count == 1:
-        return unreduced * atoms.weights * atoms.weights.mT
-    weighted = unreduced.reshape(rows, count, rows, count) * atoms.weights[:, :, None, None] * atoms.weights
-    return weighted.sum((1, 3))
+def covariance(kernel: Kernel, atoms: Atoms, one_sided: bool = False) -> Tensor:
+    """cov(L_i g, L_j g) = Σ_s Σ_t w_is w_jt k(p_is, p_jt), for rows of values alone.
+
+    `one_sided` says that the atoms are the orbit of a group that the kernel is invariant to, the identity
+    first, with weights that are a character of it: then Σ_s Σ_t becomes a sum over t alone.
+    """
+    count, points, weights = atoms.num_atoms, atoms.points, atoms.weights
+    total: Tensor | float = 0.0
+    for s in range(1 if one_sided else count):
+        scaled = weights[:, s] * (count if one_sided else 1)
+        for t in range(s, count):
+            block = _weighted(kernel, points[:, s], points[:, t], scaled, weights[:, t])
+            total = total + (block if one_sided or s == t else block + block.mT)
+    assert isinstance(total, Tensor)
+    return total
+
+
+def _weighted(kernel: Kernel, left: Tensor, right: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    block = gram(kernel, Pairs(left, right))
+    factor = before[:, None] * after
+    return block if bool((factor == 1).all()) else block * factor

@@ -80,6 +80,9 @@ class Model:
         shift = 0.0 if is_odd else float(problem.y.mean())
         self.scale = float(np.sqrt(np.square(problem.y - shift).mean())) or 1.0
         self.y = torch.from_numpy((problem.y - shift) / self.scale)
+        # k(mirrored x, mirrored x') = k(x, x') for what depends on differences alone
+        mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
+        self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
         with torch.no_grad():
             seen = self._atoms().points[:, 0, :].numpy()
         self.priors = hyperpriors(self.kernel, self.functional, self.raw_noise, seen)
@@ -96,7 +99,7 @@ class Model:
 
     def log_likelihood(self) -> Tensor:
         """log p(y | θ) of the standardised targets."""
-        matrix = covariance(self.kernel, self._atoms())
+        matrix = covariance(self.kernel, self._atoms(), self.one_sided)
         noise = self.raw_noise.exp() + NOISE_FLOOR
         return log_density(matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype), self.y)
 
@@ -115,7 +118,7 @@ class Model:
     @torch.no_grad()
     def residuals(self) -> Array:
         """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹y."""
-        matrix = covariance(self.kernel, self._atoms())
+        matrix = covariance(self.kernel, self._atoms(), self.one_sided)
         noise = self.raw_noise.exp() + NOISE_FLOOR
         lower, _ = cholesky(matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype))
         return (noise * torch.cholesky_solve(self.y[:, None], lower)[:, 0]).numpy()

@@ -81,19 +81,23 @@ class Search:
         """The structure without the parts that its score does not need."""
         while True:
             smaller = [(each, [each]) for each in simplifications(best.hypothesis)]
-            better = self._advance(smaller, best) if smaller else None
+            # A smaller structure may have been tried before, but not from here.
+            better = self._advance(smaller, best, again=True) if smaller else None
             if better is None or better.score <= best.score:
                 return best
             best = better
 
     def _advance(
-        self, options: Sequence[tuple[Hypothesis, list[Hypothesis]]], best: Fitted | None
+        self,
+        options: Sequence[tuple[Hypothesis, list[Hypothesis]]],
+        best: Fitted | None,
+        again: bool = False,
     ) -> Fitted | None:
         """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
         new: dict[Any, list[Hypothesis]] = {}
         for hypothesis, starts in options:
-            if hypothesis.key not in self.tried:
-                new.setdefault(hypothesis.key, starts)
+            if again or hypothesis.key not in self.tried:
+                new.setdefault(hypothesis.key, []).extend(starts)
         self.step += 1
         screened = self._fit_all(list(new.values()), self.effort.screen_iterations, "screened")
         for key, found in zip(new, screened, strict=True):
@@ -106,7 +110,7 @@ class Search:
         starts = [[self.screened[key].hypothesis, *self._restarts(key)] for key in promising]
         finished = self._fit_all(starts, self.effort.max_iterations, "fitted")
         for key, found in zip(promising, finished, strict=True):
-            if found is not None:
+            if found is not None and (key not in self.tried or found.score > self.tried[key].score):
                 self.tried[key] = found
         known = [self.tried[key] for key in promising if key in self.tried]
         # where time ran out between the two rounds, the first one counts

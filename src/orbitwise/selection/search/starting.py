@@ -20,6 +20,7 @@ from orbitwise.selection.search.hypotheses import SMOOTH, Hypothesis, bare
 Array = NDArray[np.float64]
 CYCLES = ("periodic", "cosine")
 NUM_PERIODS = 6
+SHARP = 0.3
 SLOW = 3.0
 """A smooth factor starts this many spreads long, so that a product starts near what it was made of."""
 
@@ -52,25 +53,28 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
         return starts
     column = x[:, 0 if new.columns is None else new.columns[0]]
     found = [strongest_periods(column, each, NUM_PERIODS) for each in (left, detrend(column, y)[0])]
-    # What a smooth parent leaves of a cycle may be its overtones alone.
-    overtones = [number * period for period in found[0][:2] for number in (2, 3, 4)]
     place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
-    for period in np.concatenate([*found, overtones]):
-        varied = _with_period(expression, place, float(period) / (2.0 if new.name == "cosine" else 1.0))
-        starts.append(replace(starts[0], expression=varied))
+    half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
+    changes = [{"period_length": half * period} for period in np.concatenate(found)]
+    if new.name == "periodic":
+        # What a smooth parent leaves of a cycle may be its overtones alone, as of a shape with sharp turns.
+        overtones = [number * period for period in found[0][:2] for number in (2, 3, 4)]
+        changes += [{"period_length": period, "lengthscale": SHARP} for period in overtones]
+    starts += [replace(starts[0], expression=_changed(expression, place, change)) for change in changes]
     return starts
 
 
-def _with_period(expression: Expression, place: int, period: float) -> Expression:
-    """The expression with another period of its term number `place`."""
+def _changed(expression: Expression, place: int, change: dict[str, float]) -> Expression:
+    """The expression with other hyperparameters of its term number `place`."""
     numbers = count()
 
-    def change(term: Term) -> Term:
+    def changed(term: Term) -> Term:
         if next(numbers) != place:
             return term
-        return replace(term, values=tuple({**dict(term.values), "period_length": (period,)}.items()))
+        values = {**dict(term.values), **{name: (float(value),) for name, value in change.items()}}
+        return replace(term, values=tuple(values.items()))
 
-    return _each(expression, change)
+    return _each(expression, changed)
 
 
 def _completed(expression: Expression, x: Array, left: Array) -> Expression:
