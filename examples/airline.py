@@ -9,6 +9,7 @@
 #
 # `python examples/airline.py --out DIR` writes `airline.png` and `airline.json`;
 # `python -m orbitwise.experiments.airline` tries more starts, and reports them all.
+# The data set is `airline_passengers.npz` in the folder that ORBITWISE_DATA names.
 
 # %%
 import argparse

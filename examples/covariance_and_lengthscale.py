@@ -72,9 +72,8 @@ for length in LENGTHSCALES:
     )
     rates[length] = crossings(many)
     # Rice's formula: a process with this kernel crosses zero 1/(π l) times a unit
-    print(
-        f"l = {length}: {rates[length]:.3f} zero crossings a unit, {1 / (math.pi * length):.3f} by Rice's formula"
-    )
+    rice = 1 / (math.pi * length)
+    print(f"l = {length}: {rates[length]:.3f} zero crossings a unit, {rice:.3f} by Rice's formula")
 
 
 # %% [markdown]
@@ -124,7 +123,7 @@ figure = plt.figure(figsize=(14.5, 10.2), layout="constrained")
 grid = figure.add_gridspec(3, 6, height_ratios=(1, 0.72, 0.9))
 for column, (length, colour) in enumerate(zip(LENGTHSCALES, COLOURS, strict=True)):
     top = figure.add_subplot(grid[0, 2 * column : 2 * column + 2])
-    image = top.imshow(matrices[length], cmap="magma", vmin=0, vmax=1, extent=(-3, 3, 3, -3))
+    image = top.imshow(matrices[length].numpy(), cmap="magma", vmin=0, vmax=1, extent=(-3, 3, 3, -3))
     top.set_title(f"$l = {length}$", color=colour)
     top.set(xticks=[-3, 0, 3], yticks=[-3, 0, 3], xlabel="$x'$")
     if column == 0:

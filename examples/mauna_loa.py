@@ -13,6 +13,7 @@
 # `python examples/mauna_loa.py --out DIR` writes `mauna_loa.png` and `mauna_loa.json`. It reads
 # `results/mauna_loa.json`, which `python -m orbitwise.experiments.mauna_loa` made in some minutes, and takes
 # a minute; without that file, or with `--every`, it fits two trends afresh, hyperparameters at their best.
+# The data set is `co2_mauna_loa.npz` in the folder that ORBITWISE_DATA names.
 
 # %%
 import argparse

@@ -89,8 +89,8 @@ for prior, posterior in posteriors.items():
     drop = evidence[prior][best] - evidence[prior][-1]
     late = evidence[prior][largest // 2] - evidence[prior][-1]
     print(
-        f"{prior:9s}: most evidence at order {best}, {drop:.1f} nats less at order {largest}, of which {late:.1f} "
-        f"are lost after order {largest // 2}"
+        f"{prior:9s}: most evidence at order {best}, {drop:.1f} nats less at order {largest}, of which "
+        f"{late:.1f} are lost after order {largest // 2}"
     )
 learned = {
     "variance": [fitted["isotropic"][k].kernel_.variance.item() for k in range(largest + 1)],

@@ -32,7 +32,7 @@ from orbitwise.transforms import negation
 
 parser = argparse.ArgumentParser(description="Gibbs sampling against an approximation as the source.")
 parser.add_argument("--out", type=Path, default=Path("build/sampling_hyperparameters"))
-parser.add_argument("--num-samples", type=int, default=400, help="samples of each of two chains")
+parser.add_argument("--num-samples", type=int, default=250, help="samples of each of two chains")
 options = parser.parse_known_args()[0]
 out, num_samples = options.out, options.num_samples
 out.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from orbitwise import datasets
 from orbitwise.experiments import wide_networks
-from orbitwise.experiments.wide_models import MAIN, Cell
-from orbitwise.experiments.wide_networks import Bench, Data, Learned, log_evidence, main, measure
+from orbitwise.experiments.wide_models import MAIN, Cell, Data
+from orbitwise.experiments.wide_networks import Bench, Learned, Rows, log_evidence, main, measure
 from orbitwise.functionals import Evaluation
+from orbitwise.process import Process
 
 OPTIONS = ["--sizes", "20", "24", "--test", "12", "--image-size", "6", "--pooled-size", "3", "--nodes", "2",
            "--borrowed-nodes", "2", "--iterations", "1", "--orbit-rows", "12", "--convolution-rows", "10",
@@ -37,7 +39,7 @@ class Digits:
 
 @pytest.fixture(autouse=True)
 def digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_networks.datasets, "load", lambda name: Digits())
+    monkeypatch.setattr(datasets, "load", lambda name: Digits())
 
 
 def test_evidence_is_that_of_a_normal_density():
@@ -64,7 +66,8 @@ def test_a_measured_cell_is_kernel_regression():
     data = Data.of(6, 40, 0, "cpu")
     cell = Cell(MAIN[0], 30, "none", 6)
     kernel = cell.model.kernel(6)
-    found, gram = measure(Learned(kernel, None, 0.1, 30, 0.0), Evaluation(), cell, data, 40)
+    rows = Rows(Process(None, kernel), Evaluation(), data, 30)
+    found, gram = measure(rows, cell, Learned(kernel, None, 0.1, 30, 0.0), 40), rows.gram()
     with torch.no_grad():
         slow = kernel(data.x[:30]).to_dense()
         targets = torch.nn.functional.one_hot(data.y[:30], 10).double() - 0.1
@@ -96,7 +99,8 @@ def test_the_record_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     assert file.with_suffix(".png").is_file()
     values = list(record["cells"].values())
     assert all(0 <= cell["test_error"] <= 1 and math.isfinite(cell["log_evidence"]) for cell in values)
-    assert all(("sparsity" in cell) == (cell["rows"] == 20) for cell in values)
+    small = [cell.name for cell in chosen if (cell.rows, cell.size) == (20, 6)]
+    assert list(record["sparsity"]) == small
     learned, borrowed = values[1], next(cell for cell in values if cell["orbit"] == "borrowed")
     assert learned["ranges"] == borrowed["ranges"]
     assert learned["learned"]["rows"] == 12
@@ -113,6 +117,7 @@ def test_the_record_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     file.write_text(json.dumps(record))
     ran = []
     monkeypatch.setattr(Bench, "run", lambda bench, cell: ran.append(cell) or {**values[0]})
+    monkeypatch.setattr(Bench, "sparsity", None)
     again = run(monkeypatch, file)
     assert ran == [chosen[0]]
     assert again["cells"][chosen[1].name]["test_error"] == 0.123
@@ -124,3 +129,4 @@ def test_no_cell_is_begun_after_the_time_limit(monkeypatch: pytest.MonkeyPatch, 
     before = run(monkeypatch, file)
     monkeypatch.setattr(wide_networks, "cells", lambda *sizes: [Cell(MAIN[1], 20, "none", 6)])
     assert run(monkeypatch, file, "--time-limit", "0") == before
+    assert run(monkeypatch, file, "--only", "sparsity") == before

@@ -1,18 +1,17 @@
 """A table of kernel values goes through the engine as its kernel does, and counts what is asked of it."""
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from orbitwise.estimators import SparseGPRegressor
 from orbitwise.experiments.wide_sparsity import (
+    Columns,
     TableKernel,
     automatic,
-    certify,
-    comparable,
     correlations,
     draw,
     sparsity,
@@ -45,12 +44,18 @@ def test_the_table_and_the_kernel_have_one_certificate():
     settings = {"num_inducing": 9, "selection": "greedy", "optimize_inducing": False, "noise": 0.1,
                 "normalize_y": False, "max_iterations": 0, "random_state": 0}  # fmt: skip
     model = SparseGPRegressor(kernel, **settings).fit(X.numpy(), Y.numpy())
-    found = certify(gram(), Y, 0.1, 9)
+    columns = Columns(gram(), Y, 0.1)
+    found = columns.certify(9)
     # the estimator refines its bracket with products by all of K
     assert found["lower"] - 1e-6 <= model.certificate_.lower <= model.certificate_.upper
     assert model.certificate_.upper <= found["upper"] + 1e-6
-    # columns of the inducing variables and the diagonal
-    assert found["evaluations"] == 9 * 40 - 9 * 8 // 2 + 40 - 9
+    # a choice of nine is the beginning of a longer one, and sees its columns and the diagonal
+    alone = Columns(gram(), Y, 0.1)
+    alone.table.seen[:] = False
+    alone.model.place_inducing(alone.choose(9))
+    assert torch.equal(alone.choose(9), columns.order[:9])
+    assert alone.model.bracket(refine=False).lower == pytest.approx(found["lower"], rel=1e-9)
+    assert alone.table.num_evaluations == found["evaluations"]
     settled = automatic(gram(), Y, 0.1, 0.01)
     model = SparseGPRegressor(kernel, **(settings | {"num_inducing": "auto"})).fit(X.numpy(), Y.numpy())
     assert settled["inducing"] == model.certificate_.num_inducing
@@ -59,40 +64,44 @@ def test_the_table_and_the_kernel_have_one_certificate():
 
 
 def test_the_least_number_of_inducing_variables():
-    noise, tolerances = 0.1, [0.01, 0.5]
-    found = sparsity(gram(), Y, noise, tolerances)
+    tolerances = [0.01, 0.5]
+    found = sparsity(gram(), Y, 0.01, 0.1, tolerances)
     assert found["all_evaluations"] == 820
+    assert (found["noise"], found["common_noise"]) == (0.01, 0.1)
+    columns = Columns(gram(), Y, 0.1)
     for tolerance in tolerances:
         needed = found["needed"][str(tolerance)]
-        assert needed["gap"] <= 40 * tolerance
-        fewer = certify(gram(), Y, noise, needed["inducing"] - 1)
-        assert fewer["gap"] > 40 * tolerance
+        assert needed["loss"] <= 40 * tolerance
+        assert columns.certify(needed["inducing"] - 1)["loss"] > 40 * tolerance
         assert needed["evaluations"] <= 820
     assert found["needed"]["0.5"]["inducing"] < found["needed"]["0.01"]["inducing"]
-    # the bracket holds the exact evidence
-    matrix = gram() + noise * torch.eye(40, dtype=torch.float64)
+    assert found["needed"]["0.5"]["inducing"] < found["at_own_noise"]["0.5"]["inducing"]
+    matrix = gram() + 0.1 * torch.eye(40, dtype=torch.float64)
     normal = torch.distributions.MultivariateNormal(torch.zeros(40, dtype=torch.float64), matrix)
     exact = sum(normal.log_prob(column).item() for column in Y.T)
+    assert needed["exact"] == pytest.approx(exact, rel=1e-5)
     for bracket in (found["automatic"], *found["needed"].values()):
         assert bracket["lower"] - 1e-4 <= exact <= bracket["upper"] + 1e-4
 
 
-def cell(rank: int, size: int = 8, rows: int = 10) -> dict[str, object]:
-    needed = {"0.1": {"inducing": 10 + rank}}
-    return {"kind": "dense", "activation": "relu", "depth": rank, "residual": False, "orbit": "none",
-            "rows": rows, "size": size, "test_error": 0.01 * rank, "log_evidence": -1.0 * rank,
-            "sparsity": {"needed": needed}}  # fmt: skip
+def record_of(ranks: Sequence[int]) -> dict[str, Any]:
+    """Models whose errors, sizes and evidences are in one order."""
+    cells, known = {}, {}
+    for name, rank in enumerate(ranks):
+        model = {"kind": "dense", "activation": "relu", "depth": rank, "residual": False, "orbit": "none"}
+        cells[str(name)] = {**model, "test_error": 0.01 * rank, "log_evidence": -1.0 * rank}
+        known[str(name)] = {"needed": {"0.1": {"inducing": 10 + rank}}}
+    command = {"tolerances": [0.1], "sizes": [10], "image_size": 8, "common_noise": 0.05}
+    return {"cells": cells | {"large": {}}, "sparsity": known, "command": command}
 
 
 def test_rank_correlations_and_the_picture(tmp_path: Path):
-    cells = {str(rank): cell(rank) for rank in range(1, 6)}
-    cells |= {"other": cell(9, size=4), "large": cell(9, rows=50)}
-    assert len(comparable(cells, 10)) == 5
-    found = correlations(cells, 10, [0.1])
-    assert found["inducing at 0.1 nats a row"]["spearman"] == pytest.approx(1)
+    record = record_of(range(1, 6))
+    found = correlations(record)
+    assert found["inducing within 0.1 nats a row"]["spearman"] == pytest.approx(1)
     assert found["log evidence"]["spearman"] == pytest.approx(-1)
-    assert math.isclose(found["log evidence"]["models"], 5)
-    assert correlations({"1": cell(1)}, 10, [0.1]) == {}
-    assert correlations({str(i): cell(1) for i in range(4)}, 10, [0.1]) == {}
-    draw({"cells": cells, "command": {"tolerances": [0.1]}}, tmp_path / "picture.png")
-    assert np.frombuffer((tmp_path / "picture.png").read_bytes()[:4], "S4")[0][1:] == b"PNG"
+    assert found["log evidence"]["models"] == 5
+    assert correlations(record_of([1, 2])) == {}
+    assert correlations(record_of([1, 1, 1, 1])) == {}
+    draw(record, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes()[1:4] == b"PNG"

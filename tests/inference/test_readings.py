@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gpytorch.constraints import GreaterThan, Interval
+from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import AdditiveKernel, RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
@@ -115,3 +115,17 @@ def test_priors_of_something_else_are_refused():
 def test_names_must_differ():
     with pytest.raises(ValueError, match="Several parameters are called lengthscale: name the modules"):
         parts_of([RBFKernel(), RBFKernel()], {})
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [GreaterThan(0.2), GreaterThan(0.2, transform=torch.exp, inv_transform=torch.log), LessThan(3.0)],
+)
+def test_slopes_in_closed_form_are_those_of_differences(constraint):
+    (part,) = parts_of(RBFKernel(lengthscale_constraint=constraint).double(), {})
+    assert (part.slope is None) == isinstance(constraint, LessThan)
+    for z in (-3.0, 0.4, 5.0):
+        point = torch.tensor([z], dtype=torch.float64)
+        _, slope = part.value_and_slope(point)
+        ends = [part.value(point + step).item() for step in (1e-5, -1e-5)]
+        assert slope.item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)

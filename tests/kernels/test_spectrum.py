@@ -50,7 +50,7 @@ def test_peaks_are_found_beside_a_trend_and_in_any_order():
 def test_candidates_are_the_highest_separate_peaks():
     periods = strongest_periods(X, LINES, 5)
     assert periods[0] == pytest.approx(1 / 1.3, rel=0.02)
-    assert 1 / 3.1 == pytest.approx(periods[np.abs(periods - 1 / 3.1).argmin()], rel=0.02)
+    assert pytest.approx(periods[np.abs(periods - 1 / 3.1).argmin()], rel=0.02) == 1 / 3.1
     assert len(strongest_periods(np.ones(4), np.ones(4), 3)) == 0
 
 

@@ -5,14 +5,18 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from gpytorch.priors import GammaPrior
 from torch import nn
 
 from orbitwise import functionals, orbits, transforms
 from orbitwise.functionals import Functional
+from orbitwise.kernels import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
 from orbitwise.orbits import ImageOrbit, Orbit
+from orbitwise.storage import StorageError
 from orbitwise.storage.estimators import TABLE
 from orbitwise.storage.recipes import Field, has_kind, own_tensors, read_field
 from orbitwise.transforms import Transform
+from tests.storage.round_trip import again
 
 
 @pytest.mark.parametrize(
@@ -61,3 +65,20 @@ def test_every_public_class_has_a_recipe():
 def test_no_recipe_runs_what_a_file_names():
     assert not {"eval", "exec", "getattr", "__import__", "type", "object"} & set(TABLE)
     assert all(isinstance(recipe.kind, type) and torch.load is not recipe.build for recipe in TABLE.values())
+
+
+@pytest.mark.parametrize(
+    "basis", [PolynomialBasis(3), FourierBasis(2, 1.5), BumpBasis(torch.linspace(0, 1, 4)[:, None], 0.3)]
+)
+def test_linear_models_in_a_named_basis_come_back(basis: nn.Module):
+    kernel = BasisKernel(basis, "geometric", ratio_prior=GammaPrior(2.0, 3.0)).double()
+    kernel.ratio, kernel.variance = 3.0, 0.7
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
+    found = again(kernel)
+    assert torch.equal(found(x).to_dense(), kernel(x).to_dense())
+    assert [name for name, *_ in found.named_priors()] == ["ratio_prior"]
+
+
+def test_a_basis_of_ones_own_is_refused():
+    with pytest.raises(StorageError, match=r"a basis of your own is code .* use PolynomialBasis"):
+        again(BasisKernel(torch.sin))

@@ -1,11 +1,16 @@
-"""Which wide networks are compared, on how many rows, with which orbit: the cells of the experiment."""
+"""Which wide networks are compared, on which images, how many, and with which orbit: the cells."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from gpytorch.kernels import Kernel, ScaleKernel
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from orbitwise import datasets
 from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel, log_positive
 
 
@@ -33,6 +38,36 @@ class Model(NamedTuple):
                 (size, size), self.depth, padding=padding, pooling=pooled, **settings
             )
         return ScaleKernel(base, outputscale_constraint=log_positive()).double()
+
+
+class Data(NamedTuple):
+    """Images of one size, and labels."""
+
+    x: Float[Tensor, "n d"]
+    y: Int[Tensor, " n"]
+    x_test: Float[Tensor, "t d"]
+    y_test: Int[Tensor, " t"]
+
+    @classmethod
+    def of(cls, size: int, num_test: int, seed: int, device: str) -> Data:
+        """Random training images and the first test images, their pixels averaged down to the size."""
+        data = datasets.load("mnist")
+        order = np.random.default_rng(seed).permutation(len(data.x_train))
+
+        def rows(images: Any) -> Tensor:
+            pictures = torch.from_numpy(np.asarray(images)).reshape(-1, 1, 28, 28).double() / 255
+            return torch.nn.functional.interpolate(pictures, size=size, mode="area").flatten(1).to(device)
+
+        def labels(codes: Any) -> Tensor:
+            return torch.from_numpy(np.asarray(codes).astype(np.int64)).to(device)
+
+        chosen = order[:10_000]
+        return cls(
+            rows(data.x_train[chosen]),
+            labels(data.y_train[chosen]),
+            rows(data.x_test[:num_test]),
+            labels(data.y_test[:num_test]),
+        )
 
 
 class Cell(NamedTuple):

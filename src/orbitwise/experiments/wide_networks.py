@@ -11,62 +11,31 @@ written after every cell, cells that it has already are not run again, and a pic
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from gpytorch.kernels import ScaleKernel
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise import datasets
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.names import functional_of
-from orbitwise.experiments.wide_models import MAIN, Cell, Model, cells
+from orbitwise.experiments.wide_models import MAIN, Cell, Data, Model, cells
 from orbitwise.experiments.wide_sparsity import correlations, draw, sparsity
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.freezing import freeze_functional
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import least_noise
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import Process
-
-
-class Data(NamedTuple):
-    """Images of one size, and labels."""
-
-    x: Float[Tensor, "n d"]
-    y: Int[Tensor, " n"]
-    x_test: Float[Tensor, "t d"]
-    y_test: Int[Tensor, " t"]
-
-    @classmethod
-    def of(cls, size: int, num_test: int, seed: int, device: str) -> Data:
-        """Random training images and the first test images, their pixels averaged down to the size."""
-        data = datasets.load("mnist")
-        order = np.random.default_rng(seed).permutation(len(data.x_train))
-
-        def rows(images: Any) -> Tensor:
-            pictures = torch.from_numpy(np.asarray(images)).reshape(-1, 1, 28, 28).double() / 255
-            return torch.nn.functional.interpolate(pictures, size=size, mode="area").flatten(1).to(device)
-
-        def labels(codes: Any) -> Tensor:
-            return torch.from_numpy(np.asarray(codes).astype(np.int64)).to(device)
-
-        chosen = order[:10_000]
-        return cls(
-            rows(data.x_train[chosen]),
-            labels(data.y_train[chosen]),
-            rows(data.x_test[:num_test]),
-            labels(data.y_test[:num_test]),
-        )
 
 
 class Learned(NamedTuple):
@@ -98,11 +67,11 @@ class Learned(NamedTuple):
         return cls(kernel, orbit, state["noise"], state["rows"], state["seconds"])
 
     def functional(self, num_nodes: int, seed: int, device: str) -> Functional:
-        """Averages over the orbit with fixed nodes, or values."""
+        """Averages over the orbit with fixed nodes, or values, in single precision."""
         if self.orbit is None:
             return Evaluation()
         generator = torch.Generator(device).manual_seed(seed)
-        return freeze_functional(OrbitAverage(self.orbit), num_nodes, generator)
+        return freeze_functional(OrbitAverage(copy.deepcopy(self.orbit)), num_nodes, generator).float()
 
 
 def learn(cell: Cell, data: Data, rows: int, options: argparse.Namespace) -> Learned:
@@ -132,26 +101,42 @@ def log_evidence(gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], nois
     return -0.5 * (fit + outputs * (log_determinant(lower) + constant)).item()
 
 
-@torch.no_grad()
-def measure(
-    learned: Learned, functional: Functional, cell: Cell, data: Data, num_test: int
-) -> tuple[dict[str, Any], Float[Tensor, "n n"]]:
-    """Noise and evidence on all rows of the cell, and the test error; kernels in single precision."""
+class Rows(NamedTuple):
+    """The training rows of a cell, in single precision; matrices are made double."""
+
+    process: Process
+    functional: Functional
+    data: Data
+    count: int
+
+    @property
+    def targets(self) -> Float[Tensor, "n 10"]:
+        return one_hot(self.data.y[: self.count], 10) - 0.1
+
+    @torch.no_grad()
+    def gram(self) -> Float[Tensor, "n n"]:
+        return self.process.covariance(self.atoms(self.data.x[: self.count])).double()
+
+    @torch.no_grad()
+    def cross(self, x: Float[Tensor, "t d"]) -> Float[Tensor, "t n"]:
+        rows = self.atoms(self.data.x[: self.count])
+        parts = [self.process.covariance(self.atoms(part), rows) for part in x.split(500)]
+        return torch.cat(parts).double()
+
+    def atoms(self, x: Tensor) -> Block:
+        """Rows of g's values."""
+        return self.functional.atoms(x.float())
+
+
+def measure(rows: Rows, cell: Cell, learned: Learned, num_test: int) -> dict[str, Any]:
+    """Noise and evidence on all rows of the cell, and the test error."""
     start = time.process_time()
-    process = Process(None, learned.kernel)
-    functional = functional.float()
-    rows = functional.atoms(data.x[: cell.rows].float())
-    targets = one_hot(data.y[: cell.rows], 10) - 0.1
-    gram = process.covariance(rows).double()
+    gram, targets = rows.gram(), rows.targets
     noise = least_noise(lambda value: -log_evidence(gram, targets, value), 4 * learned.noise)
     evidence = log_evidence(gram, targets, noise)
     weights = solve_factored(cholesky(gram + noise * torch.eye(len(gram)).to(gram)).lower, targets)
-    means = [
-        process.covariance(functional.atoms(part.float()), rows).double() @ weights
-        for part in data.x_test[:num_test].split(500)
-    ]
-    functional.double()
-    wrong = (torch.cat(means).argmax(1) != data.y_test[:num_test]).double()
+    means = rows.cross(rows.data.x_test[:num_test]) @ weights
+    wrong = (means.argmax(1) != rows.data.y_test[:num_test]).double()
     base: Any = learned.kernel.base_kernel
     found = {
         **cell.model._asdict(),
@@ -169,9 +154,9 @@ def measure(
         "seconds": time.process_time() - start,
     }
     if learned.orbit is not None:
-        found["nodes"] = rows.points.shape[-2]
+        found["nodes"] = rows.atoms(rows.data.x[:1]).points.shape[-2]
         found["ranges"] = {name: list(ends) for name, ends in learned.orbit.learned().items()}
-    return found, gram
+    return found
 
 
 class Bench:
@@ -219,17 +204,23 @@ class Bench:
         rows = min(rows, options.orbit_rows) if cell.orbit == "learned" else rows
         return learn(cell, self.images(cell.size), min(rows, options.sizes[0]), options)
 
-    def run(self, cell: Cell) -> dict[str, Any]:
-        """One cell, with its sparsity where its Gram matrix is small."""
-        options, data, learned = self.options, self.images(cell.size), self.choice(cell)
+    def rows(self, cell: Cell) -> Rows:
+        """The training rows of a cell in single precision, lowered to atoms."""
+        options, learned = self.options, self.choice(cell)
         nodes = options.borrowed_nodes if cell.orbit == "borrowed" else options.nodes
         functional = learned.functional(nodes, options.seed, options.device)
-        num_test = options.test // 2 if cell.model.kind == "pooled" else options.test
-        found, gram = measure(learned, functional, cell, data, num_test)
-        if cell.rows == options.sizes[0]:
-            targets = one_hot(data.y[: cell.rows], 10) - 0.1
-            found["sparsity"] = sparsity(gram, targets, found["noise"], options.tolerances)
-        return found
+        return Rows(Process(None, learned.kernel), functional, self.images(cell.size), cell.rows)
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        """One cell."""
+        num_test = self.options.test // 2 if cell.model.kind == "pooled" else self.options.test
+        return measure(self.rows(cell), cell, self.choice(cell), num_test)
+
+    def sparsity(self, cell: Cell) -> dict[str, Any]:
+        """How sparse the model of a cell that was run is."""
+        options, rows = self.options, self.rows(cell)
+        noise = self.cells[cell.name]["noise"]
+        return sparsity(rows.gram(), rows.targets, noise, options.common_noise, options.tolerances)
 
 
 def main() -> None:
@@ -246,29 +237,41 @@ def main() -> None:
     parser.add_argument("--orbit-rows", type=int, default=400)
     parser.add_argument("--convolution-rows", type=int, default=200)
     parser.add_argument("--pooled-rows", type=int, default=60)
-    parser.add_argument("--tolerances", type=float, nargs="+", default=[0.1, 1.0])
+    parser.add_argument("--tolerances", type=float, nargs="+", default=[0.1, 0.3, 1.0])
+    parser.add_argument("--common-noise", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", choices=["cells", "sparsity"], help="one of the two parts of the record")
     parser.add_argument("--time-limit", type=float, help="seconds after which no cell is begun")
     parser.add_argument("--out", type=Path, default=Path("results/wide_networks.json"))
     options = parser.parse_args()
-    record: dict[str, Any] = json.loads(options.out.read_text()) if options.out.is_file() else {"cells": {}}
+    record: dict[str, Any] = {"cells": {}, "sparsity": {}}
+    if options.out.is_file():
+        record |= json.loads(options.out.read_text())
     bench, start = Bench(options, record["cells"]), time.monotonic()
-    for cell in cells(options.sizes, options.image_size, options.pooled_size):
-        if cell.name in record["cells"]:
-            continue
-        if options.time_limit is not None and time.monotonic() - start > options.time_limit:
-            break
-        record["cells"][cell.name] = bench.run(cell)
-        record["command"] = {
-            name: value for name, value in vars(options).items() if name not in ("out", "time_limit")
-        }
-        record |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
-        record["correlations"] = correlations(record["cells"], options.sizes[0], options.tolerances)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1))
-        print(cell.name, f"{100 * record['cells'][cell.name]['test_error']:.2f} %", flush=True)
+    wanted = cells(options.sizes, options.image_size, options.pooled_size)
+    compared = [cell for cell in wanted if (cell.rows, cell.size) == (options.sizes[0], options.image_size)]
+    for part, chosen, run in (("cells", wanted, bench.run), ("sparsity", compared, bench.sparsity)):
+        for cell in chosen:
+            is_late = options.time_limit is not None and time.monotonic() - start > options.time_limit
+            is_known = part == "cells" or cell.name in record["cells"]
+            is_wanted = options.only in (None, part) and is_known
+            if is_late or not is_wanted or cell.name in record[part]:
+                continue
+            record[part][cell.name] = run(cell)
+            write(record, options)
+            print(part, cell.name, f"{100 * record['cells'][cell.name]['test_error']:.2f} %", flush=True)
     draw(record, options.out.with_suffix(".png"))
+
+
+def write(record: dict[str, Any], options: argparse.Namespace) -> None:
+    """The record as it stands."""
+    hidden = ("only", "out", "time_limit")
+    record["command"] = {name: value for name, value in vars(options).items() if name not in hidden}
+    record |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    record["correlations"] = correlations(record)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

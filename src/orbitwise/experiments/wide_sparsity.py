@@ -7,6 +7,7 @@ different entries it asks for: kernel evaluations that a fit from scratch would 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.functionals.points import Evaluation
+from orbitwise.inference import exact
 from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.totals import Observations
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -53,6 +55,53 @@ class TableKernel(Kernel):
         return self.gram[i, j].to(x1)
 
 
+class Columns:
+    """The engine on a Gram matrix, with inducing variables in the order of the greedy choice."""
+
+    def __init__(self, gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], noise: float) -> None:
+        self.table = TableKernel(gram)
+        numbers = torch.arange(len(gram), dtype=gram.dtype)[:, None]
+        observations = Observations(Evaluation(), numbers, targets.to(gram), None)
+        likelihood = Gaussian(noise, learnable=False).double()
+        self.model = SparseModel(Process(None, self.table), observations, likelihood)
+        self.order = self.choose(len(gram))
+        self.exact = exact.evidence(
+            self.model.process, observations.atoms(), observations.targets, self.model.noise.expand(len(gram))
+        ).value.item()
+
+    def choose(self, count: int) -> Float[Tensor, "u 1"]:
+        """The numbers of the first rows of the greedy choice."""
+        return self.model.choose(count, "greedy", torch.Generator().manual_seed(0)).inducing  # pyright: ignore
+
+    def certify(self, count: int) -> dict[str, Any]:
+        """The bracket from `count` columns of K and its diagonal, and how far below the truth it begins."""
+        self.model.place_inducing(self.order[:count])
+        bracket, rows = self.model.bracket(refine=False), self.model.num_rows
+        return {
+            "inducing": count,
+            "lower": bracket.lower,
+            "upper": bracket.upper,
+            "exact": self.exact,
+            "loss": self.exact - bracket.lower,
+            "evaluations": rows * count - count * (count - 1) // 2 + rows - count,
+        }
+
+    def needed(self, tolerances: Sequence[float]) -> dict[str, dict[str, Any]]:
+        """The least M whose lower bound is within each tolerance, in nats a row, of the exact evidence."""
+        known: dict[int, dict[str, Any]] = {}
+        found = {}
+        for tolerance in tolerances:
+            low, high = 0, len(self.order)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if middle not in known:
+                    known[middle] = self.certify(middle)
+                is_enough = known[middle]["loss"] <= tolerance * self.model.num_rows
+                low, high = (low, middle) if is_enough else (middle, high)
+            found[str(tolerance)] = known.get(high) or self.certify(high)
+        return found
+
+
 def automatic(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, tolerance: float) -> dict[str, Any]:
     """What the estimator settles for, θ being fixed; its bracket is refined with products by all of K."""
     model = SparseGPRegressor(
@@ -80,72 +129,39 @@ def automatic(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, toleran
     }
 
 
-def certify(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, count: int) -> dict[str, Any]:
-    """The engine's bracket with `count` greedy inducing variables: their columns of K, and its diagonal."""
-    table, numbers = TableKernel(gram), torch.arange(len(gram), dtype=gram.dtype)[:, None]
-    observations = Observations(Evaluation(), numbers, targets.to(gram), None)
-    model = SparseModel(Process(None, table), observations, Gaussian(noise, learnable=False).double())
-    model.place_inducing(model.choose(count, "greedy", torch.Generator().manual_seed(0)).inducing)  # pyright: ignore
-    bracket = model.bracket(refine=False)
-    return {
-        "inducing": model.num_inducing,
-        "lower": bracket.lower,
-        "upper": bracket.upper,
-        "gap": bracket.upper - bracket.lower,
-        "evaluations": table.num_evaluations,
-    }
-
-
-def sparsity(gram: Tensor, targets: Tensor, noise: float, tolerances: list[float]) -> dict[str, Any]:
-    """What the estimator settles for at the least tolerance, and the least M certified within each."""
+def sparsity(
+    gram: Tensor, targets: Tensor, noise: float, common_noise: float, tolerances: list[float]
+) -> dict[str, Any]:
+    """Inducing variables needed at the noise of the evidence, and at one noise for all kernels."""
     gram, targets = gram.cpu(), targets.cpu()
-    found: dict[str, Any] = {
+    return {
         "all_evaluations": len(gram) * (len(gram) + 1) // 2,
-        "automatic": automatic(gram, targets, noise, min(tolerances)),
-        "needed": {},
+        "noise": noise,
+        "at_own_noise": Columns(gram, targets, noise).needed(tolerances[-1:]),
+        "common_noise": common_noise,
+        "needed": Columns(gram, targets, common_noise).needed(tolerances),
+        "automatic": automatic(gram, targets, common_noise, tolerances[0]),
     }
-    known: dict[int, dict[str, Any]] = {}
-    for tolerance in tolerances:
-        low, high = 0, len(gram)
-        while high - low > max(1, len(gram) // 200):
-            middle = (low + high) // 2
-            if middle not in known:
-                known[middle] = certify(gram, targets, noise, middle)
-            low, high = (low, middle) if known[middle]["gap"] <= tolerance * len(gram) else (middle, high)
-        found["needed"][str(tolerance)] = known.get(high) or certify(gram, targets, noise, high)
-    return found
 
 
-def correlations(cells: dict[str, Any], rows: int, tolerances: list[float]) -> dict[str, Any]:
-    """Rank correlations with the test error over the models of one number of rows and one size of images."""
-    chosen = comparable(cells, rows)
-    if len(chosen) < 3:
-        return {}
-    errors = [cell["test_error"] for cell in chosen]
+def correlations(record: dict[str, Any]) -> dict[str, Any]:
+    """Rank correlations with the test error over the models whose sparsity is known."""
+    chosen = [record["cells"][name] for name in record["sparsity"]]
     columns = {
-        f"inducing at {tolerance} nats a row": [
-            cell["sparsity"]["needed"][str(tolerance)]["inducing"] for cell in chosen
+        f"inducing within {tolerance} nats a row": [
+            each["needed"][str(tolerance)]["inducing"] for each in record["sparsity"].values()
         ]
-        for tolerance in tolerances
+        for tolerance in record["command"]["tolerances"]
     }
     columns["log evidence"] = [cell["log_evidence"] for cell in chosen]
+    errors = [cell["test_error"] for cell in chosen]
     found = {}
     for name, values in columns.items():
-        if len(set(values)) == 1 or len(set(errors)) == 1:
+        if len(errors) < 3 or len(set(values)) == 1 or len(set(errors)) == 1:
             continue  # no ranks
         result: Any = spearmanr(values, errors)
-        found[name] = {
-            "spearman": float(result.statistic),
-            "p_value": float(result.pvalue),
-            "models": len(errors),
-        }
+        found[name] = {"spearman": result.statistic, "p_value": result.pvalue, "models": len(errors)}
     return found
-
-
-def comparable(cells: dict[str, Any], rows: int) -> list[dict[str, Any]]:
-    """Cells of this many rows and of the largest images."""
-    size = max(cell["size"] for cell in cells.values())
-    return [cell for cell in cells.values() if cell["rows"] == rows and cell["size"] == size]
 
 
 COLOURS = {"dense": "tab:blue", "convolutional": "tab:orange", "pooled": "tab:green"}
@@ -154,13 +170,13 @@ MARKERS = {"none": "o", "learned": "*", "borrowed": "P"}
 
 def draw(record: dict[str, Any], file: Path) -> None:
     """Test error against the number of inducing variables needed, and against the evidence."""
-    rows, tolerances = min(cell["rows"] for cell in record["cells"].values()), record["command"]["tolerances"]
-    chosen = comparable(record["cells"], rows)
+    tolerances, command = record["command"]["tolerances"], record["command"]
     tolerance = str(tolerances[len(tolerances) // 2])
+    chosen = [{**record["cells"][name], **each} for name, each in record["sparsity"].items()]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     panels = [
-        (f"inducing variables for a gap of {tolerance} nats a row",
-         lambda cell: cell["sparsity"]["needed"][tolerance]["inducing"]),
+        (f"inducing variables: bound within {tolerance} nats a row at noise {command['common_noise']}",
+         lambda cell: cell["needed"][tolerance]["inducing"]),
         ("log evidence, nats", lambda cell: cell["log_evidence"]),
     ]  # fmt: skip
     for axis, (label, value) in zip(axes, panels, strict=True):
@@ -178,7 +194,7 @@ def draw(record: dict[str, Any], file: Path) -> None:
         name = {"none": "", "learned": ", learned orbit", "borrowed": ", orbit of a dense one"}[orbit]
         axes[1].scatter([], [], color=COLOURS[kind], marker=MARKERS[orbit], label=kind + name)
     axes[1].legend(fontsize=8)
-    size = chosen[0]["size"]
+    rows, size = command["sizes"][0], command["image_size"]
     figure.suptitle(f"Infinitely wide networks, {rows:,} MNIST images of {size}×{size} pixels")
     figure.tight_layout()
     figure.savefig(file, dpi=110, metadata={"Software": None})

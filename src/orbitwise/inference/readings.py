@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import torch
+from gpytorch.constraints import GreaterThan
 from gpytorch.module import Module
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,10 +20,14 @@ from orbitwise.orbits.widths import Widths
 
 
 class Reading(NamedTuple):
-    """The meaning of a raw parameter: a name, its value entry by entry, labels of entries, and which move."""
+    """The meaning of a raw parameter: a name, its value entry by entry, labels of entries, and which move.
+
+    `slope` is the derivative of `transform`, where it is known in closed form.
+    """
 
     name: str
     transform: Callable[[Tensor], Tensor] | None = None
+    slope: Callable[[Tensor], Tensor] | None = None
     labels: Sequence[str] | None = None
     moves: Tensor | None = None
 
@@ -36,6 +41,7 @@ class Part:
     raw: nn.Parameter
     owners: tuple[tuple[nn.Module, str], ...]
     transform: Callable[[Tensor], Tensor] | None
+    slope: Callable[[Tensor], Tensor] | None
     labels: tuple[str, ...]
     index: Tensor
     registered: Any = None
@@ -74,6 +80,8 @@ class Part:
         """θ and dθ/dz, entry by entry."""
         if self.transform is None:
             return self.value(z), torch.ones_like(z)
+        if self.slope is not None:
+            return self.value(z), self.slope(self.raw_at(z)).flatten()[self.index].to(z)
         with torch.enable_grad():
             free = z if z.requires_grad else z.detach().requires_grad_()
             value = self.value(free)
@@ -147,7 +155,7 @@ def _part(
         places = torch.cartesian_prod(*(torch.arange(size) for size in shape)).reshape(raw.numel(), -1)
         labels = tuple(",".join(map(str, place)) for place in places.tolist())
     index = moves.nonzero()[:, 0].to(raw.device)
-    part = Part(reading.name, raw, owners, reading.transform, labels, index)
+    part = Part(reading.name, raw, owners, reading.transform, reading.slope, labels, index)
     return replace(part, registered=_registered(part, registrations))
 
 
@@ -159,16 +167,27 @@ def _reading(path: str, module: nn.Module, attribute: str) -> Reading:
         moves = module.moves if half else module.shifts
         name = "half_width" if half else "centre"
         read = _read(module, attribute, lambda: module.half_width) if half else None
-        return Reading(start + name, read, module.names, moves)
+        return Reading(start + name, read, None, module.names, moves)
     if isinstance(module, Widths):
         return Reading(
-            start + "width", _read(module, attribute, lambda: module.values), module.names, module.moves
+            start + "width", _read(module, attribute, lambda: module.values), None, module.names, module.moves
         )
     readable = start + attribute.removeprefix("raw_")
     constraint = module.constraint_for_parameter_name(attribute) if isinstance(module, Module) else None
     if constraint is None or not constraint.enforced:
         return Reading(readable)
-    return Reading(readable, constraint.transform)
+    return Reading(readable, constraint.transform, _slope(constraint))
+
+
+def _slope(constraint: Any) -> Callable[[Tensor], Tensor] | None:
+    """The derivative of a constraint from below by exponentials or softplus, which most are."""
+    if not isinstance(constraint, GreaterThan):
+        return None
+    function = constraint._transform
+    if function is torch.exp:
+        return torch.exp
+    is_softplus = isinstance(function, nn.Softplus) and (function.beta, function.threshold) == (1.0, 20.0)
+    return torch.sigmoid if is_softplus else None
 
 
 def _read(module: nn.Module, attribute: str, read: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.evidence import EvidenceEstimate, integrate_evidence
 from orbitwise.selection.fitted import FittedHyperparameters, fitted_hyperparameters
+from orbitwise.selection.importance import ImportanceSample
 from orbitwise.selection.mixtures import PredictiveMixture
 from orbitwise.selection.thermodynamic import Sampler
 
@@ -52,7 +53,7 @@ def mixture_of(
 
 def _resampled(found: EvidenceEstimate, num_samples: int, seed: int) -> tuple[Tensor, np.ndarray]:
     """Distinct values of z and how often each was picked."""
-    if found.method == "importance":
+    if isinstance(found.details, ImportanceSample):
         # Systematic resampling: value i is picked ⌊S w_i⌋ or ⌈S w_i⌉ times.
         offset = torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         places = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples

@@ -135,7 +135,7 @@ def _readings(model: RegressionModel) -> dict[str, Reading]:
     sizes |= {f"observation_noise.{i}": unit * extra.size for i, extra in enumerate(model.extras)}
 
     def reading(name: str, size: float) -> Reading:
-        return Reading(name, lambda raw: size * (raw.exp() + NOISE_FLOOR))
+        return Reading(name, lambda raw: size * (raw.exp() + NOISE_FLOOR), lambda raw: size * raw.exp())
 
     return {f"raw_noise.{i}": reading(name, size) for i, (name, size) in enumerate(sizes.items())}
 

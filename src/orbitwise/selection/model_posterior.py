@@ -217,6 +217,8 @@ def _prior(prior: Sequence[float] | Mapping[str, float] | None, names: list[str]
 def _odds(difference: float) -> str:
     if difference == 0:
         return "1"
+    if math.isinf(difference):
+        return "∞"
     if difference > math.log(1e7):
         return f"10^{difference / math.log(10):,.0f} : 1"
     return f"{math.exp(difference):,.{0 if difference > math.log(10) else 1}f} : 1"

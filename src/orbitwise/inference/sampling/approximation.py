@@ -19,7 +19,7 @@ from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
 from orbitwise.process.moments import Moments
 
 NUM_NODES = 20
-MAX_HALVINGS = 20
+MAX_HALVINGS = 6
 
 
 class Approximation(NamedTuple):
@@ -94,7 +94,7 @@ def approximate(
                 break
             rate *= 0.5
         if better is None:
-            return best._replace(num_factorisations=count, converged=True)
+            return best._replace(num_factorisations=count)
         gain, best = (better.bound - best.bound).item(), better
         if gain < tolerance:
             return best._replace(num_factorisations=count, converged=True)

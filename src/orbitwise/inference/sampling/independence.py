@@ -37,7 +37,8 @@ from orbitwise.inference.sampling.proposal import StudentProposal, fit_proposal
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 
 FIT_TOLERANCE, SAMPLING_TOLERANCE = 1e-5, 1e-2
-MAX_STEPS, MAX_DRAWS = 20, 100
+MAX_STEPS, MAX_DRAWS = 10, 100
+"""A q that is not quite converged costs a little acceptance; far from the mode more steps would be wasted."""
 
 
 @torch.no_grad()

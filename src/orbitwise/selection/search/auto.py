@@ -21,7 +21,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from orbitwise.estimators.estimator import RegressionPredictions
 from orbitwise.estimators.validation import check_counts
 from orbitwise.kernels.expressions import Term
-from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
 from orbitwise.selection.search.dates import without_dates
@@ -127,7 +126,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         x, targets = self._training(X, y)
         began = time.time()
         seed = int(check_random_state(self.random_state).randint(2**31))
-        scaling = Scaling.of(x, list(self.base_kernels))
+        bases = base_terms(self.base_kernels, x.shape[1])
+        scaling = Scaling.of(x, [term.name for term in bases])
         rows = chosen_rows(len(x), self.search_rows, seed)
         deadline = math.inf if self.time_limit is None else began + self.time_limit
         problem = Problem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline)
@@ -135,7 +135,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         effort = Effort(
             max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
         )
-        bases = base_terms(self.base_kernels, x.shape[1])
         if np.ptp(targets) <= 1e-12 * np.abs(targets).max():
             bases, claims = [Term("constant")], []  # there is nothing to find
         search = Search(problem, bases, claims, effort, silent)
@@ -164,8 +163,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             raise ValueError(f"time_limit must be positive seconds, or None, not {self.time_limit!r}.")
         if isinstance(self.base_kernels, str) or not len(self.base_kernels):
             raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
-        for name in self.base_kernels:
-            parse_expression(name)
 
     def _training(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         numbers, self.dates_ = without_dates(X)

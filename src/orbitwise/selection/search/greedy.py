@@ -23,6 +23,9 @@ from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbour
 from orbitwise.selection.search.starting import fresh, grown
 
 Report = Callable[[str], None]
+STEP_COST = 3.0
+"""A step is one of about twenty that were possible, so it must gain log 20, about 3 nats, to be believed; and
+a part whose loss costs less than that is taken out again."""
 
 
 @final
@@ -67,12 +70,12 @@ class Search:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
             better = self._advance([(one, self._starts(one, new, y)) for one, new in options], best)
-            best = best if better is None or better.score <= best.score else better
+            best = best if better is None or better.score <= best.score + STEP_COST else better
         for _ in range(self.effort.max_depth):
             left = Model(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
             better = self._advance([(one, self._starts(one, new, left)) for one, new in options], best)
-            if better is None or better.score <= best.score:
+            if better is None or better.score <= best.score + STEP_COST:
                 break
             best = better
         return self._simplified(best)
@@ -83,7 +86,7 @@ class Search:
             smaller = [(each, [each]) for each in simplifications(best.hypothesis)]
             # A smaller structure may have been tried before, but not from here.
             better = self._advance(smaller, best, again=True) if smaller else None
-            if better is None or better.score <= best.score:
+            if better is None or better.score <= best.score - STEP_COST:
                 return best
             best = better
 

@@ -25,6 +25,7 @@ from orbitwise.kernels.expressions import (
     summands,
     terms,
 )
+from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
 
 MOST_CLAIMS = 2
@@ -80,11 +81,21 @@ def bare(expression: Expression) -> Expression:
 
 
 def base_terms(names: Sequence[str], num_dims: int) -> list[Term]:
-    """The base kernels of every column; with several columns, the smooth ones of all columns together too."""
-    if num_dims == 1:
-        return [Term(name) for name in names]
-    together = [Term(name) for name in names if name in SMOOTH or name == "sm"]
-    return together + [Term(name, (column,)) for name in names for column in range(num_dims)]
+    """The base kernels of every column; with several columns, the smooth ones of all columns together too.
+
+    A name may have an option or columns of its own, as in "sm(3)" or "rbf[0]".
+    """
+    found: list[Term] = []
+    for name in names:
+        term = parse_expression(name, num_dims)
+        if not isinstance(term, Term) or term.values or term.is_ard:
+            raise ValueError(f"A base kernel of a search is one name, such as 'rbf', not {name!r}.")
+        if num_dims == 1 or term.columns is not None:
+            found.append(term)
+            continue
+        found += [term] if term.name in (*SMOOTH, "sm") else []
+        found += [replace(term, columns=(column,)) for column in range(num_dims)]
+    return found
 
 
 def neighbours(

@@ -1,0 +1,81 @@
+"""The experiment: its problems, what counts as found, and that a stopped run goes on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from orbitwise.experiments import kernel_search
+from orbitwise.experiments.kernel_search import PROBLEMS, Synthetic, carbon_dioxide, run
+from orbitwise.kernels.expressions import summands
+from orbitwise.kernels.spelling import parse_expression
+from orbitwise.selection.search.claims import claims_of
+from orbitwise.selection.search.hypotheses import Hypothesis
+
+QUICK = Synthetic("a line", "linear(centre=5)", num_rows=12, seed=3)
+
+
+def test_ten_problems_of_one_to_three_components_some_with_a_hidden_symmetry():
+    assert len({problem.name for problem in PROBLEMS}) == len({problem.seed for problem in PROBLEMS}) == 10
+    assert all(1 <= len(summands(problem.hypothesis.expression)) <= 3 for problem in PROBLEMS)
+    assert sum(bool(problem.claims) for problem in PROBLEMS) == 2
+    for problem in PROBLEMS:
+        assert not any(
+            problem.is_found(other.hypothesis)
+            for other in PROBLEMS
+            if other is not problem and not other.claims
+        )
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_data_are_repeatable_and_components_equally_strong(problem: Synthetic):
+    x, y = problem.draw()
+    again = problem.draw()
+    assert np.array_equal(x, again[0])
+    assert np.array_equal(y, again[1])
+    assert x.shape == (problem.num_rows, problem.num_dims)
+    count = len(summands(problem.hypothesis.expression))
+    assert 0.3 * count < y.var() < 2.5 * count + 0.5
+
+
+def test_a_hidden_symmetry_is_in_the_data():
+    problem = next(each for each in PROBLEMS if each.claims == ("mirror[0](centre=4)",))
+    x, y = Synthetic(problem.name, problem.kernel, problem.claims, noise=0.0, num_rows=400, seed=1).draw()
+    order = np.argsort(x[:, 0])
+    mirrored = np.interp(8 - x[order, 0], x[order, 0], y[order])
+    inside = (x[order, 0] > 0.5) & (x[order, 0] < 7.5)
+    assert np.abs(mirrored - y[order])[inside].mean() < 0.1 * y.std()
+
+
+def test_what_counts_as_found():
+    problem = PROBLEMS[-1]
+    claims = tuple(claims_of(["swap[0,1]"], 2))
+    assert problem.is_found(Hypothesis(parse_expression("rbf"), claims))
+    assert problem.is_found(Hypothesis(parse_expression("rbf[1]*rbf[0]"), claims))
+    assert not problem.is_found(Hypothesis(parse_expression("rbf")))
+    assert not problem.is_found(Hypothesis(parse_expression("rq"), claims))
+    mirror = PROBLEMS[-2]
+    assert mirror.is_found(Hypothesis(parse_expression("periodic + rbf"), tuple(claims_of(["mirror"], 1))))
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    out = tmp_path / "results.json"
+    monkeypatch.setattr(kernel_search, "PROBLEMS", (QUICK,))
+    monkeypatch.setattr(kernel_search, "carbon_dioxide", lambda *_: {"reached": True})
+    first = run(out)
+    assert first["problems"]["a line"]["searched"] == "linear"
+    assert first["found"] == first["of"] == 1
+    monkeypatch.setattr(kernel_search, "solve", None)
+    assert run(out) == first == json.loads(out.read_text())
+
+
+def test_carbon_dioxide_compares_evidence(monkeypatch):
+    x = np.linspace(1960, 1964, 30)[:, None]
+    y = 300 + x[:, 0] - 1960 + np.sin(2 * np.pi * x[:, 0])
+    monkeypatch.setattr(kernel_search, "lecture_data", lambda: (x, y))
+    monkeypatch.setattr(kernel_search, "DEPTH", 0)
+    monkeypatch.setattr(kernel_search, "hand_built", lambda x, y: -1e6)
+    found = carbon_dioxide()
+    assert found["reached"]
+    assert found["rows"] == 30
+    assert np.isfinite(found["searched_log_evidence"])
