@@ -198,7 +198,7 @@ table.set_xticks(positions, list(codes))
 for label, what in zip(table.get_xticklabels(), codes, strict=True):
     label.set(color=MARKS[what], fontweight="bold")
 table.tick_params(axis="x", length=0)
-table.set_title("Each model's evidence for them (no bar: impossible)")
+table.set_title("Their evidence (no bar: never drawn)")
 figure.savefig(out / "inductive_bias.png", dpi=130)
 plt.close(figure)
 (out / "inductive_bias.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

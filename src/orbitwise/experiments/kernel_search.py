@@ -114,7 +114,7 @@ PROBLEMS = (
 )
 LECTURE = "rbf + rbf*periodic + rq + rbf"
 CO2 = "co2"
-DEPTH = 5
+DEPTH = 3
 SEARCH_ROWS = 200
 
 

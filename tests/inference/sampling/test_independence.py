@@ -8,7 +8,8 @@ from torch import Tensor
 
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.sampling import LatentModel, StudentProposal, gibbs, independence_sampler
-from orbitwise.likelihoods import Poisson, StudentT
+from orbitwise.inference.sampling.independence import _Chain, _Source
+from orbitwise.likelihoods import Gaussian, Poisson, StudentT
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import coordinate_permutations
@@ -39,6 +40,41 @@ def test_hyperparameters_and_values_are_those_of_dense_sums(name):
     assert z_scores(found.latent[..., 0], values).abs().max() < 4
     assert found.acceptance > 0.5
     assert found.parameters.effective_sample_size.item() > 30
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "student"])
+def test_the_weight_is_the_ratio_of_densities(name):
+    """p(y | f) p(f | θ) p(θ) / (q(f | θ) r(θ)), by torch's own normal densities."""
+    model, proposal = amplitude_model(name), StudentProposal(ZERO, torch.eye(1).double())
+    source = _Source(model, ZERO)
+    chain = _Chain(source, proposal, seeded())
+    for theta in (torch.tensor([0.4]).double(), torch.tensor([-1.0]).double()):
+        q, likelihood = source.at(theta)
+        f = q.values(chain.noise)[0][0]
+        normal, factor = torch.distributions.MultivariateNormal, q.factor()[0]
+        known = likelihood.log_density(f, model.targets).sum() + model.log_hyperprior(theta)
+        known += normal(torch.zeros(2).double(), model.covariance(theta)[0]).log_prob(f[:, 0])
+        known -= normal(q.moments.mean[:, 0], factor @ factor.mT).log_prob(f[:, 0])
+        found = chain._log_weight(theta, q, likelihood)
+        assert found == pytest.approx(known.item() - proposal.log_density(theta), rel=1e-8)
+
+
+def test_with_gaussian_noise_the_weight_is_the_evidence():
+    """q is exact then: whatever the noise, the weight is p(y | θ) p(θ)/r(θ)."""
+    model, proposal = amplitude_model("laplace"), StudentProposal(ZERO, torch.eye(1).double())
+    covariance, likelihood = model.covariance, Gaussian(0.3)
+    model.covariance = lambda theta: (*covariance(theta)[:2], likelihood)
+    source = _Source(model, ZERO)
+    chain = _Chain(source, proposal, seeded())
+    theta = torch.tensor([0.4], dtype=torch.float64)
+    noisy = covariance(theta)[0] + (0.3 + 1e-8) * torch.eye(2).double()
+    known = torch.distributions.MultivariateNormal(torch.zeros(2).double(), noisy).log_prob(
+        model.targets[:, 0]
+    )
+    known = known.item() + model.log_hyperprior(theta) - proposal.log_density(theta)
+    for _ in range(2):
+        assert chain._log_weight(theta, *source.at(theta)) == pytest.approx(known, abs=1e-6)
+        chain.move_latent()
 
 
 def test_a_bad_proposal_costs_samples_but_no_truth():

@@ -47,6 +47,13 @@ def test_neighbours_are_one_step_away_and_keep_values():
     assert str(grown.expression) == "rbf(lengthscale=2) + linear + periodic"
 
 
+def test_without_growth_kernels_are_only_exchanged():
+    start = made("rbf + linear", "mirror[0]", num_dims=1)
+    options = [str(each) for each, _ in neighbours(start, base_terms(["rq"], 1), [], grows=False)]
+    assert options == ["rq + linear | mirror[0]", "rbf + rq | mirror[0]", "rbf + linear"]
+    assert start.size == 3
+
+
 def test_claims_come_and_go_but_do_not_contradict_each_other():
     start = made("rbf", "mirror[0]", num_dims=1)
     options = [str(each) for each, _ in neighbours(start, [], claims_of("auto", 1))]

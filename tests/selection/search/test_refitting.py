@@ -8,7 +8,7 @@ from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.fitting import Problem
 from orbitwise.selection.search.greedy import Effort, Search, silent
 from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
-from orbitwise.selection.search.refitting import finalist, refitted
+from orbitwise.selection.search.refitting import finalist, grown_on_all_rows, refitted
 
 RANDOM = np.random.default_rng(2)
 X = RANDOM.uniform(0, 4, (35, 1))
@@ -33,3 +33,15 @@ def test_leading_structures_are_compared_on_all_rows():
     winner = finalist(search, best, X, Y)
     assert str(winner.hypothesis) == "rbf"
     assert winner.score != best.score
+
+
+def test_a_search_on_a_sample_goes_on_with_all_rows():
+    y = X[:, 0] + 0.5 * np.sin(12 * X[:, 0]) + 0.05 * RANDOM.standard_normal(35)
+    effort = Effort(max_depth=1, screen_iterations=10, max_iterations=30, num_restarts=1)
+    search = Search(Problem(X[:10], y[:10]), base_terms(["linear", "periodic"], 1), [], effort, silent)
+    first = finalist(search, search.run(), X, y)
+    count = len(search.history)
+    best = grown_on_all_rows(search, first, X, y)
+    assert sorted(str(best.hypothesis).split(" + ")) == ["linear", "periodic"]
+    assert best.score > first.score or str(first.hypothesis) == str(best.hypothesis)
+    assert len(search.history) > count, "what was tried on all rows belongs to the history"

@@ -28,7 +28,7 @@ from orbitwise.selection.search.description import Words, component_phrase, summ
 from orbitwise.selection.search.fitting import Fitted, Problem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
 from orbitwise.selection.search.hypotheses import bare, base_terms
-from orbitwise.selection.search.refitting import finalist, refitted
+from orbitwise.selection.search.refitting import MOST_ROWS_TO_GROW, finalist, grown_on_all_rows, refitted
 from orbitwise.selection.search.scaling import Scaling
 
 FEWEST_ROWS = 10
@@ -60,8 +60,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         Seconds after which the best so far is taken; None searches to the end, and only then are results
         the same on every machine.
     search_rows : int, default=300
-        The search looks at so many rows, drawn at random where there are more; the best structures are then
-        compared, and the winner fitted, on all rows (the comparison on up to 1,500).
+        The search looks at so many rows, drawn at random where there are more. The best structures are then
+        compared on all rows (on up to 1,500), the best of them is grown further there (with up to 600), and
+        the winner is fitted to all rows.
     num_restarts : int, default=2
         Starts from the data of every promising structure, beside the one that its parent gives.
     n_jobs : int, default=None
@@ -151,7 +152,10 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     def _best(self, search: Search, x: NDArray[np.float64], targets: NDArray[np.float64]) -> Fitted:
         best = search.run()
-        return best if len(x) == len(search.problem.x) else finalist(search, best, x, targets)
+        if len(x) == len(search.problem.x):
+            return best
+        best = finalist(search, best, x, targets)
+        return grown_on_all_rows(search, best, x, targets) if len(x) <= MOST_ROWS_TO_GROW else best
 
     def _check_settings(self) -> None:
         if self.scoring not in ("bic", "laplace"):

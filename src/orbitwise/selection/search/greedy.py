@@ -24,8 +24,8 @@ from orbitwise.selection.search.starting import fresh, grown
 
 Report = Callable[[str], None]
 STEP_COST = 3.0
-"""A step is one of about twenty that were possible, so it must gain log 20, about 3 nats, to be believed; and
-a part whose loss costs less than that is taken out again."""
+"""What a base kernel or a claim must gain to be believed: it is one of about twenty that were possible, and
+log 20 is about 3 nats."""
 
 
 @final
@@ -70,25 +70,33 @@ class Search:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
             better = self._advance([(one, self._starts(one, new, y)) for one, new in options], best)
-            best = best if better is None or better.score <= best.score + STEP_COST else better
+            best = _worthier(better, best)
+        return self.grow(best)
+
+    def grow(self, best: Fitted) -> Fitted:
+        """The best structure that can be reached from one that is fitted."""
         for _ in range(self.effort.max_depth):
             left = Model(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
             better = self._advance([(one, self._starts(one, new, left)) for one, new in options], best)
-            if better is None or better.score <= best.score + STEP_COST:
+            if _worthier(better, best) is best:
                 break
-            best = better
-        return self._simplified(best)
+            best = _worthier(better, best)
+        return self._settled(best)
 
-    def _simplified(self, best: Fitted) -> Fitted:
-        """The structure without the parts that its score does not need."""
+    def _settled(self, best: Fitted) -> Fitted:
+        """The structure without the parts that it does not need, and with those that serve better."""
         while True:
-            smaller = [(each, [each]) for each in simplifications(best.hypothesis)]
             # A smaller structure may have been tried before, but not from here.
+            smaller = [(each, [each]) for each in simplifications(best.hypothesis)]
             better = self._advance(smaller, best, again=True) if smaller else None
-            if better is None or better.score <= best.score - STEP_COST:
+            if _worthier(better, best) is best:
+                left = Model(best.hypothesis, self.problem).residuals()
+                options = neighbours(best.hypothesis, self.bases, self.claims, grows=False)
+                better = self._advance([(one, self._starts(one, new, left)) for one, new in options], best)
+            if _worthier(better, best) is best:
                 return best
-            best = better
+            best = _worthier(better, best)
 
     def _advance(
         self,
@@ -118,7 +126,7 @@ class Search:
         known = [self.tried[key] for key in promising if key in self.tried]
         # where time ran out between the two rounds, the first one counts
         known = known or [self.screened[key] for key in ranked[:1]]
-        return max(known, key=lambda each: each.score, default=None)
+        return max(known, key=lambda each: each.score - STEP_COST * each.hypothesis.size, default=None)
 
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
         """From what the parent knows; with a new cycle, which it may take for noise, from the data too."""
@@ -168,6 +176,16 @@ class Search:
         self.report(
             f"step {self.step}: {len(self.history)} fits, best {best:,.1f}{remaining}: {found.hypothesis}"
         )
+
+
+def _worthier(one: Fitted | None, best: Fitted) -> Fitted:
+    """The better of two, every base kernel and every claim counted at its cost."""
+    if (
+        one is None
+        or one.score - STEP_COST * one.hypothesis.size <= best.score - STEP_COST * best.hypothesis.size
+    ):
+        return best
+    return one
 
 
 def silent(_: str) -> None:

@@ -67,6 +67,11 @@ class Hypothesis:
             forms = [tuple(sorted(set(parts)))]
         return forms[0], frozenset(str(claim.structure) for claim in claims)
 
+    @property
+    def size(self) -> int:
+        """The number of base kernels and claims."""
+        return len(terms(self.expression)) + len(self.claims)
+
     def __str__(self) -> str:
         text = str(bare(self.expression))
         return text + "".join(f" | {claim.structure}" for claim in self.claims)
@@ -99,14 +104,17 @@ def base_terms(names: Sequence[str], num_dims: int) -> list[Term]:
 
 
 def neighbours(
-    hypothesis: Hypothesis, bases: Sequence[Term], claims: Sequence[Claim]
+    hypothesis: Hypothesis, bases: Sequence[Term], claims: Sequence[Claim], grows: bool = True
 ) -> Iterator[tuple[Hypothesis, Term | None]]:
-    """Every hypothesis one step away, with the term that is new in it; known values stay."""
+    """Every hypothesis one step away, with the term that is new in it; known values stay.
+
+    Without `grows` the number of base kernels stays.
+    """
     expression = hypothesis.expression
-    for base in bases:
+    for base in bases if grows else ():
         yield replace(hypothesis, expression=add(expression, base)), base
     for base in bases:
-        for grown in _multiplied(expression, base):
+        for grown in _multiplied(expression, base) if grows else ():
             yield replace(hypothesis, expression=grown), base
         for exchanged in _exchanged(expression, base):
             yield replace(hypothesis, expression=exchanged), base

@@ -15,11 +15,12 @@ from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.kernels.building import build
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, relocated
 from orbitwise.selection.search.fitting import Fitted, fit
-from orbitwise.selection.search.greedy import Search, chosen_rows
+from orbitwise.selection.search.greedy import STEP_COST, Search, chosen_rows
 from orbitwise.selection.search.hypotheses import Hypothesis
 
 NUM_FINALISTS = 3
 MOST_ROWS = 1_500
+MOST_ROWS_TO_GROW = 600
 FINAL_ITERATIONS = 100
 
 PlainClaim = tuple[str, tuple[int, ...], float | None, bool]
@@ -29,10 +30,20 @@ def finalist(search: Search, best: Fitted, x: NDArray[np.float64], y: NDArray[np
     """The best of the leading structures on all rows, or on the most that exact inference takes."""
     rows = chosen_rows(len(x), MOST_ROWS, search.effort.seed)
     problem = replace(search.problem, x=x[rows], y=y[rows])
-    leaders = sorted(search.tried.values(), key=lambda each: -each.score)[:NUM_FINALISTS]
+    leaders = sorted(search.tried.values(), key=_worth, reverse=True)[:NUM_FINALISTS]
     found = [fit([each.hypothesis], problem, FINAL_ITERATIONS) for each in (leaders or [best])]
     known = [each for each in found if each is not None]
-    return max(known, key=lambda each: each.score, default=best)
+    return max(known, key=_worth, default=best)
+
+
+def grown_on_all_rows(search: Search, best: Fitted, x: NDArray[np.float64], y: NDArray[np.float64]) -> Fitted:
+    """The search on a sample, gone on with all rows: what is small or short shows only there."""
+    whole = replace(search, problem=replace(search.problem, x=x, y=y), tried={}, screened={})
+    return whole.grow(best)
+
+
+def _worth(fitted: Fitted) -> float:
+    return fitted.score - STEP_COST * fitted.hypothesis.size
 
 
 def refitted(

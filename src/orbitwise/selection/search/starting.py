@@ -44,7 +44,7 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
     A new cycle has a start for every period that stands out in the residuals or in the targets, for
     the likelihood has a mode at each of them.
     """
-    claims = tuple(started(claim, x, left, None) for claim in hypothesis.claims)
+    claims = tuple(started(claim, x, y, None) for claim in hypothesis.claims)
     if new is None:
         return [replace(hypothesis, claims=claims)]
     expression = _completed(hypothesis.expression, x, left)
