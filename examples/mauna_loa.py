@@ -109,7 +109,7 @@ for name in ("lecture", "average"):
 # %% [markdown]
 # ## Why not the quadratic trend alone?
 # It foretold these twenty years best. Trained to the end of 1983 it had as much evidence, and was far off:
-# growth slowed for some years around 1992. The average lost a little to the lecture there, and gained much here.
+# growth slowed for some years around 1992. The average lost a little there and gained much here.
 
 # %%
 if earlier is not None:
