@@ -11,8 +11,10 @@ from pathlib import Path
 
 import machine_summary
 import numpy as np
+import toolbox_summary
 
 EXPERIMENTS = ("digit_pairs", "semi_supervised")
+ON_PROCESSORS = ("airline", "kernel_search", "mauna_loa", "wide_networks")
 ORBITS = {"rotation_fixed": "rotation by any angle, not learned"}
 
 
@@ -237,7 +239,11 @@ def _within(part, exact, key):
 
 
 KINDS = {
-    **{name: (title, partial(show, table=table)) for name, (title, show) in machine_summary.KINDS.items()},
+    **{
+        name: (title, partial(show, table=table))
+        for kinds in (machine_summary.KINDS, toolbox_summary.KINDS)
+        for name, (title, show) in kinds.items()
+    },
     "sparse_regression.json": ("Sparse regression beside GPflow and GPyTorch", sparse_regression),
     "sparse_scaling.json": ("Cost of sparse regression against rows", sparse_scaling),
     "uci_regression.json": ("Automatic inducing variables beside exact inference", uci_regression),
@@ -259,6 +265,12 @@ def section(path):
             title += f" ({record['threads']} {'threads' if record['threads'] > 1 else 'thread'})"
         if path.stem in EXPERIMENTS:
             command = f"python -m orbitwise.experiments.{path.stem} --device cuda --out results/{path.name}"
+        if path.stem == "semi_supervised_shares":
+            names = " ".join(record["sets"])
+            command = "python -m orbitwise.experiments.semi_supervised --sets "
+            command += f"{names} --out results/{path.name}"
+        if path.stem in ON_PROCESSORS:
+            command = f"python -m orbitwise.experiments.{path.stem} --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
     if isinstance(record, dict) and "curve" in record:
         data = "Rotated MNIST" if record["data"] == "rotated" else "MNIST"

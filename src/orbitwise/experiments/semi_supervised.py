@@ -249,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             record["sets"][name] = run_set(name, chosen.draws, chosen.device)
             print(name, f"{record['sets'][name]['seconds']:.0f} s", flush=True)
             record |= {"draws": chosen.draws, "device": chosen.device, "threads": torch.get_num_threads()}
+            record["keeps_shares"] = True
             chosen.out.parent.mkdir(parents=True, exist_ok=True)
             chosen.out.write_text(json.dumps(record, indent=1))
 

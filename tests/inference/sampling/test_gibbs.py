@@ -7,29 +7,29 @@ from orbitwise.inference.sampling import gibbs
 from tests.inference.sampling.problems import amplitude_model, amplitude_posterior, z_scores
 
 
-@pytest.mark.parametrize(("name", "whiten"), [("poisson", False), ("bernoulli", True)])
-def test_hyperparameters_and_values_are_those_of_dense_sums(name, whiten):
+@pytest.mark.parametrize(("name", "whiten", "count"), [("poisson", False, 250), ("bernoulli", True, 60)])
+def test_hyperparameters_and_values_are_those_of_dense_sums(name, whiten, count):
     model = amplitude_model(name)
     mean, deviation, values = amplitude_posterior(name)
     generator = torch.Generator().manual_seed(1)
     found = gibbs(
         model,
         torch.zeros(1).double(),
-        80,
-        num_chains=2,
+        count,
+        num_chains=4,
         burn_in=20,
         num_latent=2,
         whiten=whiten,
         generator=generator,
     )
     samples = found.parameters.samples
-    assert samples.shape == (2, 80, 1)
-    assert found.latent.shape == (2, 80, 2, 1)
+    assert samples.shape == (4, count, 1)
+    assert found.latent.shape == (4, count, 2, 1)
     assert z_scores(samples[..., 0], mean).abs() < 4
     assert z_scores((samples[..., 0] - mean).square(), deviation.square()).abs() < 4
     assert z_scores(found.latent[..., 0], values).abs().max() < 4
     assert found.parameters.names == ("log amplitude",)
-    assert found.parameters.num_factorisations > 2 * 100
+    assert found.parameters.num_factorisations > 4 * (20 + count)
     assert found.parameters.num_evaluations > found.parameters.num_factorisations
 
 
