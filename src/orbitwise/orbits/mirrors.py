@@ -51,7 +51,7 @@ class MirrorOrbit(Orbit):
         columns = list(range(width)) if self.columns is None else list(self.columns)
         if max(columns) >= width or len(self.centre) not in (1, len(columns)):
             raise ValueError(
-                f"MirrorOrbit has {len(self.centre)} centres for columns {self.columns}, not for width {width}."
+                f"Mirror of {len(self.centre)} centres in columns {self.columns}, not for width {width}."
             )
         is_moved = torch.zeros(width, dtype=torch.bool, device=x.device)
         is_moved[columns] = True

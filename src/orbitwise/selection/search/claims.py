@@ -34,6 +34,9 @@ KINDS = ("mirror", "odd", "swap", "permutation", "period")
 MOST_COLUMNS = 6
 """In inputs of more columns no claim is tried unless it is named: there would be too many."""
 
+NUM_CENTRES = 601
+"""Places where a mirror is tried: fast cycles tell centres apart that are a small part of the range away."""
+
 CLAIM = re.compile(
     r"\s*(\w+)\s*(?:\[\s*([\d\s,]*)\])?\s*(?:\(\s*(?:centre|period)\s*=\s*([-+.\deE]+)\s*\))?\s*"
 )
@@ -114,17 +117,19 @@ def started(claim: Claim, x: NDArray[np.float64], y: NDArray[np.float64], seed: 
         place = 0 if seed is None else int(random.integers(len(peaks) or 1))
         period = 1.0 / peaks[place] if len(peaks) else float(np.ptp(column)) / 2 or 1.0
         return replace(claim, value=float(period))
-    if seed is None:
-        return replace(claim, value=best_mirror(column, y, claim.kind == "odd"))
-    return replace(claim, value=float(np.median(column) + 0.5 * column.std() * random.standard_normal()))
+    # the same for every seed: elsewhere a mirror hardly ever finds its centre
+    return replace(claim, value=best_mirror(column, y, claim.kind == "odd"))
 
 
 def best_mirror(column: NDArray[np.float64], y: NDArray[np.float64], is_odd: bool) -> float:
-    """The centre about which rows and their mirrored neighbours agree best, by nearest neighbours."""
+    """The centre about which rows agree best with what lies between the neighbours of their mirror images.
+
+    Many rows that agree well say more than few that agree very well: n log(cost), a likelihood ratio.
+    """
     order = np.argsort(column, kind="stable")
     x, targets = column[order], y[order] - (0.0 if is_odd else y.mean())
     low, high = np.quantile(x, [0.2, 0.8])
-    centres = np.linspace(low, high, 61) if high > low else np.array([float(np.median(x))])
+    centres = np.linspace(low, high, NUM_CENTRES) if high > low else np.array([float(np.median(x))])
     costs = []
     for centre in centres:
         mirrored = 2 * centre - x
@@ -132,7 +137,8 @@ def best_mirror(column: NDArray[np.float64], y: NDArray[np.float64], is_odd: boo
         seen = np.interp(mirrored[inside], x, targets)
         difference = targets[inside] + seen if is_odd else targets[inside] - seen
         spread = (np.square(targets[inside]).mean() + np.square(seen).mean()) if inside.any() else 0.0
-        costs.append(np.square(difference).mean() / spread if spread > 0 else math.inf)
+        cost = np.square(difference).mean() / spread if spread > 0 else 1.0
+        costs.append(inside.sum() * math.log(max(cost, 1e-12)))
     return float(centres[int(np.argmin(costs))])
 
 

@@ -88,7 +88,8 @@ class Search:
         """The structure without the parts that it does not need, and with those that serve better."""
         while True:
             # A smaller structure may have been tried before, but not from here.
-            smaller = [(each, [each]) for each in simplifications(best.hypothesis)]
+            x, y = self.problem.x, self.problem.y
+            smaller = [(each, [each, fresh(each, x, y, None)]) for each in simplifications(best.hypothesis)]
             better = self._advance(smaller, best, again=True) if smaller else None
             if _worthier(better, best) is best:
                 left = Model(best.hypothesis, self.problem).residuals()
@@ -129,10 +130,14 @@ class Search:
         return max(known, key=lambda each: each.score - STEP_COST * each.hypothesis.size, default=None)
 
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
-        """From what the parent knows; with a new cycle, which it may take for noise, from the data too."""
+        """From what the parent knows; from the data too where the new term may be hidden in what it knows.
+
+        A cycle may pass for noise, and a line for a slow change of all the rest.
+        """
         x, y = self.problem.x, self.problem.y
         known = grown(hypothesis, new, x, y, left)
-        return [*known, fresh(hypothesis, x, y, None)] if len(known) > 1 else known
+        is_hidden = len(known) > 1 or (new is not None and new.name == "linear")
+        return [*known, fresh(hypothesis, x, y, None)] if is_hidden else known
 
     def _restarts(self, key: Any) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y

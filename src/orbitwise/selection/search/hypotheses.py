@@ -130,13 +130,23 @@ def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[H
     for claim in claims:
         clashes = claim.kind in ("mirror", "odd") and claim.columns in mirrored
         one_more = claim.kind == "period" and any(each.kind == "period" for each in hypothesis.claims)
-        if (claim.kind, claim.columns) in present or clashes or one_more:
+        needless = claim.kind == "odd" and _is_odd(hypothesis.expression, claim.columns)
+        if (claim.kind, claim.columns) in present or clashes or one_more or needless:
             continue
         if len(hypothesis.claims) < MOST_CLAIMS:
             expression = hypothesis.expression
             if claim.kind == "period":
                 expression = _with_names(expression, claim.columns[0], {"periodic": "rbf", "linear": "rbf"})
             yield replace(hypothesis, expression=expression, claims=(*hypothesis.claims, claim)), None
+
+
+def _is_odd(expression: Expression, columns: tuple[int, ...]) -> bool:
+    """Whether every component is odd already: a line in that column, times what does not look at it."""
+    for part in summands(expression):
+        own = [term for term in terms(part) if term.columns is None or set(term.columns) & set(columns)]
+        if [term.name for term in own] != ["linear"] or len(columns) != 1:
+            return False
+    return True
 
 
 def simplifications(hypothesis: Hypothesis) -> Iterator[Hypothesis]:
