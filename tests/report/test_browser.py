@@ -71,13 +71,15 @@ def report(turned, tmp_path_factory) -> Path:
 
 def opened(browser: Any, path: Path, width: int = 1280) -> Any:
     """The browser with the page open, `width` pixels wide, its logs emptied."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     for log in ("browser", "performance"):
         browser.get_log(log)
     browser.get(path.as_uri())
     loaded = "return document.readyState === 'complete' && document.getElementById('picture').width > 0"
-    assert browser.execute_script(loaded)
+    WebDriverWait(browser, 60).until(lambda page: page.execute_script(loaded))
     return browser
 
 

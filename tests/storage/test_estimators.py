@@ -269,7 +269,7 @@ def test_training_targets_of_sparse_models_are_not_stored():
         (InvariantGPRegressor(), "is not fitted, it has no .*: call fit before save"),
         (
             "model",
-            "A str cannot be stored; InvariantGPClassifier, InvariantGPRegressor, InvariantKernelRidge",
+            "A str cannot be stored; AutoGPRegressor, InvariantGPClassifier, InvariantGPRegressor",
         ),
         (InvariantGPRegressor(invariance=FeatureMap(torch.sin), **QUICK), "FeatureMap evaluates a function"),
         (

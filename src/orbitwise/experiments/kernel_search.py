@@ -114,8 +114,10 @@ PROBLEMS = (
 )
 LECTURE = "rbf + rbf*periodic + rq + rbf"
 CO2 = "co2"
-DEPTH = 3
-SEARCH_ROWS = 200
+CO2_BASES = ("rbf", "periodic", "rq")
+"""Those of the lecture."""
+DEPTH = 6
+SEARCH_ROWS = 250
 
 
 def main() -> None:
@@ -185,7 +187,8 @@ def carbon_dioxide(scoring: Any = "bic", n_jobs: int | None = None) -> dict[str,
     x, y = lecture_data()
     began = time.perf_counter()
     settings = {"scoring": scoring, "n_jobs": n_jobs, "random_state": 0, "num_restarts": 1, "verbose": False}
-    model = AutoGPRegressor(max_depth=DEPTH, search_rows=SEARCH_ROWS, invariances=None, **settings).fit(x, y)
+    settings |= {"max_depth": DEPTH, "search_rows": SEARCH_ROWS, "base_kernels": CO2_BASES}
+    model = AutoGPRegressor(invariances=None, **settings).fit(x, y)
     seconds = time.perf_counter() - began
     hand = hand_built(x, y)
     return {

@@ -7,7 +7,10 @@ from orbitwise.inference.sampling import gibbs
 from tests.inference.sampling.problems import amplitude_model, amplitude_posterior, z_scores
 
 
-@pytest.mark.parametrize(("name", "whiten", "count"), [("poisson", False, 250), ("bernoulli", True, 60)])
+@pytest.mark.parametrize(
+    ("name", "whiten", "count"),
+    [pytest.param("poisson", False, 250, marks=pytest.mark.slow), ("bernoulli", True, 60)],
+)
 def test_hyperparameters_and_values_are_those_of_dense_sums(name, whiten, count):
     model = amplitude_model(name)
     mean, deviation, values = amplitude_posterior(name)
