@@ -94,7 +94,8 @@ def kernel_search(record, table):
         headline += f"{co2['lecture_log_evidence']:.1f} (lecture's kernel)"
         text += f"\n\nCO2, {co2['rows']} months: `{co2['searched']}` with log evidence "
         text += f"{co2['searched_log_evidence']:.1f}, the lecture's `{co2['lecture']}` "
-        text += f"{co2['lecture_log_evidence']:.1f}. In words: {co2['description']}"
+        text += f"{co2['lecture_log_evidence']:.1f} from the same kinds of starts; from starts by hand "
+        text += f"[mauna_loa.json](mauna_loa.json) has a better optimum of it. In words: {co2['description']}"
     return headline, text
 
 
