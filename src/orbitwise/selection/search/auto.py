@@ -197,11 +197,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self._extents = np.ptp(x, axis=0)
         parts, width = additive_parts(self.kernel_), self._width()
         variance = float(np.var(y)) or 1.0
-        moments: list[Any] = [[0.0]] * len(parts)
+        means: list[Any] = [[0.0]] * len(parts)
         if self.inference_ == "exact":
-            inputs = torch.tensor(x)
-            moments = [part_moments(p, width, self.posterior_, self.functional_, inputs)[0] for p in parts]
-        self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in moments]
+            moments = part_moments(parts, width, self.posterior_, self.functional_, torch.tensor(x))
+            means = [mean for mean, _ in moments]
+        self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in means]
 
     def components(self, X: ArrayLike) -> list[Component]:
         """The posterior mean and deviation of every additive component of f, in units of y.
@@ -210,9 +210,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         """
         x = self._inputs(X)
         words, scale = self._words(""), float(self._scale[0])
-        found = []
-        for part in additive_parts(self.kernel_):
-            mean, std = part_moments(part, self._width(), self.posterior_, self.functional_, x)
+        found, parts = [], additive_parts(self.kernel_)
+        moments = part_moments(parts, self._width(), self.posterior_, self.functional_, x)
+        for part, (mean, std) in zip(parts, moments, strict=True):
             place = located_back(part, [Claim(*claim) for claim in self._claims])
             phrase = component_phrase(place, words)
             found.append(Component(str(bare(place)), phrase, mean * scale, std * scale))

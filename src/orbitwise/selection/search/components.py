@@ -1,12 +1,8 @@
-"""The posterior of every additive component of f: which part of what was seen does each explain?
-
-f = Σ_i f_i with independent priors k_i, so the posterior of f_i has mean K_i*ᵀ(K + σ²I)⁻¹y and variance
-k_i** - K_i*ᵀ(K + σ²I)⁻¹K_i*. The means add up to the posterior mean of f; the variances do not, for the data
-tell the components apart only so far.
-"""
+"""The posterior of every additive component of f, told by its spelling and in words (Lecture 2.8)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +11,11 @@ from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.components import components
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.linear_algebra import solve_lower
 from orbitwise.kernels.building import build
 from orbitwise.kernels.expressions import Expression, summands
 from orbitwise.kernels.spelling import expression_of
-from orbitwise.process.process import Process
 
 
 class Component(NamedTuple):
@@ -39,16 +34,13 @@ def additive_parts(kernel: Kernel) -> list[Expression]:
 
 @torch.no_grad()
 def part_moments(
-    part: Expression, num_dims: int, posterior: Any, functional: Functional, x: torch.Tensor
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Posterior mean and deviation of L f_i at x, for standardised targets."""
+    parts: Sequence[Expression], num_dims: int, posterior: Any, functional: Functional, x: torch.Tensor
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Posterior mean and deviation of L f_i at x for each of the parts of f, for standardised targets."""
     if not isinstance(posterior, ExactPosterior):
         raise ValueError(
             "Components need exact inference: fit to at most 1,500 rows, or look at `predict` alone."
         )
-    process = Process(None, build(part, num_dims))
-    rows = functional.atoms(x)
-    cross = process.covariance(posterior.rows, rows)
-    mean = (cross.mT @ posterior.weights)[:, 0]
-    variance = process.variance(rows) - solve_lower(posterior.lower, cross).square().sum(0)
-    return mean.numpy(), variance.clamp_min(0).sqrt().numpy()
+    kernels = [build(part, num_dims) for part in parts]
+    found = components(posterior, functional.atoms(x), kernels)
+    return [(each.mean[:, 0].numpy(), each.variance.sqrt().numpy()) for each in found]
