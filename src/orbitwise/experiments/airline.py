@@ -26,6 +26,7 @@ from scipy.stats import norm
 
 from orbitwise import datasets
 from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.experiments.records import write_record
 from orbitwise.kernels import parse, spectral_mixture, spell
 
 LENGTHSCALES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -154,15 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if name not in record["fits"]:
             record["fits"][name] = run_start(kernel, series, chosen.iterations)
             print(name, f"rmse {record['fits'][name]['rmse']:.3f}", flush=True)
-            _write(record, chosen.out)
+            write_record(record, chosen.out)
     settings = {"training_months": len(series.x_train), "threads": torch.get_num_threads()}
     record |= {**settings, "summary": summarise(record["fits"])}
-    _write(record, chosen.out)
-
-
-def _write(record: dict[str, Any], out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_record(record, chosen.out)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from torch import Tensor
 from orbitwise import datasets
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.machine_fit import stratified_folds
+from orbitwise.experiments.records import write_record
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.points import Evaluation
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images
@@ -237,8 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shown = {m.name: round(record["pairs"][name][m.name]["mean"], 2) for m in MACHINES}
             print(name, shown, f"{record['pairs'][name]['seconds']:.0f} s", flush=True)
             record |= {"draws": chosen.draws, "device": chosen.device}
-            chosen.out.parent.mkdir(parents=True, exist_ok=True)
-            chosen.out.write_text(json.dumps(record, indent=1))
+            write_record(record, chosen.out)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from orbitwise import datasets
+from orbitwise.experiments.records import write_record
 from orbitwise.inference.exact import sample_prior
 from orbitwise.kernels.building import build
 from orbitwise.kernels.expressions import Product, summands
@@ -145,12 +146,12 @@ def run(
     for problem in PROBLEMS:
         if problem.name in wanted and problem.name not in results["problems"]:
             results["problems"][problem.name] = solve(problem, scoring, n_jobs)
-            _write(out, results)
+            write_record(results, out)
     results["found"] = sum(each["found"] for each in results["problems"].values())
     results["of"] = len(results["problems"])
     if CO2 in wanted and CO2 not in results:
         results[CO2] = carbon_dioxide(scoring, n_jobs)
-    _write(out, results)
+    write_record(results, out)
     return results
 
 
@@ -222,11 +223,6 @@ def hand_built(x: np.ndarray, y: np.ndarray, num_starts: int = 3) -> float:
     found = [fit([start], problem, max_iterations=200) for start in starts]
     best = max((each for each in found if each is not None), key=lambda each: each.log_likelihood)
     return refitted(scaling.undo(best.hypothesis), x, y, 1)[0].log_evidence_
-
-
-def _write(out: Path, results: dict[str, Any]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from scipy.special import softmax
 from orbitwise import datasets
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.experiments.forecasts import Array, Series, growth, judge
+from orbitwise.experiments.records import write_record
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
 from orbitwise.inference.components import Component, components, summands
 from orbitwise.kernels import parse, spell
@@ -224,15 +225,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if trend not in part["models"]:
             part["models"][trend] = run_model(trend, series, chosen.restarts, chosen.draws, chosen.members)
             print(trend, f"{part['models'][trend]['seconds']:.0f} s", flush=True)
-            _write(record, chosen.out)
+            write_record(record, chosen.out)
     part["average"] = average(part["models"], series)
     part["restarts"], part["threads"] = chosen.restarts, torch.get_num_threads()
-    _write(record, chosen.out)
-
-
-def _write(record: dict[str, Any], out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_record(record, chosen.out)
 
 
 if __name__ == "__main__":

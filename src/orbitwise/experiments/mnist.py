@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from orbitwise import datasets
+from orbitwise.experiments.records import write_record
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
@@ -220,8 +221,7 @@ def main() -> None:
         "torch": torch.__version__,
     }
     if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(record, indent=1))
+        write_record(record, arguments.out)
 
 
 if __name__ == "__main__":

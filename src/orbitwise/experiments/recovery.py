@@ -21,6 +21,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.experiments.records import write_record
 from orbitwise.transforms.images import AffineWarp
 
 
@@ -75,8 +76,7 @@ def main() -> None:
     record = run(arguments.angle, arguments.seed, arguments.num_train, settings)
     print(json.dumps(record))
     if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(record, indent=1))
+        write_record(record, arguments.out)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from orbitwise.estimators.invariance_rows import gradient_rows
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.estimators.machine_fit import stratified_folds
+from orbitwise.experiments.records import write_record
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.folding import fold, nearest_positive
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
@@ -250,8 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(name, f"{record['sets'][name]['seconds']:.0f} s", flush=True)
             record |= {"draws": chosen.draws, "device": chosen.device, "threads": torch.get_num_threads()}
             record["keeps_shares"] = True
-            chosen.out.parent.mkdir(parents=True, exist_ok=True)
-            chosen.out.write_text(json.dumps(record, indent=1))
+            write_record(record, chosen.out)
 
 
 if __name__ == "__main__":

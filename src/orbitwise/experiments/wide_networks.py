@@ -25,6 +25,7 @@ from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.names import functional_of
+from orbitwise.experiments.records import write_record
 from orbitwise.experiments.wide_models import MAIN, Cell, Data, Model, cells
 from orbitwise.experiments.wide_sparsity import correlations, draw, sparsity
 from orbitwise.functionals.averages import OrbitAverage
@@ -270,8 +271,7 @@ def write(record: dict[str, Any], options: argparse.Namespace) -> None:
     record["command"] = {name: value for name, value in vars(options).items() if name not in hidden}
     record |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
     record["correlations"] = correlations(record)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1))
+    write_record(record, options.out)
 
 
 if __name__ == "__main__":
