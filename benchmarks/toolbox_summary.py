@@ -105,24 +105,24 @@ def wide_networks(record, table):
         sparsity = record["sparsity"].get(name)
         inducing = "–" if sparsity is None else sparsity["needed"]["0.3"]["inducing"]
         key = name.split(" | ")[0]
-        errors[key, cell["rows"], cell["orbit"]] = 100 * cell["test_error"]
-        numbers = (f"{cell['log_evidence']:,.0f}", f"{100 * cell['test_error']:.1f}", inducing)
-        rows.append((key, f"{cell['rows']:,}", cell["orbit"], *numbers))
-    headings = ("kernel", "images", "orbit", "log evidence", "test error %", "M within 0.3 nats a row")
+        errors[key, cell["rows"], cell["orbit"], cell["size"]] = 100 * cell["test_error"]
+        numbers = (f"{cell['log_evidence']:,.0f}", f"{100 * cell['test_error']:.2f}", inducing)
+        rows.append((key, f"{cell['rows']:,}", cell["orbit"], f"{cell['size']}×{cell['size']}", *numbers))
+    headings = ("kernel", "images", "orbit", "pixels", "log evidence", "test error %")
+    headings += ("M within 0.3 nats a row",)
     pairs = [
-        f"{key} {errors[key, count, 'none']:.1f} to {error:.1f} %"
-        for (key, count, orbit), error in errors.items()
+        f"{key} {errors[key, count, 'none', size]:.1f} to {error:.1f} %"
+        for (key, count, orbit, size), error in errors.items()
         if orbit == "learned" and count == 1000
     ]
-    first = next(iter(record["cells"].values()))
-    note = f"Images of {first['size']}×{first['size']} pixels, {first['num_test']:,} for testing, one seed. "
-    note += "Learned orbits "
-    note += "are affine; a borrowed one was learned with the dense ReLU kernel. Hyperparameters come from "
-    note += "1,000 rows "
-    note += "(dense), 400 (with an orbit) or 200 (convolutional), so evidences of dense and convolutional "
-    note += "kernels do "
-    note += "not compare fairly. M counts inducing points at one noise of 0.05. Spearman's correlation with "
-    note += "the test "
+    first, command = next(iter(record["cells"].values())), record["command"]
+    note = f"{first['num_test']:,} test images (pooled: half of them), one seed; the standard error of an "
+    note += "error of 5 % is 0.2 %. Learned orbits are affine. Hyperparameters come from "
+    note += f"{command['sizes'][0]:,} images (dense), {command['orbit_rows']:,} (dense with an orbit), "
+    note += f"{command['convolution_rows']:,} (convolutional), {command['convolution_orbit_rows']:,} "
+    note += f"(convolutional with an orbit) or {command['pooled_rows']:,} (pooled). "
+    note += f"M counts inducing points at one noise of {command['common_noise']}. Spearman's correlation "
+    note += "with the test "
     note += "error: " + ", ".join(
         f"{name} {row['spearman']:+.2f} (p = {row['p_value']:.2f}, {row['models']} models)"
         for name, row in record["correlations"].items()

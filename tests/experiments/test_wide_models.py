@@ -30,5 +30,7 @@ def test_cells_cover_the_table_once():
             assert {Cell(model, rows, orbit, 8) for orbit in ("none", "learned")} <= set(found)
     for model in CONVOLUTIONS:
         assert {Cell(model, rows, "none", 8) for rows in (10, 50)} <= set(found)
-    assert Cell(CONVOLUTIONS[0], 10, "borrowed", 8) in found
-    assert [cell for cell in found if cell.model == POOLED] == [Cell(POOLED, 10, "none", 4)]
+    assert Cell(CONVOLUTIONS[0], 10, "learned", 8) in found
+    assert [cell for cell in found if cell.model == POOLED] == [
+        Cell(POOLED, rows, "none", 4) for rows in (10, 50)
+    ]

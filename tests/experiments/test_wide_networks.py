@@ -12,14 +12,14 @@ import torch
 
 from orbitwise import datasets
 from orbitwise.experiments import wide_networks
-from orbitwise.experiments.wide_models import MAIN, Cell, Data
+from orbitwise.experiments.wide_models import CONVOLUTIONS, MAIN, POOLED, Cell, Data
 from orbitwise.experiments.wide_networks import Bench, Learned, Rows, log_evidence, main, measure
 from orbitwise.functionals import Evaluation
 from orbitwise.process import Process
 
 OPTIONS = ["--sizes", "20", "24", "--test", "12", "--image-size", "6", "--pooled-size", "3", "--nodes", "2",
-           "--borrowed-nodes", "2", "--iterations", "1", "--orbit-rows", "12", "--convolution-rows", "10",
-           "--pooled-rows", "8", "--tolerances", "0.1", "1.0"]  # fmt: skip
+           "--iterations", "1", "--orbit-rows", "12", "--convolution-rows", "10",
+           "--convolution-orbit-rows", "6", "--pooled-rows", "8", "--tolerances", "0.1", "1.0"]  # fmt: skip
 
 
 class Digits:
@@ -88,9 +88,8 @@ def run(monkeypatch: pytest.MonkeyPatch, file: Path, *more: str) -> dict[str, An
 
 def test_the_record_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     chosen = [Cell(MAIN[0], 20, orbit, 6) for orbit in ("none", "learned")]
-    chosen += [
-        cell for cell in wide_networks.cells([20, 24], 6, 3) if cell.orbit == "borrowed" or cell.size == 3
-    ]
+    chosen += [Cell(CONVOLUTIONS[0], 20, "learned", 6)]
+    chosen += [Cell(model, 20, "none", 3) for model in (POOLED, MAIN[0], CONVOLUTIONS[0])]
     chosen += [Cell(MAIN[0], 24, "learned", 6)]
     monkeypatch.setattr(wide_networks, "cells", lambda *sizes: chosen)
     file = tmp_path / "record.json"
@@ -101,9 +100,9 @@ def test_the_record_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     assert all(0 <= cell["test_error"] <= 1 and math.isfinite(cell["log_evidence"]) for cell in values)
     small = [cell.name for cell in chosen if (cell.rows, cell.size) == (20, 6)]
     assert list(record["sparsity"]) == small
-    learned, borrowed = values[1], next(cell for cell in values if cell["orbit"] == "borrowed")
-    assert learned["ranges"] == borrowed["ranges"]
-    assert learned["learned"]["rows"] == 12
+    dense, convolutional = (cell["learned"] for cell in values[1:3])
+    assert dense["rows"] == 12
+    assert convolutional["rows"] == 6
     # another run takes what was learned from the record: the larger cell comes out the same
     larger = record["cells"].pop(chosen[-1].name)
     file.write_text(json.dumps(record))

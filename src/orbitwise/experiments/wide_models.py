@@ -71,7 +71,7 @@ class Data(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A model on so many rows: without an orbit, with one of its own, or with one that another learned."""
+    """A model on so many rows, without an orbit or with a learned one."""
 
     model: Model
     rows: int
@@ -98,11 +98,12 @@ def cells(sizes: list[int], size: int, pooled_size: int) -> list[Cell]:
     found += [Cell(model, small, "none", size) for model in CONVOLUTIONS]
     found += [Cell(MAIN[0], rows, orbit, size) for rows in large for orbit in ("none", "learned")]
     found += [Cell(CONVOLUTIONS[0], rows, "none", size) for rows in large]
-    found += [Cell(CONVOLUTIONS[0], small, "borrowed", size)]
+    found += [Cell(CONVOLUTIONS[0], small, "learned", size)]
     found += [Cell(model, small, "none", size) for model in DENSE if model not in MAIN]
     found += [Cell(model, small, "none", pooled_size) for model in (POOLED, MAIN[0], CONVOLUTIONS[0])]
     found += [Cell(model, small, "none", size) for model in OTHERS]
     for rows in large:
+        found += [Cell(POOLED, rows, "none", pooled_size)]
         found += [Cell(model, rows, orbit, size) for model in MAIN[1:] for orbit in ("none", "learned")]
         found += [Cell(model, rows, "none", size) for model in CONVOLUTIONS[1:]]
     return found

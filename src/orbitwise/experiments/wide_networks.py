@@ -26,7 +26,7 @@ from torch import Tensor
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.names import functional_of
 from orbitwise.experiments.records import write_record
-from orbitwise.experiments.wide_models import MAIN, Cell, Data, Model, cells
+from orbitwise.experiments.wide_models import Cell, Data, Model, cells
 from orbitwise.experiments.wide_sparsity import correlations, draw, sparsity
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.freezing import freeze_functional
@@ -177,9 +177,6 @@ class Bench:
 
     def choice(self, cell: Cell) -> Learned:
         """What evidence chooses for a cell, from few rows where kernels or orbits are dear."""
-        if cell.orbit == "borrowed":
-            other = self.choice(Cell(MAIN[0], cell.rows, "learned", cell.size))
-            return self.choice(cell._replace(orbit="none"))._replace(orbit=other.orbit)
         key = (cell.model, cell.orbit, cell.size)
         if key not in self.learned:
             self.learned[key] = self.remembered(cell) or self.learn(cell)
@@ -200,16 +197,18 @@ class Bench:
 
     def learn(self, cell: Cell) -> Learned:
         options = self.options
-        dear = {"convolutional": options.convolution_rows, "pooled": options.pooled_rows}
-        rows = dear.get(cell.model.kind, options.sizes[0])
-        rows = min(rows, options.orbit_rows) if cell.orbit == "learned" else rows
-        return learn(cell, self.images(cell.size), min(rows, options.sizes[0]), options)
+        with_orbit = cell.orbit == "learned"
+        rows = {
+            "dense": options.orbit_rows if with_orbit else options.sizes[0],
+            "convolutional": options.convolution_orbit_rows if with_orbit else options.convolution_rows,
+            "pooled": options.pooled_rows,
+        }
+        return learn(cell, self.images(cell.size), min(rows[cell.model.kind], options.sizes[0]), options)
 
     def rows(self, cell: Cell) -> Rows:
         """The training rows of a cell in single precision, lowered to atoms."""
         options, learned = self.options, self.choice(cell)
-        nodes = options.borrowed_nodes if cell.orbit == "borrowed" else options.nodes
-        functional = learned.functional(nodes, options.seed, options.device)
+        functional = learned.functional(options.nodes, options.seed, options.device)
         return Rows(Process(None, learned.kernel), functional, self.images(cell.size), cell.rows)
 
     def run(self, cell: Cell) -> dict[str, Any]:
@@ -233,10 +232,10 @@ def main() -> None:
     parser.add_argument("--pooled-size", type=int, default=7)
     parser.add_argument("--invariance", default="affine")
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--borrowed-nodes", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--orbit-rows", type=int, default=400)
     parser.add_argument("--convolution-rows", type=int, default=200)
+    parser.add_argument("--convolution-orbit-rows", type=int, default=60)
     parser.add_argument("--pooled-rows", type=int, default=60)
     parser.add_argument("--tolerances", type=float, nargs="+", default=[0.1, 0.3, 1.0])
     parser.add_argument("--common-noise", type=float, default=0.05)

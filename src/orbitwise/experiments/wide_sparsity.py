@@ -165,7 +165,7 @@ def correlations(record: dict[str, Any]) -> dict[str, Any]:
 
 
 COLOURS = {"dense": "tab:blue", "convolutional": "tab:orange", "pooled": "tab:green"}
-MARKERS = {"none": "o", "learned": "*", "borrowed": "P"}
+MARKERS = {"none": "o", "learned": "*"}
 
 
 def draw(record: dict[str, Any], file: Path) -> None:
@@ -191,8 +191,8 @@ def draw(record: dict[str, Any], file: Path) -> None:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("test error, %")
     for kind, orbit in {(cell["kind"], cell["orbit"]): None for cell in chosen}:
-        name = {"none": "", "learned": ", learned orbit", "borrowed": ", orbit of a dense one"}[orbit]
-        axes[1].scatter([], [], color=COLOURS[kind], marker=MARKERS[orbit], label=kind + name)
+        name = kind + ", learned orbit" * (orbit == "learned")
+        axes[1].scatter([], [], color=COLOURS[kind], marker=MARKERS[orbit], label=name)
     axes[1].legend(fontsize=8)
     rows, size = command["sizes"][0], command["image_size"]
     figure.suptitle(f"Infinitely wide networks, {rows:,} MNIST images of {size}×{size} pixels")
