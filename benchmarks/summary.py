@@ -13,8 +13,7 @@ import machine_summary
 import numpy as np
 import toolbox_summary
 
-EXPERIMENTS = ("digit_pairs", "semi_supervised")
-ON_PROCESSORS = ("airline", "kernel_search", "mauna_loa", "wide_networks")
+EXPERIMENTS = ("airline", "digit_pairs", "kernel_search", "mauna_loa", "semi_supervised", "wide_networks")
 ORBITS = {"rotation_fixed": "rotation by any angle, not learned"}
 
 
@@ -264,13 +263,9 @@ def section(path):
         if isinstance(record, dict) and record.get("threads"):
             title += f" ({record['threads']} {'threads' if record['threads'] > 1 else 'thread'})"
         if path.stem in EXPERIMENTS:
-            command = f"python -m orbitwise.experiments.{path.stem} --device cuda --out results/{path.name}"
-        if path.stem == "semi_supervised_shares":
-            names = " ".join(record["sets"])
-            command = "python -m orbitwise.experiments.semi_supervised --sets "
-            command += f"{names} --out results/{path.name}"
-        if path.stem in ON_PROCESSORS:
-            command = f"python -m orbitwise.experiments.{path.stem} --out results/{path.name}"
+            command = (
+                f"python -m orbitwise.experiments.{path.stem}{options(record)} --out results/{path.name}"
+            )
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
     if isinstance(record, dict) and "curve" in record:
         data = "Rotated MNIST" if record["data"] == "rotated" else "MNIST"
@@ -278,6 +273,17 @@ def section(path):
         title = f"{data}, invariance: {orbit}"
         return path.name, title, mnist_command(path.name, record["command"]), *mnist(record)
     return None
+
+
+def options(record):
+    """What an experiment was told, where its record says so: all of its options, or the device alone."""
+    told = record.get("command") or {"device": record.get("device", "cpu")}
+    if told == {"device": "cpu"}:
+        return ""
+    words = [("--" + name.replace("_", "-"), value) for name, value in told.items()]
+    return "".join(
+        f" {name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in words
+    )
 
 
 def main():

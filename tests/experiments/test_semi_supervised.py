@@ -111,7 +111,10 @@ def test_labels_are_the_first_of_a_draw(task: Task, kernels: dict[str, Family]):
     assert torch.equal(labels.rows, task.draws[1, :12])
     assert torch.equal(task.columns[labels.places], labels.rows)
     assert torch.equal(labels.targets[0] > 0, task.codes[labels.rows] == 1)
-    assert sorted(set(labels.folds.tolist())) == [0, 1, 2, 3, 4]
+    assert labels.folds.shape == (semi_supervised.REPEATS, 12)
+    for folds in labels.folds:
+        assert sorted(set(folds.tolist())) == [0, 1, 2, 3, 4]
+    assert not torch.equal(labels.folds[0], labels.folds[1])
     own = labels.own(kernels["SVM"].grams)[0]
     expected = kernels["SVM"].grams[0][labels.rows][:, labels.places]
     torch.testing.assert_close(own, expected, rtol=0, atol=1e-5)
@@ -121,22 +124,25 @@ def test_labels_are_the_first_of_a_draw(task: Task, kernels: dict[str, Family]):
 
 def held_out(gram: Tensor, labels: Labels, rate: float) -> tuple[float, bool, float]:
     """The error, whether all answers are the same, and the loss, one fold after the other."""
-    loss, targets, values = Hinge(0.1), labels.targets[0], torch.zeros(12).double()
-    for fold in range(5):
-        seen, out = (torch.nonzero(each)[:, 0] for each in (labels.folds != fold, labels.folds == fold))
-        ones = torch.ones(len(seen)).double()
-        problem = Problem(
-            DenseGram(gram[seen][:, seen]), [Term(loss, targets[seen], rate * ones)], ones[:, None]
-        )
-        found = newton(problem)
-        values[out] = gram[out][:, seen] @ found.coefficients + found.beta
+    loss, targets, drawn = Hinge(0.1), labels.targets[0], []
+    for folds in labels.folds:
+        values = torch.zeros(12).double()
+        for fold in range(5):
+            seen, out = (torch.nonzero(each)[:, 0] for each in (folds != fold, folds == fold))
+            ones = torch.ones(len(seen)).double()
+            terms = [Term(loss, targets[seen], rate * ones)]
+            found = newton(Problem(DenseGram(gram[seen][:, seen]), terms, ones[:, None]))
+            values[out] = gram[out][:, seen] @ found.coefficients + found.beta
+        drawn.append(values)
+    values = torch.stack(drawn)
     error = ((values > 0).long() != labels.codes).double().mean().item()
-    constant = bool(((values > 0) == (values[0] > 0)).all())
+    constant = bool(((values > 0) == (values[0, 0] > 0)).all())
     return round(error, 9), constant, loss.value(values, targets).mean().item()
 
 
 def test_folds_choose_the_least_error(task: Task, kernels: dict[str, Family], monkeypatch):
     monkeypatch.setattr(semi_supervised, "RATES", RATES[::2])
+    monkeypatch.setattr(semi_supervised, "REPEATS", 2)
     labels = Labels.of(task, 0, 12)
     # two labels that are wrong, so that settings differ in what they make of them
     wrong = torch.tensor([True, False, True] + 9 * [False])
