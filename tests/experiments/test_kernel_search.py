@@ -68,13 +68,33 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     assert run(out) == first == json.loads(out.read_text())
 
 
+def test_other_draws_are_another_run(tmp_path, monkeypatch):
+    out = tmp_path / "results.json"
+    monkeypatch.setattr(kernel_search, "PROBLEMS", (QUICK,))
+    first = run(out, only=["a line"])
+    second = run(out, only=["a line"], shift=4)
+    assert first["problems"]["a line"]["seed"] == 3
+    assert second["problems"]["a line"]["seed"] == 7
+
+
+def test_the_truth_is_scored_from_its_own_values():
+    x, y = QUICK.draw()
+    score = kernel_search.score_of_truth(QUICK, x, y, "bic")
+    searched = kernel_search.solve(QUICK)
+    assert searched["score_of_truth"] == score
+    assert searched["found"]
+    assert score == pytest.approx(searched["score"], abs=0.1)
+
+
 def test_carbon_dioxide_compares_evidence(monkeypatch):
-    x = np.linspace(1960, 1964, 30)[:, None]
+    x = np.linspace(1960, 1964, 40)[:, None]
     y = 300 + x[:, 0] - 1960 + np.sin(2 * np.pi * x[:, 0])
     monkeypatch.setattr(kernel_search, "lecture_data", lambda: (x, y))
-    monkeypatch.setattr(kernel_search, "DEPTH", 0)
-    monkeypatch.setattr(kernel_search, "hand_built", lambda x, y: -1e6)
+    monkeypatch.setattr(kernel_search, "DEPTH", 1)
     found = carbon_dioxide()
-    assert found["reached"]
-    assert found["rows"] == 30
-    assert np.isfinite(found["searched_log_evidence"])
+    assert found["rows"] == 40
+    assert found["lecture"] == "rbf + rbf*periodic + rq + rbf"
+    searched, lecture = found["searched_evidence"], found["lecture_evidence"]
+    assert found["reached"] == {name: searched[name] >= lecture[name] for name in ("bic", "laplace")}
+    # eleven numbers of the lecture's kernel are learned, the noise and a constant, from 40 rows
+    assert lecture["bic"] == pytest.approx(lecture["log_likelihood"] - 6.5 * np.log(40), abs=0.5)

@@ -29,11 +29,66 @@ def test_the_likelihood_is_the_regressors_evidence():
     model = Model(start, PROBLEM)
     kernel = parse("0.7*rbf(lengthscale=0.8)", 1)
     noise = 0.04 * Y.var() + 1e-8 * Y.var()
-    regressor = InvariantGPRegressor(kernel, noise=noise, max_iterations=0).fit(X, Y)
     with torch.no_grad():
+        constant = model.constant.item()
+        model.constant.zero_()
         value = model.log_likelihood().item() - len(Y) * math.log(model.scale)
-    assert value == pytest.approx(regressor.log_evidence_, rel=1e-9)
-    np.testing.assert_allclose(model.residuals() * model.scale, Y - regressor.predict(X), atol=1e-6)
+    # at the mean of the targets, and at another constant
+    for shift, found in ((0.0, value), (constant, _likelihood_at(model, constant))):
+        regressor = InvariantGPRegressor(kernel, noise=noise, max_iterations=0, normalize_y=False)
+        scaled = (Y - Y.mean()) / model.scale - shift
+        regressor.set_params(noise=noise / Y.var()).fit(X, scaled)
+        assert found == pytest.approx(regressor.log_evidence_ - len(Y) * math.log(model.scale), rel=1e-9)
+        np.testing.assert_allclose(_residuals_at(model, shift), scaled - regressor.predict(X), atol=1e-6)
+
+
+def _likelihood_at(model: Model, constant: float) -> float:
+    with torch.no_grad():
+        model.constant.fill_(constant)
+        return model.log_likelihood().item() - len(Y) * math.log(model.scale)
+
+
+def _residuals_at(model: Model, constant: float) -> np.ndarray:
+    with torch.no_grad():
+        model.constant.fill_(constant)
+    return model.residuals()
+
+
+def test_the_constant_starts_at_its_mode_and_its_slope_is_right():
+    model = Model(Hypothesis(parse_expression("0.7*linear(variance=1, centre=1)"), (), 0.04), PROBLEM)
+    (slope,) = torch.autograd.grad(model.log_joint(), [model.constant])
+    assert slope.item() == pytest.approx(0.0, abs=1e-9)
+    with torch.no_grad():
+        model.constant += 0.1
+    (slope,) = torch.autograd.grad(model.log_joint(), [model.constant])
+    ahead, behind = (_joint_at(model, model.constant.item() + step) for step in (1e-5, -2e-5))
+    assert slope.item() == pytest.approx((ahead - behind) / 2e-5, rel=1e-4)
+
+
+def _joint_at(model: Model, constant: float) -> float:
+    with torch.no_grad():
+        model.constant.fill_(constant)
+        return model.log_joint().item()
+
+
+def test_a_product_with_a_line_is_found_beside_an_offset():
+    """Targets that are far from zero where the line is: the mean of the targets is not the constant."""
+    x = RANDOM.uniform(0, 4, (60, 1))
+    y = 3 + (x[:, 0] - 1) * np.sin(3 * x[:, 0]) + 0.05 * RANDOM.standard_normal(60)
+    start = hypothesis("rbf(lengthscale=0.5)*linear(variance=1, centre=1)")
+    found = fit([start], Problem(x, y), 100)
+    assert found is not None
+    model = Model(found.hypothesis, Problem(x, y))
+    assert model.constant.item() * model.scale + y.mean() == pytest.approx(3.0, abs=0.2)
+    with torch.no_grad():
+        model.constant.zero_()
+        assert model.log_likelihood().item() - 60 * math.log(model.scale) < found.log_likelihood - 5
+
+
+def test_odd_functions_have_no_constant():
+    model = Model(hypothesis("rbf", Claim("odd", (0,), 0.0)), PROBLEM)
+    assert not any(each is model.constant for each in model.parameters)
+    assert model.constant.item() == 0
 
 
 def test_fits_find_a_mode_and_count_what_they_learn():
@@ -43,8 +98,8 @@ def test_fits_find_a_mode_and_count_what_they_learn():
     model = Model(found.hypothesis, PROBLEM)
     gradients = torch.autograd.grad(model.log_joint(), model.parameters)
     assert max(float(each.abs().max()) for each in gradients) < 0.2
-    assert found.num_parameters == 3
-    assert found.score == pytest.approx(found.log_likelihood - 1.5 * math.log(30))
+    assert found.num_parameters == 4
+    assert found.score == pytest.approx(found.log_likelihood - 2 * math.log(30))
     several = fit([fresh(hypothesis("rbf"), X, Y, seed) for seed in (None, 1, 2)], PROBLEM, 100)
     assert several is not None
     assert several.log_likelihood == pytest.approx(found.log_likelihood, abs=0.1)
@@ -77,23 +132,25 @@ def test_laplace_equals_quadrature():
     found = fit([start], problem, 100)
     assert found is not None
     model = Model(found.hypothesis, problem)
-    assert len(model.parameters) == 2
+    assert len(model.parameters) == 3
+    values = [each.reshape(()) for each in model.parameters]
+    centre = [each.item() for each in values]
+    ranges = ((-2, 3, 20), (-0.6, 0.6, 15), (-5, 8, 30))
+    grids = [
+        torch.linspace(at + low, at + high, size)
+        for at, (low, high, size) in zip(centre, ranges, strict=True)
+    ]
+    heights = torch.empty(20, 15, 30, dtype=torch.float64)
     with torch.no_grad():
-        noise, variance = (each.reshape(()) for each in model.parameters)
-        centre = noise.item(), variance.item()
-        first = torch.linspace(centre[0] - 2, centre[0] + 3, 30)
-        second = torch.linspace(centre[1] - 5, centre[1] + 8, 50)
-        values = torch.empty(30, 50, dtype=torch.float64)
-        for i, one in enumerate(first):
-            for j, two in enumerate(second):
-                noise.fill_(one.item())
-                variance.fill_(two.item())
-                values[i, j] = model.log_joint()
-        cell = (first[1] - first[0]).item() * (second[1] - second[0]).item()
-        exact = torch.logsumexp(values.reshape(-1), 0).item() + math.log(cell)
-        noise.fill_(centre[0])
-        variance.fill_(centre[1])
+        for place in np.ndindex(*heights.shape):
+            for value, grid, i in zip(values, grids, place, strict=True):
+                value.fill_(grid[i].item())
+            heights[place] = model.log_joint()
+        for value, at in zip(values, centre, strict=True):
+            value.fill_(at)
         joint = model.log_joint().item()
+    cell = sum(math.log((grid[1] - grid[0]).item()) for grid in grids)
+    exact = torch.logsumexp(heights.reshape(-1), 0).item() + cell
     assert laplace(model, joint) == pytest.approx(exact, abs=0.2)
     assert found.score == pytest.approx(exact - 30 * math.log(model.scale), abs=0.2)
 

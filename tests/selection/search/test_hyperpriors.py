@@ -13,8 +13,9 @@ X = np.random.default_rng(0).uniform(0, 5, (30, 1))
 
 
 def priors_of(text: str, x: np.ndarray, claims: list[Claim]) -> list[Normal]:
-    noise = nn.Parameter(torch.zeros((), dtype=torch.float64))
-    return hyperpriors(parse(text, x.shape[1]), functional_of_claims(claims, x.shape[1]), noise, x)
+    noise, constant = (nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
+    functional = functional_of_claims(claims, x.shape[1])
+    return hyperpriors(parse(text, x.shape[1]), functional, noise, constant, x)
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -22,7 +23,7 @@ def test_nothing_that_is_learned_is_without_a_prior(name: str):
     claims = [Claim("mirror", (0,), 1.0), Claim("period", (0,), 2.0), Claim("odd", (0,), 1.0, True)]
     found = priors_of(f"{name}*rbf", X, claims)
     learned = [each for each in parse(f"{name}*rbf", 1).parameters() if each.requires_grad]
-    assert len(found) == len(learned) + 3
+    assert len(found) == len(learned) + 4
     assert all(np.isfinite(each.mean) and each.deviation > 0 for each in found)
 
 

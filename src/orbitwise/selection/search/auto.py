@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, final
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from gpytorch.means import ConstantMean
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.table import Table
@@ -78,7 +79,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariance_ : the invariances found, as text, or None. functional_ : L with f(x) = L_x g.
     score_, log_evidence_, evidence_kind_ : the score of the winner on the rows that were compared; log p(y)
         of all rows at the learned hyperparameters, which is "exact" or a "lower bound".
-    noise_ : the noise variance. posterior_ : the posterior of g.
+    noise_ : the noise variance. mean_ : the constant that f lies around. posterior_ : the posterior of g.
     history_ : all fits of the search, in order; `table()` shows them. search_rows_ : rows that it looked at.
     """
 
@@ -206,7 +207,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def components(self, X: ArrayLike) -> list[Component]:
         """The posterior mean and deviation of every additive component of f, in units of y.
 
-        With the mean of the training targets the means add up to `predict`.
+        With the constant `mean_` the means add up to `predict`.
         """
         x = self._inputs(X)
         words, scale = self._words(""), float(self._scale[0])
@@ -217,6 +218,14 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             phrase = component_phrase(place, words)
             found.append(Component(str(bare(place)), phrase, mean * scale, std * scale))
         return found
+
+    @property
+    def mean_(self) -> float:
+        """The constant that f lies around, in units of y."""
+        check_is_fitted(self)
+        module = self.posterior_.process.mean_module if self.inference_ == "exact" else None
+        constant = module.constant.item() if isinstance(module, ConstantMean) else 0.0  # pyright: ignore
+        return constant * float(self._scale[0]) + float(self._shift[0])
 
     def describe(self, unit: str = "") -> str:
         """The winner in plain words; `unit` is what x is counted in, such as "years"."""

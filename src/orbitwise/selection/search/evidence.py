@@ -31,7 +31,7 @@ from orbitwise.kernels.linear import CentredLinearKernel
 
 @final
 class _LogDensity(torch.autograd.Function):
-    """log N(y; 0, K) for one vector y."""
+    """log N(y; 0, K) for one vector y, differentiable in both."""
 
     @staticmethod
     def forward(ctx: Any, covariance: Tensor, y: Tensor) -> Tensor:  # pyright: ignore
@@ -41,15 +41,15 @@ class _LogDensity(torch.autograd.Function):
         return -0.5 * (y @ alpha) - lower.diagonal().log().sum() - 0.5 * len(y) * math.log(2 * math.pi)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore
         lower, alpha = ctx.saved_tensors
-        # ½(ααᵀ - K⁻¹)
+        # ½(ααᵀ - K⁻¹), and -α for y
         inverse = torch.cholesky_inverse(lower)
-        return 0.5 * gradient * (torch.outer(alpha, alpha) - inverse), None
+        return 0.5 * gradient * (torch.outer(alpha, alpha) - inverse), -gradient * alpha
 
 
 def log_density(covariance: Tensor, y: Tensor) -> Tensor:
-    """log N(y; 0, K), differentiable in K."""
+    """log N(y; 0, K)."""
     value: Any = _LogDensity.apply(covariance, y)
     return value
 

@@ -65,7 +65,11 @@ class Fitted:
 
 @final
 class Model:
-    """A hypothesis as kernel, functional and noise, for standardised targets."""
+    """A hypothesis as kernel, functional, noise and a constant that f lies around, for standardised targets.
+
+    Where a kernel is zero somewhere, as that of a line or of its products is, taking the mean of the targets
+    for the constant would be a claim on f there. Functionals that kill constants have none.
+    """
 
     def __init__(self, hypothesis: Hypothesis, problem: Problem) -> None:
         self.hypothesis, num_dims = hypothesis, problem.x.shape[1]
@@ -75,7 +79,7 @@ class Model:
         start = math.log(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
         self.raw_noise = nn.Parameter(torch.tensor(start, dtype=torch.float64))
         self.x = torch.tensor(problem.x)
-        is_odd = any(claim.kind == "odd" for claim in hypothesis.claims)
+        is_odd = kills_constants(hypothesis)
         # as the regressor does: a functional that kills constants leaves the targets where they are
         shift = 0.0 if is_odd else float(problem.y.mean())
         self.scale = float(np.sqrt(np.square(problem.y - shift).mean())) or 1.0
@@ -83,9 +87,12 @@ class Model:
         # k(mirrored x, mirrored x') = k(x, x') for what depends on differences alone
         mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
         self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
+        self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=not is_odd)
         with torch.no_grad():
             seen = self._atoms().points[:, 0, :].numpy()
-        self.priors = hyperpriors(self.kernel, self.functional, self.raw_noise, seen)
+            if not is_odd:
+                self.constant.copy_(self._likely_constant())
+        self.priors = hyperpriors(self.kernel, self.functional, self.raw_noise, self.constant, seen)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -94,14 +101,12 @@ class Model:
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are learned, the noise among them."""
+        """How many numbers are learned, the noise and the constant among them."""
         return sum(parameter.numel() for parameter in self.parameters)
 
     def log_likelihood(self) -> Tensor:
         """log p(y | θ) of the standardised targets."""
-        matrix = covariance(self.kernel, self._atoms(), self.one_sided)
-        noise = self.raw_noise.exp() + NOISE_FLOOR
-        return log_density(matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype), self.y)
+        return log_density(self._covariance(), self.y - self.constant)
 
     def log_joint(self) -> Tensor:
         """log p(y, θ), in the coordinates that are learned."""
@@ -117,16 +122,34 @@ class Model:
 
     @torch.no_grad()
     def residuals(self) -> Array:
-        """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹y."""
+        """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹(y - c)."""
+        lower, _ = cholesky(self._covariance())
+        noise = self.raw_noise.exp() + NOISE_FLOOR
+        return (noise * torch.cholesky_solve((self.y - self.constant)[:, None], lower)[:, 0]).numpy()
+
+    def _likely_constant(self) -> Tensor:
+        """1ᵀK⁻¹y/(1ᵀK⁻¹1 + 1), the mode under its prior; 0 where the start has no covariance."""
+        try:
+            lower, _ = cholesky(self._covariance())
+        except ValueError:
+            return torch.zeros_like(self.constant)
+        weights = torch.cholesky_solve(torch.ones_like(self.y)[:, None], lower)[:, 0]
+        return weights @ self.y / (weights.sum() + 1)
+
+    def _covariance(self) -> Tensor:
         matrix = covariance(self.kernel, self._atoms(), self.one_sided)
         noise = self.raw_noise.exp() + NOISE_FLOOR
-        lower, _ = cholesky(matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype))
-        return (noise * torch.cholesky_solve(self.y[:, None], lower)[:, 0]).numpy()
+        return matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype)
 
     def _atoms(self) -> Atoms:
         atoms = self.functional.atoms(self.x)
         assert isinstance(atoms, Atoms)
         return atoms
+
+
+def kills_constants(hypothesis: Hypothesis) -> bool:
+    """Whether a constant added to g leaves f as it is."""
+    return any(claim.kind == "odd" for claim in hypothesis.claims)
 
 
 def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> Fitted | None:

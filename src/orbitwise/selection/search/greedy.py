@@ -20,7 +20,7 @@ from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.fitting import Fitted, Model, Problem, fit
 from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbours, simplifications
-from orbitwise.selection.search.starting import fresh, grown
+from orbitwise.selection.search.starting import beside_a_line, fresh, grown
 
 Report = Callable[[str], None]
 STEP_COST = 3.0
@@ -136,8 +136,9 @@ class Search:
         """
         x, y = self.problem.x, self.problem.y
         known = grown(hypothesis, new, x, y, left)
-        is_hidden = len(known) > 1 or (new is not None and new.name == "linear")
-        return [*known, fresh(hypothesis, x, y, None)] if is_hidden else known
+        if new is not None and new.name == "linear":
+            return [*known, *beside_a_line(hypothesis, new, x, y), fresh(hypothesis, x, y, None)]
+        return [*known, fresh(hypothesis, x, y, None)] if len(known) > 1 else known
 
     def _restarts(self, key: Any) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y

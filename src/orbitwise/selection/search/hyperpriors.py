@@ -3,7 +3,7 @@
     lengthscales            log N(log spread of the columns, 1.5²)     periodic's own: log N(0, 1.5²)
     periods                 log N(log(extent/5), 1.5²)                 alpha of rq: log N(0, 1.5²)
     amplitudes              log N(log ½, 2²) of the targets' variance  noise: log N(log 0.05, 2²)
-    centres                 N(mean of the column, (1.5 spread)²)
+    centres                 N(mean of the column, (1.5 spread)²)       constant of f: N(mean of y, var of y)
 
 They make the Laplace evidence of a structure a number that can be compared, and keep hyperparameters that
 the data say nothing about from running away.
@@ -52,10 +52,14 @@ def log_prior(priors: Sequence[Normal]) -> Tensor:
 
 
 def hyperpriors(
-    kernel: Kernel, functional: Functional, raw_noise: nn.Parameter, x: NDArray[np.float64]
+    kernel: Kernel,
+    functional: Functional,
+    raw_noise: nn.Parameter,
+    constant: nn.Parameter,
+    x: NDArray[np.float64],
 ) -> list[Normal]:
     """A prior for every learned parameter of a model; x are the points that the kernel sees."""
-    found = [Normal(raw_noise, NOISE_MEAN, AMPLITUDE_WIDTH)]
+    found = [Normal(raw_noise, NOISE_MEAN, AMPLITUDE_WIDTH), Normal(constant, 0.0, 1.0)]
     for module in functional.modules():
         if isinstance(module, MirrorOrbit):
             columns = list(module.columns or range(x.shape[1]))

@@ -14,7 +14,7 @@ from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.kernels.building import build
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, relocated
-from orbitwise.selection.search.fitting import Fitted, fit
+from orbitwise.selection.search.fitting import Fitted, fit, kills_constants
 from orbitwise.selection.search.greedy import STEP_COST, Search, chosen_rows
 from orbitwise.selection.search.hypotheses import Hypothesis
 
@@ -52,11 +52,14 @@ def refitted(
     """The hypothesis fitted by the regressor from the values it has, and its claims with what was learned."""
     moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
     functional = functional_of_claims(hypothesis.claims, num_dims)
+    is_exact = engine_for(len(x)) == "exact"
     estimator = InvariantGPRegressor(
         build(moved, width),
         None if functional.is_identity else functional,
+        # other engines have no mean functions
+        mean="constant" if is_exact and not kills_constants(hypothesis) else "zero",
         random_state=0,
-        max_iterations=0 if engine_for(len(x)) == "exact" else 200,
+        max_iterations=0 if is_exact else 200,
     )
     estimator.fit(x, y)
     if estimator.inference_ == "exact":

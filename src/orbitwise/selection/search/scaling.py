@@ -46,6 +46,11 @@ class Scaling:
         is_constant = spread <= 1e-13 * max(abs(shift), float(np.abs(x).max()))
         return Scaling(shift, 1.0 if is_constant else spread)
 
+    @property
+    def inverse(self) -> Scaling:
+        """From u back to x: `inverse.undo` takes a hypothesis in the units of the data to scaled inputs."""
+        return Scaling(-self.shift / self.scale, 1 / self.scale)
+
     def apply(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scaled inputs."""
         return (x - self.shift) / self.scale

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import Expression, Product, Sum, Term, add, multiply, terms
+from orbitwise.kernels.expressions import Expression, Product, Sum, Term, add, multiply, summands, terms
 from orbitwise.kernels.spectrum import detrend, strongest_periods
 from orbitwise.kernels.spelling import expression_of
 from orbitwise.kernels.starts import start
@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 CYCLES = ("periodic", "cosine")
 NUM_PERIODS = 6
 SHARP = 0.3
+FASTER = (0.3, 0.1)
 SLOW = 3.0
 """A smooth factor starts this many spreads long, so that a product starts near what it was made of."""
 
@@ -42,26 +43,55 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
     """Starts with values for what is new: from the residuals `left` of the hypothesis it grew from.
 
     A new cycle has a start for every period that stands out in the residuals or in the targets, for
-    the likelihood has a mode at each of them.
+    the likelihood has a mode at each of them; a smooth term may be slow or fast, each a mode of its own.
     """
     claims = tuple(started(claim, x, y, None) for claim in hypothesis.claims)
     if new is None:
         return [replace(hypothesis, claims=claims)]
     expression = _completed(hypothesis.expression, x, left)
-    starts = [replace(hypothesis, expression=expression, claims=claims)]
-    if new.name not in CYCLES:
-        return starts
+    first = replace(hypothesis, expression=expression, claims=claims)
+    place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
+    changes: list[dict[str, float]] = []
+    if new.name in SMOOTH:
+        slow = dict(terms(expression)[place].values)["lengthscale"][0]
+        changes = [{"lengthscale": slow * factor} for factor in FASTER]
+    elif new.name in CYCLES:
+        changes = _cycles(new, x, y, left)
+    return [first, *(replace(first, expression=_changed(expression, place, each)) for each in changes)]
+
+
+def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
+    """Periods, and shapes, that a new cycle may have."""
     column = x[:, 0 if new.columns is None else new.columns[0]]
     found = [strongest_periods(column, each, NUM_PERIODS) for each in (left, detrend(column, y)[0])]
-    place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
     half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
     changes = [{"period_length": half * period} for period in np.concatenate(found)]
     if new.name == "periodic":
         # What a smooth parent leaves of a cycle may be its overtones alone, as of a shape with sharp turns.
         overtones = [number * period for period in found[0][:2] for number in (2, 3, 4)]
         changes += [{"period_length": period, "lengthscale": SHARP} for period in overtones]
-    starts += [replace(starts[0], expression=_changed(expression, place, change)) for change in changes]
-    return starts
+    return changes
+
+
+def beside_a_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
+    """A start for a line that is added: it takes what least squares give it, the others start from the rest.
+
+    Of what they were only their periods are kept, for without the line they had to make up for it.
+    """
+    others = [part for part in summands(hypothesis.expression) if part != new]
+    columns = (0,) if new.columns is None else new.columns
+    if not others or len(others) == len(summands(hypothesis.expression)) or len(columns) != 1:
+        return []
+    rest, share = detrend(x[:, columns[0]], y, degree=1)
+    before = terms(add(*others))
+    started = fresh(replace(hypothesis, expression=add(*others)), x, rest, None)
+    parts = [multiply(part, factor=max(1 - share, 1e-6)) for part in summands(started.expression)]
+    expression: Expression = add(*parts)
+    for place, term in enumerate(before):
+        kept = {name: values[0] for name, values in term.values if name == "period_length"}
+        expression = _changed(expression, place, kept) if kept else expression
+    line = multiply(_valued(new, x, y, None), factor=max(share, 1e-6))
+    return [replace(started, expression=add(expression, line))]
 
 
 def _changed(expression: Expression, place: int, change: dict[str, float]) -> Expression:
