@@ -54,6 +54,16 @@ def test_without_growth_kernels_are_only_exchanged():
     assert start.size == 3
 
 
+def test_a_factor_may_become_a_component():
+    start = made("linear + 4*rbf(lengthscale=2)*periodic(period=3)", num_dims=1)
+    found = [each for each, _ in neighbours(start, [], [], grows=False)]
+    assert [str(each.expression) for each in found] == [
+        "linear + 2*periodic(period_length=3) + 2*rbf(lengthscale=2)",
+        "linear + 2*rbf(lengthscale=2) + 2*periodic(period_length=3)",
+    ]
+    assert not list(neighbours(made("2*rbf + linear", num_dims=1), [], [], grows=False))
+
+
 def test_claims_come_and_go_but_do_not_contradict_each_other():
     start = made("rbf", "mirror[0]", num_dims=1)
     options = [str(each) for each, _ in neighbours(start, [], claims_of("auto", 1))]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from orbitwise.kernels.building import build
+from orbitwise.kernels.expressions import terms
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.process import Process
 from orbitwise.selection.search.claims import Claim, functional_of_claims, relocated
@@ -51,6 +52,16 @@ def test_scaled_inputs_and_given_claims():
         0
     ].value == (pytest.approx(1970.0))
     assert scaling.scaled_claim(Claim("swap", (0, 1))) == Claim("swap", (0, 1))
+
+
+def test_the_inverse_goes_back():
+    scaling = Scaling(3.0, 2.0)
+    made = Hypothesis(parse_expression("rbf(lengthscale=2)*linear(centre=1)"))
+    found = scaling.inverse.undo(scaling.undo(made))
+    values = [dict(term.values) for term in terms(found.expression)]
+    assert values[0]["lengthscale"][0] == pytest.approx(2.0)
+    assert values[1]["centre"][0] == pytest.approx(1.0)
+    assert str(found) == str(made)
 
 
 def test_kernels_with_an_origin_and_constant_inputs_are_left_alone():

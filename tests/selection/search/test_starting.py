@@ -7,7 +7,7 @@ from orbitwise.kernels.expressions import Product, Term, terms
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.hypotheses import Hypothesis, bare
-from orbitwise.selection.search.starting import fresh, grown
+from orbitwise.selection.search.starting import anew, beside_a_line, fresh, grown
 
 X = np.random.default_rng(0).uniform(0, 10, (90, 1))
 LEFT = 0.5 * np.sin(2 * np.pi * X[:, 0] / 1.7)
@@ -50,6 +50,47 @@ def test_a_smooth_factor_starts_slow():
     assert dict(cycle.values)["period_length"] == (3.0,)
     assert dict(drift.values)["lengthscale"][0] == pytest.approx(3 * X.std())
     assert start.expression.factor == 2.0  # pyright: ignore
+
+
+def test_a_smooth_term_starts_slow_and_fast():
+    starts = grown(Hypothesis(parse_expression("2*periodic(period=3) + rbf")), Term("rbf"), X, LEFT, LEFT)
+    scales = [dict(terms(each.expression)[1].values)["lengthscale"][0] for each in starts]
+    assert scales == pytest.approx([scales[0], 0.3 * scales[0], 0.1 * scales[0]])
+
+
+def test_a_line_starts_in_the_middle_and_at_both_ends():
+    starts = grown(Hypothesis(parse_expression("periodic(period=3)*linear")), Term("linear"), X, LEFT, LEFT)
+    centres = [dict(terms(each.expression)[1].values)["centre"][0] for each in starts]
+    assert centres == pytest.approx([X.mean(), X.min(), X.max()])
+
+
+def test_a_cycle_starts_anew_at_several_periods():
+    added = Hypothesis(parse_expression("2*rbf(lengthscale=0.1)*periodic"), (), 0.01)
+    starts = anew(added, Term("periodic"), X, 9 * X[:, 0] + LEFT + np.sin(2 * np.pi * X[:, 0] / 2.9))
+    assert all(each.noise is None for each in starts)
+    assert all(dict(terms(each.expression)[0].values)["lengthscale"][0] > 0.5 for each in starts)
+    periods = np.array([dict(terms(each.expression)[1].values)["period_length"][0] for each in starts])
+    assert np.abs(periods - 2.9).min() < 0.1
+    assert np.abs(periods - 1.7).min() < 0.05
+    assert len(anew(added, Term("rbf"), X, LEFT)) == 1
+
+
+def test_beside_a_line_the_others_start_from_the_rest_and_keep_their_periods():
+    y = 2 * X[:, 0] + LEFT
+    parent = Hypothesis(parse_expression("9*rbf(lengthscale=7)*periodic(period=1.6) + linear"), (), 0.01)
+    (start,) = beside_a_line(parent, Term("linear"), X, y)
+    drift, cycle, line = terms(start.expression)
+    assert dict(cycle.values)["period_length"] == (1.6,)
+    assert dict(drift.values)["lengthscale"][0] == pytest.approx(X.std(), rel=0.1)
+    assert dict(line.values)["centre"][0] == pytest.approx(X.mean())
+    first, second = start.expression.parts  # pyright: ignore
+    design = np.column_stack([X[:, 0], np.ones(len(X))])
+    rest = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    share = rest.var() / y.var()
+    assert first.factor == pytest.approx(share)
+    assert second.factor == pytest.approx(1 - share)
+    # a line that multiplies has nothing beside it
+    assert beside_a_line(Hypothesis(parse_expression("periodic*linear")), Term("linear"), X, y) == []
 
 
 def test_claims_get_a_value():

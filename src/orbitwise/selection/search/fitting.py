@@ -158,9 +158,7 @@ def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> 
     None where time is up, or where no start works.
     """
     began = time.perf_counter()
-    models = [Model(start, problem) for start in starts]
-    if len(models) > MOST_STARTS:
-        models = sorted(models, key=_height, reverse=True)[:MOST_STARTS]
+    models = _promising([Model(start, problem) for start in starts])
     few = max_iterations if len(models) == 1 else min(FEW_ITERATIONS, max_iterations)
     tried = [each for each in (_train(model, problem, few) for model in models) if each]
     if not tried:
@@ -169,6 +167,17 @@ def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> 
     if few < max_iterations and not training.converged:
         model, training = _train(model, problem, max_iterations - few) or (model, training)
     return _scored(model, problem, training, time.perf_counter() - began)
+
+
+def _promising(models: list[Model]) -> list[Model]:
+    """The highest starts, one from the data alone among them: those of a parent are high, but may mislead."""
+    if len(models) <= MOST_STARTS:
+        return models
+    ranked = sorted(models, key=_height, reverse=True)
+    anew = [model for model in ranked if model.hypothesis.noise is None]
+    first = ranked[: MOST_STARTS - 1]
+    others = [model for model in (*anew, *ranked) if all(model is not each for each in first)]
+    return [*first, others[0]]
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.fitting import Fitted, Model, Problem, fit
 from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbours, simplifications
-from orbitwise.selection.search.starting import beside_a_line, fresh, grown
+from orbitwise.selection.search.starting import anew, beside_a_line, fresh, grown
 
 Report = Callable[[str], None]
 STEP_COST = 3.0
@@ -130,15 +130,13 @@ class Search:
         return max(known, key=lambda each: each.score - STEP_COST * each.hypothesis.size, default=None)
 
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
-        """From what the parent knows; from the data too where the new term may be hidden in what it knows.
-
-        A cycle may pass for noise, and a line for a slow change of all the rest.
-        """
+        """From what the parent knows, and from the data, for the new term may be hidden in what it knows."""
         x, y = self.problem.x, self.problem.y
         known = grown(hypothesis, new, x, y, left)
-        if new is not None and new.name == "linear":
-            return [*known, *beside_a_line(hypothesis, new, x, y), fresh(hypothesis, x, y, None)]
-        return [*known, fresh(hypothesis, x, y, None)] if len(known) > 1 else known
+        if new is None:
+            return known
+        lines = beside_a_line(hypothesis, new, x, y) if new.name == "linear" else []
+        return [*known, *lines, *anew(hypothesis, new, x, y)]
 
     def _restarts(self, key: Any) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y

@@ -3,6 +3,7 @@
 S → S + B      a base kernel is added
 S → S * B      a component, or the whole, is multiplied by a base kernel
 B → B′         a base kernel is exchanged
+S * B → S + B  a factor becomes a component
 claim          f is told to be invariant, or no longer
 """
 
@@ -118,6 +119,8 @@ def neighbours(
             yield replace(hypothesis, expression=grown), base
         for exchanged in _exchanged(expression, base):
             yield replace(hypothesis, expression=exchanged), base
+    for loosened in _loosened(expression):
+        yield replace(hypothesis, expression=loosened), None
     for claim in hypothesis.claims:
         yield replace(hypothesis, claims=tuple(each for each in hypothesis.claims if each != claim)), None
     yield from claimed(hypothesis, claims)
@@ -175,6 +178,18 @@ def _exchanged(expression: Expression, base: Term) -> Iterator[Expression]:
         for other in _exchanged(part, base):
             parts = (*expression.parts[:i], other, *expression.parts[i + 1 :])
             yield add(*parts) if isinstance(expression, Sum) else multiply(*parts, factor=expression.factor)
+
+
+def _loosened(expression: Expression) -> Iterator[Expression]:
+    """With one factor of a component as a component of its own."""
+    parts = summands(expression)
+    for i, part in enumerate(parts):
+        if not isinstance(part, Product) or len(part.parts) < 2:
+            continue
+        half = None if part.factor is None else part.factor / 2
+        for j, factor in enumerate(part.parts):
+            rest = multiply(*part.parts[:j], *part.parts[j + 1 :], factor=half)
+            yield add(*parts[:i], rest, multiply(factor, factor=half), *parts[i + 1 :])
 
 
 def _smaller(expression: Expression) -> Iterator[Expression]:

@@ -43,7 +43,8 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
     """Starts with values for what is new: from the residuals `left` of the hypothesis it grew from.
 
     A new cycle has a start for every period that stands out in the residuals or in the targets, for
-    the likelihood has a mode at each of them; a smooth term may be slow or fast, each a mode of its own.
+    the likelihood has a mode at each of them; a smooth term may be slow or fast, and a line that multiplies
+    may vanish in the middle of the data or at an end, each a mode of its own.
     """
     claims = tuple(started(claim, x, y, None) for claim in hypothesis.claims)
     if new is None:
@@ -57,12 +58,33 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
         changes = [{"lengthscale": slow * factor} for factor in FASTER]
     elif new.name in CYCLES:
         changes = _cycles(new, x, y, left)
+    elif new.name == "linear":
+        changes = [{"centre": end} for end in (_column(new, x).min(), _column(new, x).max())]
     return [first, *(replace(first, expression=_changed(expression, place, each)) for each in changes)]
+
+
+def anew(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
+    """Starts from the data alone; of a new cycle, for several periods.
+
+    What a parent has learned may already stand for the new term: a fast change for a cycle.
+    """
+    first = fresh(hypothesis, x, y, None)
+    if new.name not in CYCLES:
+        return [first]
+    place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
+    column = _column(new, x)
+    changes = _cycles(new, x, y, detrend(column, y)[0])[:NUM_PERIODS]
+    return [first, *(replace(first, expression=_changed(first.expression, place, each)) for each in changes)]
+
+
+def _column(term: Term, x: Array) -> Array:
+    """The first column that a term sees."""
+    return x[:, 0 if term.columns is None else term.columns[0]]
 
 
 def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
     """Periods, and shapes, that a new cycle may have."""
-    column = x[:, 0 if new.columns is None else new.columns[0]]
+    column = _column(new, x)
     found = [strongest_periods(column, each, NUM_PERIODS) for each in (left, detrend(column, y)[0])]
     half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
     changes = [{"period_length": half * period} for period in np.concatenate(found)]
