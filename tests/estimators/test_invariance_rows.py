@@ -13,6 +13,7 @@ from orbitwise.estimators import invariance_rows as module
 from orbitwise.estimators.invariance_rows import NAMES, InvarianceRows, gradient_rows, invariance_rows
 from orbitwise.functionals import Difference, Evaluation, Gradient, LocalAverage, average_minus_value
 from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.tangents import PAPER_MOVES, moved_images
 from orbitwise.inference.folding import fold
 from orbitwise.orbits import JitterOrbit
 from orbitwise.process import Process
@@ -117,10 +118,21 @@ def test_other_types_get_a_clear_error(invariance: Any):
         rows_of(invariance)
 
 
-@pytest.mark.parametrize("name", ["tangent", "moves"])
+@pytest.mark.parametrize("name", ["differences", "tangent", "moves"])
 def test_tangents_need_the_shape_of_images(name: str):
     with pytest.raises(ValueError, match=r"pass image_shape=\(height, width\)"):
         rows_of(name, None)
+
+
+def test_differences_are_of_moved_images():
+    values = PROCESS.covariance(
+        Evaluation().atoms(moved_images(POINTS, (2, 2)).flatten(0, 1)), Evaluation().atoms(X)
+    )
+    plain = PROCESS.covariance(Evaluation().atoms(POINTS), Evaluation().atoms(X))
+    expected = values - plain.repeat_interleave(len(PAPER_MOVES), 0)
+    torch.testing.assert_close(
+        PROCESS.covariance(rows_of("differences").blocks, Evaluation().atoms(X)), expected
+    )
 
 
 def test_a_search_that_does_not_converge_is_said(monkeypatch: pytest.MonkeyPatch):

@@ -12,6 +12,7 @@ from orbitwise.functionals import (
     OrbitAverage,
     image_tangents,
     moved_images,
+    moved_pairs,
     smoothed_images,
 )
 from orbitwise.orbits import FiniteOrbit
@@ -153,6 +154,9 @@ def test_tangents_of_whole_moves_are_differences():
     x = inputs(64)
     tangents = ImageTangent((8, 8), PAPER_MOVES).atoms(x).directions[:, 0]
     torch.testing.assert_close(tangents, moved_images(x, (8, 8)) - x[:, None])
+    pairs = moved_pairs(x, (8, 8))
+    torch.testing.assert_close((pairs[:, 0] - pairs[:, 1]).reshape(tangents.shape), tangents)
+    assert torch.equal(pairs[:12, 1], x[:1].expand(12, -1))
 
 
 def test_a_function_of_the_total_brightness_does_not_feel_small_shifts():

@@ -22,7 +22,7 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import neighbour_graph
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent
+from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_pairs
 from orbitwise.inference.folding import fold, fold_weights, nearest_positive
 from orbitwise.inference.risk.machine import LARGEST_DENSE, has_products
 from orbitwise.inference.shifted_search import Folded, Invariances
@@ -98,6 +98,11 @@ def move_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) ->
     return _counted_once([ImageTangent(_known(image_shape), PAPER_MOVES).atoms(x)])
 
 
+def difference_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
+    """Differences of f between moved images and images, moved as in the paper."""
+    return _counted_once([Difference().atoms(moved_pairs(x, _known(image_shape)))])
+
+
 def local_average_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
     """Averages around every point minus the value there."""
     return _counted_once([LocalAverage(AVERAGED * bandwidth).atoms(x)])
@@ -116,6 +121,7 @@ def deletion_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None
 
 NAMES: dict[str, Callable[[Tensor, float, Sequence[int] | None], InvarianceRows]] = {
     "deletion": deletion_rows,
+    "differences": difference_rows,
     "gradient": gradient_rows,
     "graph": graph_rows,
     "local_average": local_average_rows,

@@ -59,13 +59,13 @@ OF_IMAGES: dict[str, Callable[[Sequence[int]], Orbit]] = {
 }
 
 
-TANGENTS = ("moves", "tangent")
+MOVED = ("differences", "moves", "tangent")
 """Invariances of kernel machines that belong to images."""
 
 
 def is_of_images(invariance: object) -> bool:
     """Whether a name means images, so that the shape of an image must be known."""
-    return isinstance(invariance, str) and (invariance in OF_IMAGES or invariance in TANGENTS)
+    return isinstance(invariance, str) and (invariance in OF_IMAGES or invariance in MOVED)
 
 
 def functional_of(

@@ -30,9 +30,10 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         None takes a Gaussian kernel of the `bandwidth`. Derivatives need a kernel that has them.
     invariance : None, str, Functional or list, default="gradient"
         What should be small at all points, labelled and not: all partial derivatives ("gradient"),
-        derivatives along moves of images ("tangent", or "moves" for those of the paper), the average around a
-        point minus the value ("local_average"), differences of neighbours ("graph") and of deleted features
-        ("deletion"), a functional, or a list of (functional, inputs) or (functional, inputs, weights).
+        derivatives along moves of images ("tangent", or "moves" for those of the paper), f of moved images
+        minus f of the image ("differences"), the average around a point minus the value ("local_average"),
+        differences of neighbours ("graph") and of deleted features ("deletion"), a functional, or a list of
+        (functional, inputs) or (functional, inputs, weights).
     C : float, default=1.0
         How often a label counts, λ. One row's loss is multiplied by C and its weight.
     strength : float, "evidence" or "cross_validation", default=1.0
@@ -46,7 +47,8 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     bandwidth : float or "median", default="median"
         Of the Gaussian kernel; "median" is the median distance of all points.
     basis : {"bias", "linear", "none"}, default="bias"
-        Functions that are not penalised.
+        Functions that are not penalised. Few and unequal labels do better without: what keeps f flat leaves
+        a bias free to go to the larger class.
     multi_class : {"ovr", "multinomial"}, default="ovr"
         One against the rest, or one loss of all classes (with loss="logistic").
     class_weight : None, "balanced" or dict, default=None

@@ -33,7 +33,7 @@ from orbitwise.estimators.machine_fit import stratified_folds
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images
+from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images, moved_pairs
 from orbitwise.inference.risk.grams import DenseGram
 from orbitwise.inference.risk.newton import newton
 from orbitwise.inference.risk.problem import Problem, Term
@@ -117,11 +117,9 @@ class Machine(NamedTuple):
         values = Evaluation().atoms(labels.x)
         if self.name == "InvSVM":
             return [values, ImageTangent(SHAPE, PAPER_MOVES).atoms(labels.x)]
-        moved = moved_images(labels.x, SHAPE)
         if self.name == "virtual samples":
-            return [values, Evaluation().atoms(moved.flatten(0, 1))]
-        pairs = torch.stack([moved, labels.x[:, None].expand_as(moved)], dim=2)
-        return [values, Difference().atoms(pairs.flatten(0, 1))]
+            return [values, Evaluation().atoms(moved_images(labels.x, SHAPE).flatten(0, 1))]
+        return [values, Difference().atoms(moved_pairs(labels.x, SHAPE))]
 
     def terms(self, labels: Labels, seen: Tensor, rates: Tensor, strengths: Tensor) -> list[Term]:
         """Those of all λ and ν; `seen` [folds, n] says which labels count."""

@@ -22,6 +22,7 @@ from orbitwise.functionals.tangents import (
     ImageTangent,
     image_tangents,
     moved_images,
+    moved_pairs,
     smoothed_images,
 )
 from orbitwise.functionals.wraps import Wrap
@@ -54,6 +55,7 @@ __all__ = [
     "deletion_pairs",
     "image_tangents",
     "moved_images",
+    "moved_pairs",
     "neighbour_graph",
     "smoothed_images",
     "total_variation",

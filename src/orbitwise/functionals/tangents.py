@@ -90,6 +90,14 @@ def moved_images(
     return _moved(images, image_shape, _affine_parameters(moves, image_shape))
 
 
+def moved_pairs(
+    images: Float[Tensor, "n d"], image_shape: Sequence[int], moves: Sequence[Move] = PAPER_MOVES
+) -> Float[Tensor, "pairs 2 d"]:
+    """(moved image, image) for every image and move, as `Difference` takes them; moves run fastest."""
+    moved = moved_images(images, image_shape, moves)
+    return torch.stack([moved, images[:, None].expand_as(moved)], dim=2).flatten(0, 1)
+
+
 def smoothed_images(
     images: Float[Tensor, "n d"], image_shape: Sequence[int], smoothing: float
 ) -> Float[Tensor, "n d"]:
