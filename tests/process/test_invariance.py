@@ -25,6 +25,7 @@ from orbitwise.functionals import (
     OrbitAverage,
     OrbitSum,
 )
+from orbitwise.kernels import WideNetworkKernel
 from orbitwise.orbits import FiniteOrbit, closure
 from orbitwise.process import Process
 from orbitwise.process import covariance as module
@@ -49,6 +50,7 @@ PROVED = {
     "scale": lambda: ScaleKernel(MaternKernel(nu=2.5)),
     "sum": lambda: RBFKernel() + ScaleKernel(LinearKernel()) + ConstantKernel(),
     "product": lambda: RBFKernel() * PolynomialKernel(power=2),
+    "wide network": lambda: ScaleKernel(WideNetworkKernel(2, activation="erf")),
 }
 NOT_PROVED = {
     "ard": lambda: RBFKernel(ard_num_dims=3),

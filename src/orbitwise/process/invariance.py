@@ -25,6 +25,7 @@ from gpytorch.kernels import (
 from torch import Tensor
 
 from orbitwise.functionals.functional import Block
+from orbitwise.kernels.wide_network import WideNetworkKernel
 from orbitwise.process.covariance import block_covariance
 
 
@@ -40,7 +41,7 @@ def is_rotation_invariant(kernel: Kernel) -> bool:
     # values would agree, but gradients would not.
     if type(kernel) in (RBFKernel, MaternKernel, RQKernel, LinearKernel):
         return kernel.ard_num_dims in (None, 1)
-    return type(kernel) in (PolynomialKernel, ConstantKernel)
+    return type(kernel) in (PolynomialKernel, ConstantKernel, WideNetworkKernel)
 
 
 def check_asserted(

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
+from orbitwise.inference.sampling.proposal import student_log_density
 
 
 @final
@@ -48,12 +49,9 @@ class Proposal:
 
     def log_density(self, points: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
         """log q(z) of every point."""
-        size, freedom = len(self.location), self.freedom
         # |L⁻¹(z - m)|²
         squares = solve_lower(self.lower, (points - self.location).mT).square().sum(0)
-        determinant = 0.5 * log_determinant(self.lower)
-        if not math.isfinite(freedom):
-            return -0.5 * (squares + size * math.log(2 * math.pi)) - determinant
-        constant = math.lgamma((freedom + size) / 2) - math.lgamma(freedom / 2)
-        constant -= 0.5 * size * math.log(freedom * math.pi)
-        return constant - determinant - 0.5 * (freedom + size) * torch.log1p(squares / freedom)
+        if math.isfinite(self.freedom):
+            return student_log_density(squares, self.lower, self.freedom)
+        size = len(self.location)
+        return -0.5 * (squares + size * math.log(2 * math.pi) + log_determinant(self.lower))

@@ -28,6 +28,14 @@ FEWEST_USEFUL = 10
 """Draws that must count, for each dimension, before their moments are believed."""
 
 
+def student_log_density(squares: Tensor, lower: Float[Tensor, "p p"], degrees: float) -> Tensor:
+    """log t_ν(m, L Lᵀ) where |L⁻¹(θ - m)|² are `squares`."""
+    width = len(lower)
+    constant = math.lgamma(0.5 * (degrees + width)) - math.lgamma(0.5 * degrees)
+    constant -= 0.5 * width * math.log(math.pi * degrees)
+    return constant - lower.diagonal().log().sum() - 0.5 * (degrees + width) * torch.log1p(squares / degrees)
+
+
 @final
 class StudentProposal:
     """A Student-t of a location, the factor of its scale matrix, and degrees; a `share` is drawn wider."""
@@ -60,16 +68,11 @@ class StudentProposal:
 
     def log_density(self, theta: Float[Tensor, " p"]) -> float:
         """Normalised."""
-        width, degrees = len(self.mean), self.degrees
-        square = solve_lower(self.lower, (theta - self.mean)[:, None]).square().sum().item()
-        constant = math.lgamma(0.5 * (degrees + width)) - math.lgamma(0.5 * degrees)
-        constant -= 0.5 * width * math.log(math.pi * degrees) + self.lower.diagonal().log().sum().item()
-
-        def single(scale: float) -> float:
-            tail = math.log1p(square / scale**2 / degrees)
-            return constant - width * math.log(scale) - 0.5 * (degrees + width) * tail
-
-        narrow, wide = single(1.0), single(self.widening)
+        square = solve_lower(self.lower, (theta - self.mean)[:, None]).square().sum()
+        narrow, wide = (
+            student_log_density(square / scale**2, scale * self.lower, self.degrees).item()
+            for scale in (1.0, self.widening)
+        )
         if not 0 < self.share < 1:
             return wide if self.share else narrow
         return float(np.logaddexp(math.log(1 - self.share) + narrow, math.log(self.share) + wide))
