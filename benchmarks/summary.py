@@ -277,9 +277,11 @@ def section(path):
 
 def options(record):
     """What an experiment was told, where its record says so: all of its options, or the device alone."""
-    told = record.get("command") or {"device": record.get("device", "cpu")}
-    if told == {"device": "cpu"}:
-        return ""
+    told = record.get("command") or {
+        name: record[name]
+        for name, usual in (("device", "cpu"), ("shift", 0))
+        if record.get(name, usual) != usual
+    }
     words = [("--" + name.replace("_", "-"), value) for name, value in told.items()]
     return "".join(
         f" {name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in words
