@@ -276,10 +276,10 @@ def section(path):
 
 
 def options(record):
-    """What an experiment was told, where its record says so: all of its options, or the device alone."""
+    """What an experiment was told, where its record says so: all of its options, or those that differ."""
     told = record.get("command") or {
         name: record[name]
-        for name, usual in (("device", "cpu"), ("shift", 0))
+        for name, usual in (("device", "cpu"), ("scoring", "bic"), ("shift", 0))
         if record.get(name, usual) != usual
     }
     words = [("--" + name.replace("_", "-"), value) for name, value in told.items()]

@@ -11,6 +11,7 @@ from orbitwise.kernels.expressions import Product, summands
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import claims_of
 from orbitwise.selection.search.hypotheses import Hypothesis
+from orbitwise.selection.search.scaling import Scaling
 
 QUICK = Synthetic("a line", "linear(centre=5)", num_rows=12, seed=3)
 
@@ -94,7 +95,21 @@ def test_carbon_dioxide_compares_evidence(monkeypatch):
     found = carbon_dioxide()
     assert found["rows"] == 40
     assert found["lecture"] == "rbf + rbf*periodic + rq + rbf"
-    searched, lecture = found["searched_evidence"], found["lecture_evidence"]
-    assert found["reached"] == {name: searched[name] >= lecture[name] for name in ("bic", "laplace")}
+    lecture = found["lecture_evidence"]
     # eleven numbers of the lecture's kernel are learned, the noise and a constant, from 40 rows
     assert lecture["bic"] == pytest.approx(lecture["log_likelihood"] - 6.5 * np.log(40), abs=0.5)
+    given = iter([{"bic": 2.0, "laplace": 1.0}, {"bic": 1.0, "laplace": 1.5}])
+    monkeypatch.setattr(kernel_search, "evidences", lambda *_: next(given))
+    assert carbon_dioxide()["reached"] == {"bic": True, "laplace": False}
+
+
+def test_starts_are_in_units_of_the_search():
+    """A line of slope 3 about 2, for inputs of deviation 5 and targets of deviation 4."""
+    x, y = np.array([[-5.0], [5.0]]) + 1, np.array([-4.0, 4.0])
+    hypothesis = Hypothesis(parse_expression("linear(variance=9, centre=2)"), (), 0.16)
+    own, *others = kernel_search.starts_of(hypothesis, Scaling.of(x, ["linear"]), x, y)
+    values = dict(own.expression.parts[0].values)  # pyright: ignore
+    assert values["centre"] == pytest.approx([0.2])
+    assert values["variance"][0] * own.expression.factor == pytest.approx(9 * 25 / 16)  # pyright: ignore
+    assert own.noise == pytest.approx(0.01)
+    assert len(others) == 3

@@ -218,6 +218,8 @@ def test_a_record_has_all_cells_and_is_resumed(task: Task, tmp_path: Path, monke
     again = json.loads(out.read_text())["sets"]
     assert again["bupa"] == record["sets"]["bupa"]
     assert set(again) == {"bupa", "sonar"}
+    with pytest.raises(ValueError, match="made with other settings"):
+        main(["--sets", "heart", "--draws", "2", "--out", str(out)])
 
 
 def test_unknown_sets_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

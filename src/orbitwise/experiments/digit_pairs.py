@@ -193,6 +193,7 @@ def test_error(
 def run_draw(name: str, seed: int, device: str) -> tuple[str, int, dict[str, Any]]:
     """All machines on one draw of a pair: their errors, and what they chose."""
     start = time.perf_counter()
+    torch.set_num_threads(1)
     first, second = map(int, name.split("-"))
     pair = Pair.of(first, second, device)
     chosen = pair.draw(seed)
@@ -212,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", nargs="+", choices=names, default=names)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--jobs", type=int, default=1, help="draws at a time, each on a processor core")
-    parser.add_argument("--time-limit", type=float, help="seconds after which no more draws are begun")
+    parser.add_argument("--jobs", type=int, default=1, help="draws at a time, each on one processor core")
+    parser.add_argument("--time-limit", type=float, help="seconds after which no more draws are taken up")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
     record: dict[str, Any] = {"pairs": {name: {} for name in names}}

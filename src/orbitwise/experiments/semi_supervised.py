@@ -252,13 +252,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
+    settings = {"draws": chosen.draws, "device": chosen.device, "repeats": REPEATS}
     record: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"sets": {}}
+    if {name: record.get(name, value) for name, value in settings.items()} != settings:
+        raise ValueError(f"{chosen.out} was made with other settings than {settings}: give another file.")
     for name in chosen.sets:
         if name not in record["sets"]:
             record["sets"][name] = run_set(name, chosen.draws, chosen.device)
             print(name, f"{record['sets'][name]['seconds']:.0f} s", flush=True)
-            record |= {"draws": chosen.draws, "device": chosen.device, "threads": torch.get_num_threads()}
-            record["repeats"] = REPEATS
+            record |= {**settings, "threads": torch.get_num_threads()}
             write_record(record, chosen.out)
 
 

@@ -67,7 +67,7 @@ def _leaf(term: Term, amplitude: float | None, num_dims: int | None, is_ard: boo
     if base.amplitude is None:
         return kernel if amplitude is None else _scaled(kernel, amplitude)
     if amplitude is None:
-        if base.amplitude not in given and term.name != "sm":
+        if term.name != "sm":
             getattr(kernel, f"raw_{base.amplitude}").requires_grad_(False)
     elif amplitude != 1.0 or term.name == "sm":
         share = amplitude if base.amplitude in given else amplitude / (term.option or 1)

@@ -43,6 +43,18 @@ def test_predictions_go_on_beyond_the_data(fitted: AutoGPRegressor):
     assert fitted.sample_y(new, 3).shape == (2, 3)
 
 
+def test_a_line_does_not_enter_a_circle():
+    """A sine whose period is claimed: lines around the circle would have two centres."""
+    x = np.random.default_rng(0).uniform(0, 10, (40, 1))
+    y = np.sin(2 * np.pi * x[:, 0] / 3) + 0.1 * np.random.default_rng(1).standard_normal(40)
+    model = AutoGPRegressor(
+        base_kernels=("linear", "rbf"), invariances=["period"], max_depth=1, num_restarts=0, verbose=False
+    ).fit(x, y)
+    assert model.invariance_ is not None
+    assert model.invariance_.startswith("period[0]")
+    assert "linear" not in model.spelling_
+
+
 def test_components_add_up(fitted: AutoGPRegressor):
     parts = fitted.components(X)
     assert sorted(part.spelling for part in parts) == ["linear", "periodic"]

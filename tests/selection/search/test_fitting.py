@@ -85,6 +85,18 @@ def test_a_product_with_a_line_is_found_beside_an_offset():
         assert model.log_likelihood().item() - 60 * math.log(model.scale) < found.log_likelihood - 5
 
 
+def test_the_centre_of_a_line_is_learned_where_it_means_something():
+    """c + w(x - a) is one line for many (a, c); a line that multiplies, or is odd, has its centre."""
+    for text, claims, is_learned in (
+        ("linear + rbf", (), False),
+        ("rbf*linear", (), True),
+        ("linear", (Claim("odd", (0,), 0.0),), True),
+    ):
+        model = Model(hypothesis(text, *claims), PROBLEM)
+        centres = [value for name, value in model.kernel.named_parameters() if name.endswith("centre")]
+        assert [any(each is centre for each in model.parameters) for centre in centres] == [is_learned]
+
+
 def test_odd_functions_have_no_constant():
     model = Model(hypothesis("rbf", Claim("odd", (0,), 0.0)), PROBLEM)
     assert not any(each is model.constant for each in model.parameters)

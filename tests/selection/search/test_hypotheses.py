@@ -54,6 +54,13 @@ def test_without_growth_kernels_are_only_exchanged():
     assert start.size == 3
 
 
+def test_lines_and_cycles_do_not_enter_a_circle():
+    start = made("rbf[0] + rbf[1]", "period[0]")
+    bases = base_terms(["linear", "periodic", "rq"], 2)
+    new = {str(base) for _, base in neighbours(start, bases, []) if base is not None}
+    assert new == {"linear[1]", "periodic[1]", "rq", "rq[0]", "rq[1]"}
+
+
 def test_a_factor_may_become_a_component():
     start = made("linear + 4*rbf(lengthscale=2)*periodic(period=3)", num_dims=1)
     found = [each for each, _ in neighbours(start, [], [], grows=False)]

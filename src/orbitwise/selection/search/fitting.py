@@ -12,10 +12,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
+from gpytorch.kernels import AdditiveKernel
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.inference.linear_algebra import cholesky
 from orbitwise.inference.training import Training, maximize
 from orbitwise.kernels.building import build
+from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.spelling import expression_of
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
 from orbitwise.selection.search.evidence import covariance, log_density
@@ -88,6 +90,8 @@ class Model:
         mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
         self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
         self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=not is_odd)
+        for line in [] if is_odd else _lines(self.kernel):
+            line.centre.requires_grad_(False)  # c + w(x - a) has many (a, c) for one line
         with torch.no_grad():
             seen = self._atoms().points[:, 0, :].numpy()
             if not is_odd:
@@ -147,6 +151,13 @@ class Model:
         return atoms
 
 
+def _lines(kernel: Any) -> list[CentredLinearKernel]:
+    """The lines that are components by themselves."""
+    if isinstance(kernel, AdditiveKernel):
+        return [line for part in kernel.kernels for line in _lines(part)]
+    return [kernel] if isinstance(kernel, CentredLinearKernel) else []
+
+
 def kills_constants(hypothesis: Hypothesis) -> bool:
     """Whether a constant added to g leaves f as it is."""
     return any(claim.kind == "odd" for claim in hypothesis.claims)
@@ -158,6 +169,8 @@ def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> 
     None where time is up, or where no start works.
     """
     began = time.perf_counter()
+    if time.time() > problem.deadline:
+        return None
     models = _promising([Model(start, problem) for start in starts])
     few = max_iterations if len(models) == 1 else min(FEW_ITERATIONS, max_iterations)
     tried = [each for each in (_train(model, problem, few) for model in models) if each]

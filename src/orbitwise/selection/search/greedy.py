@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -61,7 +62,7 @@ class Search:
         """The best structure that was found."""
         x, y = self.problem.x, self.problem.y
         singles = [Hypothesis(base) for base in self.bases]
-        best = self._advance([(each, [fresh(each, x, y, None)]) for each in singles], None)
+        best = self._advance([(each, partial(_fresh, each, x, y)) for each in singles], None)
         if best is None:
             raise TimeoutError(
                 "The time limit passed before one kernel was fitted: allow more time, or fewer rows."
@@ -69,7 +70,7 @@ class Search:
         if self.claims:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
-            better = self._advance([(one, self._starts(one, new, y)) for one, new in options], best)
+            better = self._advance([(one, partial(self._starts, one, new, y)) for one, new in options], best)
             best = _worthier(better, best)
         return self.grow(best)
 
@@ -78,7 +79,9 @@ class Search:
         for _ in range(self.effort.max_depth):
             left = Model(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
-            better = self._advance([(one, self._starts(one, new, left)) for one, new in options], best)
+            better = self._advance(
+                [(one, partial(self._starts, one, new, left)) for one, new in options], best
+            )
             if _worthier(better, best) is best:
                 break
             best = _worthier(better, best)
@@ -89,27 +92,31 @@ class Search:
         while True:
             # A smaller structure may have been tried before, but not from here.
             x, y = self.problem.x, self.problem.y
-            smaller = [(each, [each, fresh(each, x, y, None)]) for each in simplifications(best.hypothesis)]
+            smaller = [
+                (each, partial(_from_here_and_fresh, each, x, y)) for each in simplifications(best.hypothesis)
+            ]
             better = self._advance(smaller, best, again=True) if smaller else None
             if _worthier(better, best) is best:
                 left = Model(best.hypothesis, self.problem).residuals()
                 options = neighbours(best.hypothesis, self.bases, self.claims, grows=False)
-                better = self._advance([(one, self._starts(one, new, left)) for one, new in options], best)
+                better = self._advance(
+                    [(one, partial(self._starts, one, new, left)) for one, new in options], best
+                )
             if _worthier(better, best) is best:
                 return best
             best = _worthier(better, best)
 
     def _advance(
         self,
-        options: Sequence[tuple[Hypothesis, list[Hypothesis]]],
+        options: Sequence[tuple[Hypothesis, Callable[[], list[Hypothesis]]]],
         best: Fitted | None,
         again: bool = False,
     ) -> Fitted | None:
         """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
         new: dict[Any, list[Hypothesis]] = {}
         for hypothesis, starts in options:
-            if again or hypothesis.key not in self.tried:
-                new.setdefault(hypothesis.key, []).extend(starts)
+            if (again or hypothesis.key not in self.tried) and time.time() < self.problem.deadline:
+                new.setdefault(hypothesis.key, []).extend(starts())
         self.step += 1
         screened = self._fit_all(list(new.values()), self.effort.screen_iterations, "screened")
         for key, found in zip(new, screened, strict=True):
@@ -134,7 +141,7 @@ class Search:
         x, y = self.problem.x, self.problem.y
         known = grown(hypothesis, new, x, y, left)
         if new is None:
-            return known
+            return [*known, *_fresh(hypothesis, x, y)]
         lines = beside_a_line(hypothesis, new, x, y) if new.name == "linear" else []
         return [*known, *lines, *anew(hypothesis, new, x, y)]
 
@@ -190,6 +197,14 @@ def _worthier(one: Fitted | None, best: Fitted) -> Fitted:
     ):
         return best
     return one
+
+
+def _fresh(hypothesis: Hypothesis, x: np.ndarray, y: np.ndarray) -> list[Hypothesis]:
+    return [fresh(hypothesis, x, y, None)]
+
+
+def _from_here_and_fresh(hypothesis: Hypothesis, x: np.ndarray, y: np.ndarray) -> list[Hypothesis]:
+    return [hypothesis, *_fresh(hypothesis, x, y)]
 
 
 def silent(_: str) -> None:

@@ -112,6 +112,7 @@ def neighbours(
     Without `grows` the number of base kernels stays.
     """
     expression = hypothesis.expression
+    bases = [base for base in bases if not _is_wrapped(base, hypothesis.claims)]
     for base in bases if grows else ():
         yield replace(hypothesis, expression=add(expression, base)), base
     for base in bases:
@@ -124,6 +125,12 @@ def neighbours(
     for claim in hypothesis.claims:
         yield replace(hypothesis, claims=tuple(each for each in hypothesis.claims if each != claim)), None
     yield from claimed(hypothesis, claims)
+
+
+def _is_wrapped(base: Term, claims: Sequence[Claim]) -> bool:
+    """Whether it is a line or a cycle in a column that a claim makes a circle, where both mean nothing."""
+    circles = [claim.columns[0] for claim in claims if claim.kind == "period"]
+    return base.name in ("linear", "periodic") and any(_sees(base, column) for column in circles)
 
 
 def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[Hypothesis, None]]:

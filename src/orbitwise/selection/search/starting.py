@@ -58,7 +58,7 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
         changes = [{"lengthscale": slow * factor} for factor in FASTER]
     elif new.name in CYCLES:
         changes = _cycles(new, x, y, left)
-    elif new.name == "linear":
+    elif new.name == "linear" and _is_factor(new, hypothesis.expression) and len(new.columns or (0,)) == 1:
         changes = [{"centre": end} for end in (_column(new, x).min(), _column(new, x).max())]
     return [first, *(replace(first, expression=_changed(expression, place, each)) for each in changes)]
 
@@ -72,9 +72,12 @@ def anew(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothes
     if new.name not in CYCLES:
         return [first]
     place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
-    column = _column(new, x)
-    changes = _cycles(new, x, y, detrend(column, y)[0])[:NUM_PERIODS]
+    changes = _periods(new, x, detrend(_column(new, x), y)[0])
     return [first, *(replace(first, expression=_changed(first.expression, place, each)) for each in changes)]
+
+
+def _is_factor(new: Term, expression: Expression) -> bool:
+    return all(part != new for part in summands(expression))
 
 
 def _column(term: Term, x: Array) -> Array:
@@ -84,15 +87,19 @@ def _column(term: Term, x: Array) -> Array:
 
 def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
     """Periods, and shapes, that a new cycle may have."""
-    column = _column(new, x)
-    found = [strongest_periods(column, each, NUM_PERIODS) for each in (left, detrend(column, y)[0])]
-    half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
-    changes = [{"period_length": half * period} for period in np.concatenate(found)]
+    found = _periods(new, x, left)
+    changes = [*found, *_periods(new, x, detrend(_column(new, x), y)[0])]
     if new.name == "periodic":
         # What a smooth parent leaves of a cycle may be its overtones alone, as of a shape with sharp turns.
-        overtones = [number * period for period in found[0][:2] for number in (2, 3, 4)]
+        overtones = [number * each["period_length"] for each in found[:2] for number in (2, 3, 4)]
         changes += [{"period_length": period, "lengthscale": SHARP} for period in overtones]
     return changes
+
+
+def _periods(new: Term, x: Array, y: Array) -> list[dict[str, float]]:
+    """The periods that stand out in y."""
+    half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
+    return [{"period_length": half * each} for each in strongest_periods(_column(new, x), y, NUM_PERIODS)]
 
 
 def beside_a_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
