@@ -97,7 +97,10 @@ def kernel_search(record, table):
         headline += f", and {outdone} of a higher score than the truth"
     text = table(headings, rows) + "\n\n"
     if record["shift"]:
-        text += "Other draws of the same problems, on which nothing was settled; run once."
+        text += (
+            "Other draws of the same problems, on which nothing was settled; run once. (A revision before "
+        )
+        text += "found 9 of 10 of shift 300.)"
     else:
         text += (
             "The starts and steps of the search were settled on these draws, and on those of shifts 100 and "

@@ -93,6 +93,7 @@ def test_carbon_dioxide_compares_evidence(monkeypatch):
     monkeypatch.setattr(kernel_search, "lecture_data", lambda: (x, y))
     monkeypatch.setattr(kernel_search, "DEPTH", 1)
     found = carbon_dioxide()
+    assert json.loads(json.dumps(found)) == found
     assert found["rows"] == 40
     assert found["lecture"] == "rbf + rbf*periodic + rq + rbf"
     lecture = found["lecture_evidence"]

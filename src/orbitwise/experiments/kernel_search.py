@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -261,7 +262,7 @@ def evidences(
     found = [each for start in starts if (each := fit([start], problem, max_iterations=200)) is not None]
     return {
         "log_likelihood": max(each.log_likelihood for each in found),
-        "bic": max(each.log_likelihood - 0.5 * each.num_parameters * np.log(len(y)) for each in found),
+        "bic": max(each.log_likelihood - 0.5 * each.num_parameters * math.log(len(y)) for each in found),
         "laplace": max(each.score for each in found),
     }
 
