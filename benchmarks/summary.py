@@ -262,10 +262,9 @@ def section(path):
         command = record.get("command") if isinstance(record, dict) else None
         if isinstance(record, dict) and record.get("threads"):
             title += f" ({record['threads']} {'threads' if record['threads'] > 1 else 'thread'})"
-        if path.stem in EXPERIMENTS:
-            command = (
-                f"python -m orbitwise.experiments.{path.stem}{options(record)} --out results/{path.name}"
-            )
+        module = path.stem.removesuffix("_fresh")
+        if module in EXPERIMENTS:
+            command = f"python -m orbitwise.experiments.{module}{options(record)} --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
     if isinstance(record, dict) and "curve" in record:
         data = "Rotated MNIST" if record["data"] == "rotated" else "MNIST"

@@ -76,8 +76,8 @@ def kernel_search(record, table):
     rows = [
         (
             name,
-            row["truth"],
-            row["searched"],
+            row["truth"].replace("|", "given"),
+            row["searched"].replace("|", "given"),
             "yes" if row["found"] else "no",
             f"{row['score']:.1f}",
             f"{row['score_of_truth']:.1f}",
