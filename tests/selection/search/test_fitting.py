@@ -147,12 +147,12 @@ def test_laplace_equals_quadrature():
     assert len(model.parameters) == 3
     values = [each.reshape(()) for each in model.parameters]
     centre = [each.item() for each in values]
-    ranges = ((-2, 3, 20), (-0.6, 0.6, 15), (-5, 8, 30))
+    ranges = ((-1.5, 2, 12), (-0.5, 0.5, 11), (-4, 7, 20))
     grids = [
         torch.linspace(at + low, at + high, size)
         for at, (low, high, size) in zip(centre, ranges, strict=True)
     ]
-    heights = torch.empty(20, 15, 30, dtype=torch.float64)
+    heights = torch.empty(12, 11, 20, dtype=torch.float64)
     with torch.no_grad():
         for place in np.ndindex(*heights.shape):
             for value, grid, i in zip(values, grids, place, strict=True):
