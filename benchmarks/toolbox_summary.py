@@ -82,7 +82,9 @@ def kernel_search(record, table):
             f"{row['score']:.1f}",
             f"{row['score_of_truth']:.1f}",
             row["fits"],
-            f"{row['processor_seconds']:.0f}",
+            f"{row['seconds']:.0f}"
+            if row["processor_seconds"] is None
+            else f"{row['processor_seconds']:.0f}",
         )
         for name, row in record["problems"].items()
     ]

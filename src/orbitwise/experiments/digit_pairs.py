@@ -219,15 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     record: dict[str, Any] = {"pairs": {name: {} for name in names}}
     record |= json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
-    begun, missing = (
-        time.monotonic(),
-        [
-            (name, seed)
-            for seed in range(chosen.draws)
-            for name in chosen.pairs
-            if str(seed) not in record["pairs"][name]
-        ],
-    )
+    begun, draws = time.monotonic(), itertools.product(range(chosen.draws), chosen.pairs)
+    missing = [(name, seed) for seed, name in draws if str(seed) not in record["pairs"][name]]
 
     def wanted() -> Iterator[Any]:
         for name, seed in missing:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from orbitwise import datasets
+from orbitwise.experiments import mauna_loa
 from orbitwise.experiments.records import write_record
 from orbitwise.inference.exact import sample_prior
 from orbitwise.kernels.building import build
@@ -116,11 +117,6 @@ PROBLEMS = (
         seed=10,
     ),
 )
-LECTURE = (
-    "2500*rbf(lengthscale=50) + 4*rbf(lengthscale=100)*periodic(lengthscale=1, period_length=1) "
-    "+ 0.5*rq(lengthscale=1, alpha=1) + 0.03*rbf(lengthscale=0.1)"
-)
-"""In ppm and years."""
 CO2 = "co2"
 CO2_BASES = ("rbf", "periodic", "rq")
 """Those of the lecture."""
@@ -230,7 +226,7 @@ def carbon_dioxide(scoring: Any = "bic", n_jobs: int | None = None) -> dict[str,
     scaling, searched = Scaling.of(x, ["rbf"]), expression_of(model.kernel_, values=True, digits=17)
     noise = model.noise_ / float(model._scale[0]) ** 2
     found = evidences(scaling, [scaling.inverse.undo(Hypothesis(searched, (), noise))], x, y)
-    lecture = Hypothesis(parse_expression(LECTURE), (), 0.04)
+    lecture = Hypothesis(parse_expression(mauna_loa.spelling_of(mauna_loa.LECTURE)), (), 0.04)
     hand = evidences(scaling, starts_of(lecture, scaling, x, y), x, y)
     return {
         "rows": len(x),

@@ -69,9 +69,14 @@ def load(end: int = 2004, every: int = 1) -> Series:
     return Series.of(data.x, data.y, end, every)
 
 
+def spelling_of(trend: str) -> str:
+    """One trend and all other components, with the values they start from."""
+    return " + ".join([TRENDS[trend], *OTHERS.values()])
+
+
 def kernel_of(trend: str) -> Kernel:
     """The kernel of one trend and all other components; the season's period stays one year."""
-    kernel = parse(" + ".join([TRENDS[trend], *OTHERS.values()]))
+    kernel = parse(spelling_of(trend))
     for module in kernel.modules():
         if isinstance(module, PeriodicKernel):
             module.raw_period_length.requires_grad_(False)

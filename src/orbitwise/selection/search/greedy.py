@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
@@ -24,6 +24,8 @@ from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbour
 from orbitwise.selection.search.starting import anew, beside_a_line, fresh, grown
 
 Report = Callable[[str], None]
+Option = tuple[Hypothesis, Callable[[], list[Hypothesis]]]
+"""A hypothesis and its starts, which are made when it is known to be new."""
 STEP_COST = 3.0
 """What a base kernel or a claim must gain to be believed: it is one of about twenty that were possible, and
 log 20 is about 3 nats."""
@@ -62,7 +64,7 @@ class Search:
         """The best structure that was found."""
         x, y = self.problem.x, self.problem.y
         singles = [Hypothesis(base) for base in self.bases]
-        best = self._advance([(each, partial(_fresh, each, x, y)) for each in singles], None)
+        best = self._advance([(each, partial(anew, each, None, x, y)) for each in singles], None)
         if best is None:
             raise TimeoutError(
                 "The time limit passed before one kernel was fitted: allow more time, or fewer rows."
@@ -70,8 +72,7 @@ class Search:
         if self.claims:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
-            better = self._advance([(one, partial(self._starts, one, new, y)) for one, new in options], best)
-            best = _worthier(better, best)
+            best = _worthier(self._advance(self._started(options, y), best), best)
         return self.grow(best)
 
     def grow(self, best: Fitted) -> Fitted:
@@ -79,9 +80,7 @@ class Search:
         for _ in range(self.effort.max_depth):
             left = Model(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
-            better = self._advance(
-                [(one, partial(self._starts, one, new, left)) for one, new in options], best
-            )
+            better = self._advance(self._started(options, left), best)
             if _worthier(better, best) is best:
                 break
             best = _worthier(better, best)
@@ -91,24 +90,20 @@ class Search:
         """The structure without the parts that it does not need, and with those that serve better."""
         while True:
             # A smaller structure may have been tried before, but not from here.
-            x, y = self.problem.x, self.problem.y
-            smaller = [
-                (each, partial(_from_here_and_fresh, each, x, y)) for each in simplifications(best.hypothesis)
-            ]
+            options = [(each, None) for each in simplifications(best.hypothesis)]
+            smaller = self._started(options, self.problem.y)
             better = self._advance(smaller, best, again=True) if smaller else None
             if _worthier(better, best) is best:
                 left = Model(best.hypothesis, self.problem).residuals()
                 options = neighbours(best.hypothesis, self.bases, self.claims, grows=False)
-                better = self._advance(
-                    [(one, partial(self._starts, one, new, left)) for one, new in options], best
-                )
+                better = self._advance(self._started(options, left), best)
             if _worthier(better, best) is best:
                 return best
             best = _worthier(better, best)
 
     def _advance(
         self,
-        options: Sequence[tuple[Hypothesis, Callable[[], list[Hypothesis]]]],
+        options: Sequence[Option],
         best: Fitted | None,
         again: bool = False,
     ) -> Fitted | None:
@@ -136,14 +131,17 @@ class Search:
         known = known or [self.screened[key] for key in ranked[:1]]
         return max(known, key=lambda each: each.score - STEP_COST * each.hypothesis.size, default=None)
 
+    def _started(self, options: Iterable[tuple[Hypothesis, Term | None]], left: np.ndarray) -> list[Option]:
+        """Hypotheses, given with what is new in them, with a way to make their starts."""
+        return [(one, partial(self._starts, one, new, left)) for one, new in options]
+
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
         """From what the parent knows, and from the data, for the new term may be hidden in what it knows."""
         x, y = self.problem.x, self.problem.y
-        known = grown(hypothesis, new, x, y, left)
-        if new is None:
-            return [*known, *_fresh(hypothesis, x, y)]
-        lines = beside_a_line(hypothesis, new, x, y) if new.name == "linear" else []
-        return [*known, *lines, *anew(hypothesis, new, x, y)]
+        lines = []
+        if new is not None and new.name == "linear":
+            lines = beside_a_line(hypothesis, new, x, y)
+        return [*grown(hypothesis, new, x, y, left), *lines, *anew(hypothesis, new, x, y)]
 
     def _restarts(self, key: Any) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y
@@ -197,14 +195,6 @@ def _worthier(one: Fitted | None, best: Fitted) -> Fitted:
     ):
         return best
     return one
-
-
-def _fresh(hypothesis: Hypothesis, x: np.ndarray, y: np.ndarray) -> list[Hypothesis]:
-    return [fresh(hypothesis, x, y, None)]
-
-
-def _from_here_and_fresh(hypothesis: Hypothesis, x: np.ndarray, y: np.ndarray) -> list[Hypothesis]:
-    return [hypothesis, *_fresh(hypothesis, x, y)]
 
 
 def silent(_: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 
 import numpy as np
@@ -51,7 +52,7 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
         return [replace(hypothesis, claims=claims)]
     expression = _completed(hypothesis.expression, x, left)
     first = replace(hypothesis, expression=expression, claims=claims)
-    place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
+    place = _place_of_new(hypothesis)
     changes: list[dict[str, float]] = []
     if new.name in SMOOTH:
         slow = dict(terms(expression)[place].values)["lengthscale"][0]
@@ -60,19 +61,27 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
         changes = _cycles(new, x, y, left)
     elif new.name == "linear" and _is_factor(new, hypothesis.expression) and len(new.columns or (0,)) == 1:
         changes = [{"centre": end} for end in (_column(new, x).min(), _column(new, x).max())]
-    return [first, *(replace(first, expression=_changed(expression, place, each)) for each in changes)]
+    return _varied(first, place, changes)
 
 
-def anew(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
+def anew(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array) -> list[Hypothesis]:
     """Starts from the data alone; of a new cycle, for several periods.
 
     What a parent has learned may already stand for the new term: a fast change for a cycle.
     """
     first = fresh(hypothesis, x, y, None)
-    if new.name not in CYCLES:
+    if new is None or new.name not in CYCLES:
         return [first]
-    place = next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
-    changes = _periods(new, x, detrend(_column(new, x), y)[0])
+    return _varied(first, _place_of_new(hypothesis), _periods(new, x, detrend(_column(new, x), y)[0]))
+
+
+def _place_of_new(hypothesis: Hypothesis) -> int:
+    """The number of the term that has no values yet."""
+    return next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
+
+
+def _varied(first: Hypothesis, place: int, changes: list[dict[str, float]]) -> list[Hypothesis]:
+    """A start, and others that differ from it in one term."""
     return [first, *(replace(first, expression=_changed(first.expression, place, each)) for each in changes)]
 
 
@@ -99,7 +108,14 @@ def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]
 def _periods(new: Term, x: Array, y: Array) -> list[dict[str, float]]:
     """The periods that stand out in y."""
     half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
-    return [{"period_length": half * each} for each in strongest_periods(_column(new, x), y, NUM_PERIODS)]
+    found = _strongest(_column(new, x).tobytes(), y.tobytes())
+    return [{"period_length": half * each} for each in found]
+
+
+@lru_cache(maxsize=64)
+def _strongest(column: bytes, y: bytes) -> tuple[float, ...]:
+    """The strongest periods; the same data are asked about for every option of a step."""
+    return tuple(strongest_periods(np.frombuffer(column), np.frombuffer(y), NUM_PERIODS).tolist())
 
 
 def beside_a_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
