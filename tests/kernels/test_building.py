@@ -24,6 +24,7 @@ def amplitudes(text: str) -> int:
         ("rbf", 1),
         ("rbf*rq", 1),
         ("linear", 1),
+        ("linear(variance=2)*linear(variance=3)", 1),
         ("linear*rbf", 1),
         ("linear*linear", 1),
         ("constant*rbf", 1),

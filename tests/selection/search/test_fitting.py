@@ -10,7 +10,7 @@ from orbitwise.estimators import InvariantGPRegressor
 from orbitwise.kernels import parse
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.fitting import Model, Problem, fit, laplace
+from orbitwise.selection.search.fitting import Model, Problem, _promising, fit, laplace
 from orbitwise.selection.search.hypotheses import Hypothesis
 from orbitwise.selection.search.starting import fresh
 
@@ -165,6 +165,16 @@ def test_laplace_equals_quadrature():
     exact = torch.logsumexp(heights.reshape(-1), 0).item() + cell
     assert laplace(model, joint) == pytest.approx(exact, abs=0.2)
     assert found.score == pytest.approx(exact - 30 * math.log(model.scale), abs=0.2)
+
+
+def test_one_start_from_the_data_is_tried_beside_higher_ones():
+    known = [
+        Hypothesis(parse_expression(f"rbf(lengthscale={each})"), (), 0.02) for each in (0.7, 0.8, 0.9, 1)
+    ]
+    far = Hypothesis(parse_expression("rbf(lengthscale=0.001)"))
+    chosen = [model.hypothesis for model in _promising([Model(each, PROBLEM) for each in (*known, far)])]
+    assert len(chosen) == 3
+    assert far in chosen
 
 
 def test_no_time_is_no_fit():

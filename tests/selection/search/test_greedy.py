@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from joblib import parallel_config
 
+from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import claims_of
 from orbitwise.selection.search.fitting import Problem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
-from orbitwise.selection.search.hypotheses import base_terms
+from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.uniform(-1.7, 1.7, (40, 1))
@@ -75,3 +76,12 @@ def test_rows_are_all_or_a_sorted_sample():
     assert len(set(some.tolist())) == 10
     assert (np.diff(some) > 0).all()
     assert some.tolist() == chosen_rows(100, 10, 0).tolist() != chosen_rows(100, 10, 1).tolist()
+
+
+def test_no_starts_are_made_when_time_is_up():
+    one = search(Problem(X, Y, deadline=0.0))
+
+    def never() -> list[Hypothesis]:
+        raise AssertionError
+
+    assert one._advance([(Hypothesis(Term("linear")), never)], None) is None
