@@ -27,7 +27,10 @@ def record(tmp_path_factory) -> dict:
 def test_bounds_bracket_the_evidence_and_meet(record):
     truth = record["log_evidence"]
     for row in record["bounds"]:
-        assert row["titsias"] <= row["tight"] + 1e-6 <= row["cg"] + 2e-6 <= truth + 1e-3
+        # the bounds come without an allowance for rounding, which is far below a millionth of a nat here
+        assert row["titsias"] <= row["tight"] + 1e-6
+        assert row["tight"] <= row["cg"] + 1e-6
+        assert row["cg"] <= truth + 1e-3
         assert truth - 1e-3 <= row["upper_cg"] <= row["upper"] + 1e-3
     assert record["bounds"][-1]["upper"] - record["bounds"][-1]["titsias"] < 0.1
 

@@ -58,7 +58,10 @@ def test_the_bound_is_that_of_n_by_n_matrices(process, tight):
 def test_titsias_is_below_the_tight_bound_and_that_below_the_evidence(process, noise):
     found = statistics(process)
     exact = evidence(process, AVERAGE.atoms(X), Y, torch.full((ROWS,), noise).double()).value
-    assert found.bound(noise, tight=False) < found.bound(noise) < exact
+    titsias, tight = found.bound(noise, tight=False), found.bound(noise)
+    room = 1e-9 * float(exact.abs())  # far above rounding, far below what tells the bounds apart
+    assert titsias < tight - room
+    assert tight < exact - room
 
 
 @pytest.mark.parametrize("tight", [True, False])
@@ -120,7 +123,7 @@ def test_drawn_rows_are_taken_as_drawn_once(process):
     found, _ = gather(process, drawn, Z, X, Y, generator)
     rows = drawn.atoms(X, torch.Generator().manual_seed(0)).frozen()
     exact = evidence(process, rows, Y, torch.full((ROWS,), NOISE).double()).value
-    assert found.bound(NOISE) < exact
+    assert found.bound(NOISE) < exact - 1e-3, "six inducing variables are too few for fifteen rows"
     at_data, _ = gather(process, drawn, rows, X, Y, torch.Generator().manual_seed(0))
     assert at_data.bound(NOISE).item() == pytest.approx(exact.item(), rel=1e-6)
 

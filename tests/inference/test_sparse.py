@@ -33,15 +33,30 @@ def test_bound_and_bracket_of_invariant_models(bound, domain):
 
 def test_bounds_are_ordered():
     values = [model_of(bound=bound, size=5)[0].bound().item() for bound in ("titsias", "tight", "cg")]
-    assert values == sorted(values)
-    assert values[0] < values[-1]
+    assert values[0] < values[1] - 1e-3, "none of these is rounding"
+    assert values[1] < values[2] - 1e-3
 
 
 def test_refining_by_conjugate_gradients_narrows_the_bracket():
     model, _ = model_of(size=6)
     rough, fine = model.bracket(refine=False), model.bracket(refine=True)
-    assert rough.lower <= fine.lower <= fine.upper <= rough.upper
+    assert rough.lower <= fine.lower <= fine.upper <= rough.upper, "the fine one is within, by construction"
     assert fine.upper - fine.lower < 0.5 * (rough.upper - rough.lower)
+
+
+@pytest.mark.parametrize("refine", [False, True])
+@pytest.mark.parametrize("outputscale", [1e-10, 1e-14])
+def test_a_bracket_narrower_than_rounding_still_holds_the_evidence(outputscale, refine):
+    """Where the signal is weak, both ends and the evidence agree to the last digits."""
+    for seed in range(20):
+        process, rows, noise, generator = random_problem(seed, 60)
+        process.kernel.outputscale = outputscale
+        model = SparseModel(process, rows, Gaussian(noise.item()))
+        model.place_inducing(model.choose(12, "greedy", generator).inducing)
+        truth = exact_evidence(process, rows, model.noise).item()
+        bracket = model.bracket(refine)
+        assert bracket.lower <= truth <= bracket.upper
+        assert bracket.upper - bracket.lower < 1e-4
 
 
 @pytest.mark.parametrize("bound", ["tight", "cg"])

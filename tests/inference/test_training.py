@@ -10,6 +10,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
 from orbitwise.inference import log_prior, maximize
+from orbitwise.inference.training import TIME_IS_OVER
 
 
 def parameter(*values: float, dtype: torch.dtype = torch.float64) -> nn.Parameter:
@@ -245,3 +246,35 @@ def test_a_hyperprior_is_what_is_found_where_the_data_say_nothing():
     kernel = RBFKernel(lengthscale_prior=GammaPrior(3.0, 4.0)).double()
     maximize(lambda: log_prior(kernel) + 0 * kernel.lengthscale.sum(), list(kernel.parameters()))
     assert kernel.lengthscale.item() == pytest.approx((3 - 1) / 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 5, 12])
+def test_no_evaluation_begins_when_time_is_over(allowed):
+    p = parameter(-1.2, 1.0)
+    values: list[float] = []
+
+    def objective():
+        value = -((1 - p[0]) ** 2) - 100 * (p[1] - p[0] ** 2) ** 2
+        values.append(value.item())
+        return value
+
+    found = maximize(objective, [p], num_restarts=3, is_over=lambda: len(values) >= allowed)
+    assert len(values) == max(1, allowed), "within line searches too, and no restart"
+    assert found.message == TIME_IS_OVER
+    assert not found.converged
+    assert found.value == max(values) == pytest.approx(objective().item())
+
+
+def test_time_that_is_over_between_starts_ends_the_restarts():
+    p = parameter(-1.2, 1.0)
+    over = False
+
+    def objective():
+        nonlocal over
+        value = -(p - 1).square().sum()
+        over = value.item() > -1e-12
+        return value
+
+    found = maximize(objective, [p], num_restarts=3, is_over=lambda: over)
+    assert len(found.starts) == 1
+    assert found.message == TIME_IS_OVER

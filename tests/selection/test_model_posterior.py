@@ -56,7 +56,8 @@ def test_the_invariance_of_the_data_is_found_with_hyperparameters_integrated_out
     assert found.tied == ()
     exact = InvariantGPRegressor(invariance="permutation").fit(X, Y)
     assert found.best.log_evidence == pytest.approx(laplace(hyperparameters_of(exact)).log_evidence, abs=1e-4)
-    assert found.best.log_evidence < exact.log_evidence_
+    # an average over hyperparameters is below the maximum, by an Occam factor and not by rounding
+    assert found.best.log_evidence < exact.log_evidence_ - 0.1
     # the estimators that were given are not fitted
     assert not hasattr(models["none"], "kernel_")
     text = str(found)

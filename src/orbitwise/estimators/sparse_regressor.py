@@ -63,7 +63,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Whether points of g move by gradients as well; "auto" lets them where their number is given, or
         where `max_inducing` turns out to be too few.
     max_inducing, time_limit : int, float or None, default=2000, None
-        Budgets of "auto"; seconds. The certificate says when one of them ended the search.
+        The most that "auto" takes; seconds after which no evaluation begins, for any `num_inducing`. Where
+        one of them ended the search, the certificate says so, and a ConvergenceWarning.
     noise : float, default=None
         Noise variance in units of y squared, positive; None learns it.
     mean, image_shape, normalize_y, one_sided, num_nodes

@@ -12,7 +12,7 @@ from torch import Tensor
 from orbitwise.estimators.replicates import merge
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
-from orbitwise.inference.bounds import best_q, lower_bound, upper_bound
+from orbitwise.inference.bounds import best_q, common_bracket, safe_bracket
 from orbitwise.inference.projection import Inducing
 from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.stochastic import StochasticTrainer
@@ -69,9 +69,8 @@ class Stream:
         count = len(self.lower)
         if self.totals is None:
             return Certificate(np.nan, np.nan, count, int(self.num_rows), tolerance, "fixed")
-        below = float(lower_bound(self.totals, self.noise)) + self.merged
-        above = float(upper_bound(self.totals, self.noise)) + self.merged
-        return Certificate(below, above, count, int(self.num_rows), tolerance, "fixed")
+        bracket = common_bracket([safe_bracket(self.totals, self.noise)], self.merged, self.totals.count)
+        return Certificate(*bracket, count, int(self.num_rows), tolerance, "fixed")
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ many gain nothing more; or when a budget ends first, which the certificate then 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from torch import Tensor
 from orbitwise.inference import exact
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.sparse import SparseModel
-from orbitwise.inference.training import log_prior, maximize
+from orbitwise.inference.training import TIME_IS_OVER, log_prior, maximize
 
 Callback = Callable[[int, float], None]
 FIRST = 512
@@ -55,8 +56,9 @@ class Stage(NamedTuple):
 class Certificate:
     """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
 
-    `gap` is upper - lower; `tolerance` what was asked for, in nats a row; `stopped` says why it ended, in the
-    words of `reason`; `history` has one entry a stage.
+    Both ends allow for rounding (`orbitwise.inference.bounds`). `gap` is upper - lower; `tolerance` what was
+    asked for, in nats a row; `stopped` says why it ended, in the words of `reason`; `history` has one entry a
+    stage.
     """
 
     lower: float
@@ -66,6 +68,14 @@ class Certificate:
     tolerance: float
     stopped: str
     history: list[Stage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for each in (self, *self.history):
+            if each.lower > each.upper:
+                raise ValueError(
+                    f"A certificate brackets the evidence, but its lower end {each.lower!r} is above the "
+                    f"upper one {each.upper!r}: take both from one bracket."
+                )
 
     @property
     def gap(self) -> float:
@@ -88,8 +98,8 @@ class Certificate:
 
     def shifted(self, nats: float) -> Certificate:
         """The certificate of the targets in other units, whose density differs by a constant."""
-        history = [each._replace(lower=each.lower + nats, upper=each.upper + nats) for each in self.history]
-        return replace(self, lower=self.lower + nats, upper=self.upper + nats, history=history)
+        history = [each._replace(**_shifted(each, nats)) for each in self.history]
+        return replace(self, **_shifted(self, nats), history=history)
 
     def __str__(self) -> str:
         met = "met" if self.is_met else "not met"
@@ -107,14 +117,17 @@ class Budget:
     max_inducing: int = 2000
     time_limit: float | None = None
     max_iterations: int = 100
-    started: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.started
+        return self.clock() - self.started
 
-    @property
     def is_over(self) -> bool:
         """Whether the time is over."""
         return self.time_limit is not None and self.seconds > self.time_limit
@@ -149,27 +162,27 @@ def learn(
     limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
     stopped, converged = "", False
     if budget.max_iterations > 0:
-        warm_up(model, budget.max_iterations, generator, journal)
+        warm_up(model, budget.max_iterations, generator, journal, budget.is_over)
     count = limit
     if num_inducing is None:
         chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
         count = max(len(chosen.inducing), min(LEAST, limit))  # pyright: ignore
     while not stopped:
         stage_tolerance = tolerance if num_inducing is None else 0.0
-        converged, is_complete, interrupted = _stage(
+        converged, is_complete, stopped = _stage(
             model, count, stage_tolerance, budget, generator, selection, history, callback, journal
         )
         bracket = model.bracket()
         stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
         nats = tolerance * model.num_rows
-        if interrupted:
-            stopped = "interrupted"
-        elif num_inducing is not None:
+        if stopped:
+            break  # what a stage that was cut short gained says nothing
+        if num_inducing is not None:
             stopped = "fixed"
         elif len(stages) > 1 and bracket.lower - stages[-2].lower <= nats:
             # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
             stopped = "gap" if bracket.upper - bracket.lower <= nats else "gain"
-        elif budget.is_over:
+        elif budget.is_over():
             stopped = "time_limit"
         elif count >= _most(model) or (is_complete and len(stages) > 1):
             stopped = "gap" if bracket.upper - bracket.lower <= nats else "complete"
@@ -178,7 +191,9 @@ def learn(
         count = min(2 * count, limit)
     if stopped == "max_inducing" and moves and model.free_inducing():
         # More would help and may not be had: let those there are move to where they tell most.
-        converged, _ = _maximize(model, budget.max_iterations, tolerance, budget, history, callback, journal)
+        most = budget.max_iterations
+        converged, cut = _maximize(model, most, tolerance, budget, history, callback, journal)
+        stopped = cut or stopped
         bracket = model.bracket()
         stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
     last = stages[-1]
@@ -189,7 +204,11 @@ def learn(
 
 
 def warm_up(
-    model: SparseModel, max_iterations: int, generator: torch.Generator, journal: Journal | None = None
+    model: SparseModel,
+    max_iterations: int,
+    generator: torch.Generator,
+    journal: Journal | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> None:
     """Learn from the exact evidence of some random rows, so few that it costs little."""
     width = model.observations.num_atoms
@@ -202,7 +221,7 @@ def warm_up(
         value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
         return value + log_prior(model.process)
 
-    maximize(objective, list(model.parameters()), max_iterations, journal=journal)
+    maximize(objective, list(model.parameters()), max_iterations, journal=journal, is_over=is_over)
 
 
 def _stage(
@@ -215,8 +234,8 @@ def _stage(
     history: list[float],
     callback: Callback | None,
     journal: Journal | None,
-) -> tuple[bool, bool, bool]:
-    """Choose, learn, choose again, learn on; returns whether it converged, was complete, was interrupted."""
+) -> tuple[bool, bool, str]:
+    """Choose, learn, choose again, learn on; whether it converged, was complete, and what cut it short."""
     is_complete = converged = False
     # The first turn only finds out where the second choice should be made. Points that move find their places
     # themselves, and a new start would cost L-BFGS its memory.
@@ -225,12 +244,10 @@ def _stage(
         [first, budget.max_iterations - first] if first else [budget.max_iterations]
     ):
         is_complete = _place(model, count, selection, generator, keep=turn > 0)
-        converged, interrupted = _maximize(model, share, tolerance, budget, history, callback, journal)
-        if interrupted:
-            return False, is_complete, True
-        if budget.is_over:
-            break
-    return converged, is_complete, False
+        converged, cut = _maximize(model, share, tolerance, budget, history, callback, journal)
+        if cut:
+            return False, is_complete, cut
+    return converged, is_complete, ""
 
 
 def _maximize(
@@ -241,22 +258,30 @@ def _maximize(
     history: list[float],
     callback: Callback | None,
     journal: Journal | None,
-) -> tuple[bool, bool]:
-    """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, was interrupted."""
+) -> tuple[bool, str]:
+    """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, what cut it short."""
     worth = SHARE * tolerance * model.num_rows
 
     def settled(values: list[float]) -> bool:
         history.append(values[-1])
         if callback is not None:
             callback(len(history), values[-1])
-        few = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
-        return few or budget.is_over
+        return tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
 
     # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
     kept = None if model.bound_name == "cg" else journal
     parameters = list(model.parameters())
-    training = maximize(model, parameters, max_iterations, stop=settled, memory=MEMORY, journal=kept)
-    return training.converged, training.message == "interrupted"
+    training = maximize(
+        model,
+        parameters,
+        max_iterations,
+        stop=settled,
+        memory=MEMORY,
+        journal=kept,
+        is_over=budget.is_over,
+    )
+    reasons = {"interrupted": "interrupted", TIME_IS_OVER: "time_limit"}
+    return training.converged, reasons.get(training.message, "")
 
 
 def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:
@@ -272,6 +297,14 @@ def _place(model: SparseModel, count: int, selection: str, generator: torch.Gene
         if not bool(model.bound() > before):
             model.place_inducing(held)
     return chosen.is_complete
+
+
+def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:
+    """Both ends in other units, moved outwards by what rounding does to the constant and the sums."""
+    below, above = (
+        4 * sys.float_info.epsilon * (abs(nats) + abs(end)) for end in (bracket.lower, bracket.upper)
+    )
+    return {"lower": bracket.lower + nats - below, "upper": bracket.upper + nats + above}
 
 
 def _most(model: SparseModel) -> int:

@@ -4,22 +4,52 @@ With Q = AᵀA ≼ K and r = diag(K - Q), for each output:
 Titsias   log N(y | 0, Q+σ²I) - ½ Σ r/σ²
 tight     log N(y | 0, Q+σ²I) - ½ Σ log(1 + r/σ²)
 upper     -½ log|Q+σ²I| - (N/2) log 2π - ½ yᵀ(Q + (t+σ²)I)⁻¹y,  t = Σ r ≥ the largest eigenvalue of K - Q.
+
+A bracket claims a bound only after moving it outwards by what rounding may have done to it, to first order
+in γ = 4(N+M)·eps (Higham 2002, Accuracy and Stability of Numerical Algorithms, chapters 3 and 10):
+sums      each is off by at most γ times the sum of the magnitudes of its terms;
+log|P|    P = I + AWAᵀ/σ², summed and factorised, is P+E with |E_ij| ≤ γ √(P_ii P_jj), so |tr P⁻¹E| ≤
+          γ (Σ √(P_ii (P⁻¹)_ii))²;
+yᵀ(…)⁻¹y  the same E, and Ay off by γ √P_ii |y|/σ, move it by γ (|y|/σ + Σ |m_i| √P_ii)², m = P⁻¹Ay/σ²;
+r         a difference of k and |a|²: off by γ k, and Σ w k = t + tr AWAᵀ.
+K_uu needs none: its jitter is larger than the rounding of its factor, so that Q stays below K.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
 from orbitwise.inference.totals import Totals
 from orbitwise.inference.whitened import Whitened
 
 BoundName = Literal["tight", "titsias", "cg"]
+
+
+STEPS = 4
+"""Roundings that a number goes through on its way into a term: its product, its sum, a factor, a solution."""
+
+
+class Bracket(NamedTuple):
+    """lower ≤ log p(y) ≤ upper."""
+
+    lower: float
+    upper: float
+
+
+class Quadratic(NamedTuple):
+    """lower ≤ (y-m)ᵀK̂⁻¹(y-m) ≤ upper from elsewhere, and how far rounding may have moved either."""
+
+    lower: Float[Tensor, ""]
+    upper: Float[Tensor, ""]
+    rounding: Float[Tensor, ""]
 
 
 class Terms(NamedTuple):
@@ -72,3 +102,65 @@ def precision(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, "u u"]:
 def best_q(totals: Totals, noise: Float[Tensor, ""]) -> Whitened:
     """The q(v) that the collapsed bounds have integrated out."""
     return Whitened(precision(totals, noise), totals.product / noise)
+
+
+@torch.no_grad()
+def safe_bracket(totals: Totals, noise: Float[Tensor, ""], quadratic: Quadratic | None = None) -> Bracket:
+    """The tight lower bound and the upper bound, each moved outwards by what rounding may have done to it."""
+    errors = rounding(totals, noise)
+    doubt = growth(totals) * signal(totals)
+    slack = totals._replace(slack=totals.slack + doubt / noise, trace=totals.trace.clamp_min(0) + doubt)
+    if quadratic is None:
+        below, above, moved = lower_bound(slack, noise), upper_bound(slack, noise), errors.quadratic
+    else:
+        below = lower_bound(slack, noise, quadratic=quadratic.upper)
+        above, moved = upper_bound(slack, noise, quadratic.lower), quadratic.rounding
+    constants = totals.count * math.log(2 * math.pi) + totals.slack
+    each = errors.determinant + growth(totals) * constants
+    allowance = 0.5 * (moved + totals.num_outputs * each)
+    return Bracket(float(below - allowance), float(above + allowance))
+
+
+def common_bracket(brackets: Iterable[Bracket], constant: float = 0.0, count: int = 1) -> Bracket:
+    """What several brackets of the same number have in common, with a constant of `count` terms added.
+
+    Brackets that exclude each other cannot all be right, and rounding does not explain it: then what covers
+    them all is taken, and a warning says so.
+    """
+    brackets = list(brackets)
+    lower = max(each.lower for each in brackets)
+    upper = min(each.upper for each in brackets)
+    if lower > upper:
+        warnings.warn(
+            f"Bounds of the log evidence cross by {lower - upper:.2g} nats, more than rounding explains: the "
+            "kernel may not be positive definite. The certificate covers all of them, and is wider for it.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        lower = min(each.lower for each in brackets)
+        upper = max(each.upper for each in brackets)
+    moved = STEPS * (1 + count) * torch.finfo(torch.float64).eps * abs(constant)
+    return Bracket(lower + constant - moved, upper + constant + moved)
+
+
+def rounding(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
+    """How far rounding may have moved the two terms."""
+    matrix = precision(totals, noise)
+    lower = cholesky(matrix).lower
+    deviations = matrix.diagonal().sqrt()
+    spread = (deviations * torch.cholesky_inverse(lower).diagonal().clamp_min(0).sqrt()).sum()
+    means = solve_factored(lower, totals.product) / noise
+    reach = (totals.square / noise).sqrt() + (deviations[:, None] * means.abs()).sum(0).norm()
+    logarithms = 2 * lower.diagonal().log().abs().sum() + totals.count * noise.log().abs()
+    determinant = spread.square() + logarithms + totals.log_weight.abs()
+    return Terms(growth(totals) * reach.square(), growth(totals) * determinant)
+
+
+def growth(totals: Totals) -> float:
+    """γ, the most by which a sum over rows or inducing variables is off, relative to its terms."""
+    return STEPS * (totals.count + len(totals.gram)) * torch.finfo(totals.gram.dtype).eps
+
+
+def signal(totals: Totals) -> Float[Tensor, ""]:
+    """Σ w k, the prior variances of all rows."""
+    return totals.trace.clamp_min(0) + totals.gram.diagonal().sum()

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.bounds import low_rank_terms
+from orbitwise.inference.bounds import Quadratic, growth, low_rank_terms, rounding, signal
 from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
 from orbitwise.inference.products import covariance_product, prior_means
 from orbitwise.inference.projection import Inducing, inducing_rows
@@ -150,3 +150,33 @@ def quadratic_bracket(
     totals = gather_totals(process, left, inducing, lower, noise, tight)
     remaining = low_rank_terms(totals, noise).quadratic.clamp_min(0)
     return QuadraticBracket(least, least + remaining, totals)
+
+
+@torch.no_grad()
+def safe_quadratic(
+    process: Process,
+    rows: Observations,
+    noise: Float[Tensor, ""],
+    vectors: Float[Tensor, "n c"],
+    at: QuadraticBracket,
+) -> Quadratic:
+    """The bracket at v with how far rounding may have moved it.
+
+    K v is off by γ√k_n Σ √k|v|, and (Σ √k|v|)² ≤ Σ w k · Σ v²/w; that moves 2yᵀv - vᵀK̂v directly, and
+    rᵀP⁻¹r through r, beside the rounding of the totals.
+    """
+    # a kernel in single precision is off by single precision
+    coarseness = torch.finfo(rows.x.dtype).eps / torch.finfo(torch.float64).eps
+    unit = growth(at.totals) * max(1.0, coarseness)
+    weights = rows.weights()[:, None]
+    centred = (rows.targets - prior_means(process, rows)[:, None]).abs()
+    noisy = (noise / weights) * vectors.abs()
+    sums = (vectors.abs() * (2 * centred + noisy)).sum()
+    prior = signal(at.totals)
+    square = prior * (vectors.square() / weights).sum()
+    moved = unit * ((prior * square).sqrt() + (weights * (centred + noisy).square()).sum().sqrt())
+    moved = moved / noise.sqrt()
+    remaining = (at.upper - at.lower).clamp_min(0)
+    through = moved * (moved + 2 * remaining.sqrt())
+    own = rounding(at.totals, noise).quadratic
+    return Quadratic(at.lower, at.upper, unit * (square + sums) + through + own)

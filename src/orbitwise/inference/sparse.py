@@ -10,8 +10,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.inference import iterative
-from orbitwise.inference.bounds import BoundName, best_q, lower_bound, upper_bound
-from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
+from orbitwise.inference.bounds import (
+    BoundName,
+    Bracket,
+    best_q,
+    common_bracket,
+    lower_bound,
+    safe_bracket,
+)
+from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, safe_quadratic
 from orbitwise.inference.inducing import (
     cluster_centres,
     first_of_equals,
@@ -37,13 +44,6 @@ STRIDE = 2.0
 """Units in which points move, in deviations of the inputs: hyperparameters move in logarithms."""
 SOLVED = 1e-2
 """Nats of the quadratic form that conjugate gradients may leave unsolved, in all."""
-
-
-class Bracket(NamedTuple):
-    """lower ≤ log p(y) ≤ upper."""
-
-    lower: float
-    upper: float
 
 
 class Selected(NamedTuple):
@@ -178,11 +178,12 @@ class SparseModel(nn.Module):
         """The tight bound and the upper bound; `refine` solves the quadratic form by conjugate gradients.
 
         By default it does so up to `ITERATIVE_ROWS` rows, where a solution costs little. The totals are kept.
+        Both ends allow for rounding, so lower ≤ upper always.
         """
         inducing = self.inducing
         lower = stable_factor(self.process, inducing)
         totals = self.totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
-        below, above = lower_bound(totals, self.noise), upper_bound(totals, self.noise)
+        brackets = [safe_bracket(totals, self.noise)]
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
             self.solve_again(inducing, lower)
             at = quadratic_bracket(
@@ -193,10 +194,9 @@ class SparseModel(nn.Module):
                 self.noise,
                 self.vectors,  # pyright: ignore
             )
-            below = torch.maximum(below, lower_bound(at.totals, self.noise, quadratic=at.upper))
-            above = torch.minimum(above, upper_bound(at.totals, self.noise, quadratic=at.lower))
-        constant = self.taken_out()
-        return Bracket(float(below + constant), float(above + constant))
+            solved = safe_quadratic(self.process, self.observations, self.noise, self.vectors, at)  # pyright: ignore
+            brackets.append(safe_bracket(at.totals, self.noise, solved))
+        return common_bracket(brackets, float(self.taken_out()), self.num_rows)
 
     @torch.no_grad()
     def posterior(self) -> Posterior:

@@ -19,6 +19,13 @@ from torch import Tensor, nn
 
 from orbitwise.inference.journal import Evaluation, Journal
 
+TIME_IS_OVER = "time is over"
+"""The message of a training that was cut short by `is_over`."""
+
+
+class _TimeIsOverError(Exception):
+    """No evaluation may begin any more."""
+
 
 @dataclass
 class Training:
@@ -42,6 +49,7 @@ def maximize(
     stop: Callable[[list[float]], bool] | None = None,
     memory: int = 10,
     journal: Journal | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> Training:
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
@@ -49,6 +57,8 @@ def maximize(
     interruption (Ctrl-C) keeps the best point so far. `stop` is shown the best values after each iteration,
     and ends the run where it says so. `memory` counts the steps that L-BFGS remembers. With a `journal`, a
     run that was killed is replayed and goes on; objective and start must be those that it was begun with.
+    `is_over` is asked before every evaluation but the first, also within a line search: where it says so,
+    the best point so far is kept and the message is `TIME_IS_OVER`.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
@@ -64,9 +74,20 @@ def maximize(
     best, best_point = Training(-np.inf, False, ""), origin
     starts, interrupted = [], False
     for start in range(1 + num_restarts):
+        if start and is_over is not None and is_over():
+            best.converged, best.message = False, TIME_IS_OVER
+            break
         noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
         outcome, point, interrupted = _run(
-            objective, parameters, origin + spread * noise, max_iterations, callback, stop, memory, journal
+            objective,
+            parameters,
+            origin + spread * noise,
+            max_iterations,
+            callback,
+            stop,
+            memory,
+            journal,
+            is_over,
         )
         starts.append(outcome.value)
         if outcome.value > best.value or start == 0:
@@ -108,8 +129,10 @@ def _run(
     stop: Callable[[list[float]], bool] | None,
     memory: int,
     journal: Journal | None,
+    is_over: Callable[[], bool] | None,
 ) -> tuple[Training, np.ndarray, bool]:
     best_value, best_point, failure = -np.inf, start, ""
+    has_begun = False
     latest: _Visit | None = None
     accepted: _Visit | None = None
     history: list[float] = []
@@ -124,13 +147,16 @@ def _run(
         return accepted.value + rise, -accepted.gradient
 
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best_value, best_point, failure, latest, accepted
+        nonlocal best_value, best_point, failure, latest, accepted, has_begun
         _assign(parameters, point)
         found = None if journal is None else journal.recall(point)
         if found is None:
+            if has_begun and is_over is not None and is_over():
+                raise _TimeIsOverError
             found = _evaluate(objective, parameters)
             if journal is not None:
                 journal.add(point, found)
+        has_begun = True
         if found.failure:
             failure = found.failure
             return refused(point)
@@ -160,6 +186,8 @@ def _run(
         )
     except KeyboardInterrupt:
         return Training(best_value, False, "interrupted", history), best_point, True
+    except _TimeIsOverError:
+        return Training(best_value, False, TIME_IS_OVER, history), best_point, False
     if not np.isfinite(best_value):
         return Training(best_value, False, failure, history), best_point, False
     return Training(best_value, bool(result.success), str(result.message), history), best_point, False

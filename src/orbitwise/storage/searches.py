@@ -41,4 +41,4 @@ FITTED = {
     "search_rows_": Field(int),
     "spelling_": TEXT,
 }
-OPTIONAL = {"feature_names_in_": Field(np.ndarray)}
+OPTIONAL = {"feature_names_in_": Field(np.ndarray), "stopped_": TEXT}

@@ -4,7 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -125,6 +127,37 @@ def test_bad_settings(settings: dict, problem: str):
     model = AutoGPRegressor().set_params(**settings)
     with pytest.raises((ValueError, TimeoutError), match=problem):
         model.fit(X, Y)
+
+
+@pytest.mark.parametrize("limit", [60, 400])
+def test_time_that_is_up_is_kept_and_said(limit, monkeypatch):
+    """A second passes with every matrix that is factorised, as each evaluation does."""
+    seconds = 0.0
+    compute = torch.linalg.cholesky_ex
+
+    def slow(*arguments, **options):
+        nonlocal seconds
+        seconds += 1
+        return compute(*arguments, **options)
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", slow)
+    settings = {"base_kernels": ("rbf", "periodic", "linear"), "random_state": 0, "search_rows": 30}
+    model = AutoGPRegressor(time_limit=limit, max_depth=20, verbose=False, **settings)
+    model._clock = lambda: seconds
+    with pytest.warns(ConvergenceWarning, match=rf"cut short by time_limit={limit}, .* Raise time_limit"):
+        model.fit(X, Y)
+    assert model.stopped_ == "time_limit"
+    assert not model.converged_
+    assert limit <= seconds < limit + 40, "starts are made of factors too, and the winner is conditioned"
+    assert np.isfinite(model.predict(X, return_std=True)).all()
+
+
+def test_a_search_within_its_time_is_complete():
+    model = AutoGPRegressor(
+        max_depth=0, base_kernels=["linear"], invariances=None, time_limit=10, verbose=False
+    )
+    model._clock = lambda: 0.0
+    assert model.fit(X, Y).stopped_ == "complete"
 
 
 def test_bad_data():

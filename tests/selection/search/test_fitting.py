@@ -172,10 +172,36 @@ def test_one_start_from_the_data_is_tried_beside_higher_ones():
         Hypothesis(parse_expression(f"rbf(lengthscale={each})"), (), 0.02) for each in (0.7, 0.8, 0.9, 1)
     ]
     far = Hypothesis(parse_expression("rbf(lengthscale=0.001)"))
-    chosen = [model.hypothesis for model in _promising([Model(each, PROBLEM) for each in (*known, far)])]
+    chosen = [
+        model.hypothesis for model in _promising([Model(each, PROBLEM) for each in (*known, far)], PROBLEM)
+    ]
     assert len(chosen) == 3
     assert far in chosen
 
 
 def test_no_time_is_no_fit():
     assert fit([hypothesis("rbf")], Problem(X, Y, deadline=0.0), 10) is None
+
+
+@pytest.mark.parametrize("scoring", ["bic", "laplace"])
+@pytest.mark.parametrize("allowed", [1, 3, 9])
+def test_one_long_fit_ends_when_time_is_up(allowed, scoring, monkeypatch):
+    """A second passes with every evaluation, and no more than one begins after the last: the score."""
+    seconds = 0.0
+    compute = Model.log_likelihood
+
+    def slow(self):
+        nonlocal seconds
+        seconds += 1
+        return compute(self)
+
+    monkeypatch.setattr(Model, "log_likelihood", slow)
+    problem = Problem(X, Y, scoring, deadline=allowed, clock=lambda: seconds)
+    starts = [fresh(hypothesis("rbf"), X, Y, seed) for seed in range(6)]
+    found = fit(starts, problem, 100)
+    assert seconds <= allowed + 2
+    if scoring == "laplace" or allowed < len(starts):
+        assert found is None, "its curvature would be many evaluations more; or no start was tried"
+    else:
+        assert found is not None
+        assert not found.converged

@@ -17,12 +17,32 @@ Y = np.cos(2 * (X[:, 0] - 1.5)) + 0.05 * RANDOM.standard_normal(35)
 
 def test_it_goes_on_from_the_values_and_the_noise_of_the_search():
     start = Hypothesis(parse_expression("rbf(lengthscale=1)"), (Claim("mirror", (0,), 1.4),), 0.003)
-    estimator, claims = refitted(start, X, Y, 1)
+    estimator, claims, is_cut_short = refitted(start, X, Y, 1)
+    assert not is_cut_short
     assert claims[0][:2] == ("mirror", (0,))
     assert claims[0][2] == pytest.approx(1.5, abs=0.05)
     assert estimator.noise_ == pytest.approx(0.05**2, rel=0.6)
     left, right = estimator.predict(np.array([[claims[0][2] - 1], [claims[0][2] + 1]]))
     assert left == pytest.approx(right, abs=1e-8)
+
+
+@pytest.mark.parametrize("asked", [0, 1, 3])
+def test_the_last_fit_ends_when_time_is_up(asked):
+    start = Hypothesis(parse_expression("rbf(lengthscale=5)"), (), 0.5)
+    questions = 0
+
+    def is_over() -> bool:
+        nonlocal questions
+        questions += 1
+        return questions > asked
+
+    estimator, _, is_cut_short = refitted(start, X, Y, 1, is_over)
+    assert is_cut_short
+    assert questions == asked + 1, "nothing goes on after that"
+    assert not estimator.converged_
+    assert len(estimator.history_) == asked
+    assert np.isfinite(estimator.predict(X)).all()
+    assert estimator.callback is None
 
 
 def test_leading_structures_are_compared_on_all_rows():

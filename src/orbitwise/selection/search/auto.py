@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -58,8 +59,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
         as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns.
     time_limit : float, default=None
-        Seconds after which the best so far is taken; None searches to the end, and only then are results
-        the same on every machine.
+        Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
+        far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
+        results the same on every machine.
     search_rows : int, default=300
         The search looks at so many rows, drawn at random where there are more. The best structures are then
         compared on all rows (on up to 1,500), the best of them is grown further there (with up to 600), and
@@ -80,6 +82,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     score_, log_evidence_, evidence_kind_ : the score of the winner on the rows that were compared; log p(y)
         of all rows at the learned hyperparameters, which is "exact" or a "lower bound".
     noise_ : the noise variance. mean_ : the constant that f lies around. posterior_ : the posterior of g.
+    stopped_ : "complete" where the search came to its end, "time_limit" where it was cut short.
     history_ : all fits of the search, in order; `table()` shows them. search_rows_ : rows that it looked at.
     """
 
@@ -96,6 +99,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     log_evidence_: float
     noise_: float
     _model: Any
+    _clock = staticmethod(time.time)
 
     def __init__(
         self,
@@ -126,13 +130,13 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         """Search for a structure, and learn its hyperparameters by the evidence of y."""
         self._check_settings()
         x, targets = self._training(X, y)
-        began = time.time()
+        began = self._clock()
         seed = int(check_random_state(self.random_state).randint(2**31))
         bases = base_terms(self.base_kernels, x.shape[1])
         scaling = Scaling.of(x, [term.name for term in bases])
         rows = chosen_rows(len(x), self.search_rows, seed)
         deadline = math.inf if self.time_limit is None else began + self.time_limit
-        problem = Problem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline)
+        problem = Problem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline, self._clock)
         claims = [scaling.scaled_claim(claim) for claim in claims_of(self.invariances, x.shape[1])]
         effort = Effort(
             max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
@@ -148,7 +152,18 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         else:
             found = self._best(search, scaling.apply(x), targets)
         self.history_, self.search_rows_ = search.history, len(rows)
-        self._store(found, scaling, x, targets)
+        is_cut_short = problem.is_over()
+        is_cut_short |= self._store(found, scaling, x, targets, problem)
+        self.stopped_ = "time_limit" if is_cut_short else "complete"
+        if is_cut_short:
+            warnings.warn(
+                f"The search was cut short by time_limit={self.time_limit:g}, after {len(search.history)} fits. "
+                f"{self.spelling_} is the best so far, and its hyperparameters may not have converged. Raise "
+                "time_limit, or ask for less by max_depth, base_kernels, invariances, num_restarts or "
+                "search_rows.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def _best(self, search: Search, x: NDArray[np.float64], targets: NDArray[np.float64]) -> Fitted:
@@ -183,9 +198,19 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self._is_vector = True
         return x, np.asarray(targets, dtype=np.float64)
 
-    def _store(self, found: Fitted, scaling: Scaling, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
+    def _store(
+        self,
+        found: Fitted,
+        scaling: Scaling,
+        x: NDArray[np.float64],
+        y: NDArray[np.float64],
+        problem: Problem,
+    ) -> bool:
+        """Fit the winner and keep it; returns whether time ended that fit."""
         hypothesis = scaling.undo(found.hypothesis)
-        estimator, self._claims = refitted(hypothesis, x, y, self.n_features_in_)
+        estimator, self._claims, is_cut_short = refitted(
+            hypothesis, x, y, self.n_features_in_, problem.is_over
+        )
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
             *("log_evidence_error_", "converged_", "inference_", "_model", "_scale", "_shift"),
@@ -203,6 +228,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             moments = part_moments(parts, width, self.posterior_, self.functional_, torch.tensor(x))
             means = [mean for mean, _ in moments]
         self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in means]
+        return is_cut_short
 
     def components(self, X: ArrayLike) -> list[Component]:
         """The posterior mean and deviation of every additive component of f, in units of y.

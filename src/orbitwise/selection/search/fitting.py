@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -44,12 +44,21 @@ TOLERANCE = 0.01
 @final
 @dataclass(frozen=True)
 class Problem:
-    """Rows to be explained, and how a structure is scored."""
+    """Rows to be explained, how a structure is scored, and until when, on a clock that processes share."""
 
     x: Array
     y: Array
     scoring: str = "bic"
     deadline: float = math.inf
+    clock: Callable[[], float] = time.time
+
+    def is_over(self) -> bool:
+        """Whether no evaluation may begin any more."""
+        return self.seconds_left() <= 0
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - self.clock()
 
 
 @final
@@ -166,12 +175,13 @@ def kills_constants(hypothesis: Hypothesis) -> bool:
 def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> Fitted | None:
     """The mode of one structure: a few iterations from the best starts, then on from the best of them.
 
-    None where time is up, or where no start works.
+    None where time is up, or where no start works. Time may also end it on its way: then it is scored where
+    it stands, unless that takes long.
     """
     began = time.perf_counter()
-    if time.time() > problem.deadline:
+    if problem.is_over():
         return None
-    models = _promising([Model(start, problem) for start in starts])
+    models = _promising([Model(start, problem) for start in starts], problem)
     few = max_iterations if len(models) == 1 else min(FEW_ITERATIONS, max_iterations)
     tried = [each for each in (_train(model, problem, few) for model in models) if each]
     if not tried:
@@ -179,14 +189,17 @@ def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> 
     model, training = max(tried, key=lambda each: each[1].value)
     if few < max_iterations and not training.converged:
         model, training = _train(model, problem, max_iterations - few) or (model, training)
+    if problem.scoring == "laplace" and problem.is_over():
+        return None  # its curvature would take many evaluations more
     return _scored(model, problem, training, time.perf_counter() - began)
 
 
-def _promising(models: list[Model]) -> list[Model]:
+def _promising(models: list[Model], problem: Problem) -> list[Model]:
     """The highest starts, one from the data alone among them: those of a parent are high, but may mislead."""
     if len(models) <= MOST_STARTS:
         return models
-    ranked = sorted(models, key=_height, reverse=True)
+    heights = [-math.inf if problem.is_over() else _height(model) for model in models]
+    ranked = [models[i] for i in sorted(range(len(models)), key=lambda i: -heights[i])]
     anew = [model for model in ranked if model.hypothesis.noise is None]
     first = ranked[: MOST_STARTS - 1]
     others = [model for model in (*anew, *ranked) if all(model is not each for each in first)]
@@ -203,15 +216,16 @@ def _height(model: Model) -> float:
 
 
 def _train(model: Model, problem: Problem, iterations: int) -> tuple[Model, Training] | None:
-    if time.time() > problem.deadline:
+    if problem.is_over():
         return None
 
     def stop(values: list[float]) -> bool:
-        has_settled = len(values) > PATIENCE and values[-1] - values[-1 - PATIENCE] < TOLERANCE
-        return has_settled or time.time() > problem.deadline
+        return len(values) > PATIENCE and values[-1] - values[-1 - PATIENCE] < TOLERANCE
 
     try:
-        return model, maximize(model.log_joint, model.parameters, iterations, stop=stop)
+        return model, maximize(
+            model.log_joint, model.parameters, iterations, stop=stop, is_over=problem.is_over
+        )
     except ValueError:
         return None
 

@@ -8,7 +8,6 @@ parent while its score rises. At the end everything that the score does not need
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,6 +77,8 @@ class Search:
     def grow(self, best: Fitted) -> Fitted:
         """The best structure that can be reached from one that is fitted."""
         for _ in range(self.effort.max_depth):
+            if self.problem.is_over():
+                return best
             left = Model(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
             better = self._advance(self._started(options, left), best)
@@ -88,7 +89,7 @@ class Search:
 
     def _settled(self, best: Fitted) -> Fitted:
         """The structure without the parts that it does not need, and with those that serve better."""
-        while True:
+        while not self.problem.is_over():
             # A smaller structure may have been tried before, but not from here.
             options = [(each, None) for each in simplifications(best.hypothesis)]
             smaller = self._started(options, self.problem.y)
@@ -100,6 +101,7 @@ class Search:
             if _worthier(better, best) is best:
                 return best
             best = _worthier(better, best)
+        return best
 
     def _advance(
         self,
@@ -110,7 +112,7 @@ class Search:
         """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
         new: dict[Any, list[Hypothesis]] = {}
         for hypothesis, starts in options:
-            if (again or hypothesis.key not in self.tried) and time.time() < self.problem.deadline:
+            if (again or hypothesis.key not in self.tried) and not self.problem.is_over():
                 new.setdefault(hypothesis.key, []).extend(starts())
         self.step += 1
         screened = self._fit_all(list(new.values()), self.effort.screen_iterations, "screened")
@@ -180,7 +182,7 @@ class Search:
             }
         )
         best = max(row["score"] for row in self.history)
-        left = self.problem.deadline - time.time()
+        left = self.problem.seconds_left()
         remaining = "" if math.isinf(left) else f", {max(left, 0):.0f} s left"
         self.report(
             f"step {self.step}: {len(self.history)} fits, best {best:,.1f}{remaining}: {found.hypothesis}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.regressor import InvariantGPRegressor
@@ -24,6 +27,14 @@ MOST_ROWS_TO_GROW = 600
 FINAL_ITERATIONS = 100
 
 PlainClaim = tuple[str, tuple[int, ...], float | None, bool]
+
+
+class Refit(NamedTuple):
+    """The regressor, the claims with what was learned, and whether time ended it before it converged."""
+
+    estimator: InvariantGPRegressor
+    claims: list[PlainClaim]
+    is_cut_short: bool
 
 
 def finalist(search: Search, best: Fitted, x: NDArray[np.float64], y: NDArray[np.float64]) -> Fitted:
@@ -47,9 +58,21 @@ def _worth(fitted: Fitted) -> float:
 
 
 def refitted(
-    hypothesis: Hypothesis, x: NDArray[np.float64], y: NDArray[np.float64], num_dims: int
-) -> tuple[InvariantGPRegressor, list[PlainClaim]]:
-    """The hypothesis fitted by the regressor from the values it has, and its claims with what was learned."""
+    hypothesis: Hypothesis,
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    num_dims: int,
+    is_over: Callable[[], bool] | None = None,
+) -> Refit:
+    """The hypothesis fitted by the regressor from the values it has, until `is_over`."""
+    is_cut_short = False
+
+    def stop(step: int, bound: float) -> None:
+        nonlocal is_cut_short
+        if is_over is not None and is_over():
+            is_cut_short = True
+            raise KeyboardInterrupt  # which keeps the best so far
+
     moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
     functional = functional_of_claims(hypothesis.claims, num_dims)
     is_exact = engine_for(len(x)) == "exact"
@@ -60,14 +83,24 @@ def refitted(
         mean="constant" if is_exact and not kills_constants(hypothesis) else "zero",
         random_state=0,
         max_iterations=0 if is_exact else 200,
+        callback=stop,
     )
-    estimator.fit(x, y)
-    if estimator.inference_ == "exact":
-        model: Any = estimator._model
-        if hypothesis.noise is not None:
-            with torch.no_grad():
-                model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
-        # The search has learned the noise, which a first fit starts elsewhere: go on from there.
-        estimator.set_params(max_iterations=200, warm_start=True).fit(x, y)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        estimator.fit(x, y)
+        if estimator.inference_ == "exact":
+            model: Any = estimator._model
+            if hypothesis.noise is not None:
+                with torch.no_grad():
+                    model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
+            # The search has learned the noise, which a first fit starts elsewhere: go on from there.
+            is_cut_short = is_over is not None and is_over()
+            estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True).fit(x, y)
+    for each in said:
+        # that time was up is said once, by who has the limit
+        if not (is_cut_short and issubclass(each.category, ConvergenceWarning)):
+            warnings.warn(each.message, stacklevel=2)
+    estimator.set_params(callback=None)
     claims = learned_claims(hypothesis.claims, estimator.functional_)
-    return estimator, [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
+    plain = [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
+    return Refit(estimator, plain, is_cut_short)
