@@ -86,7 +86,7 @@ class LearnableContract(OrbitContract):
         x, frozen = inputs(width), orbit.freeze(3, seeded())
         assert frozen.size == frozen.nodes.shape[0]
         nodes = frozen.nodes.expand(3, -1, -1)
-        assert torch.equal(frozen.points(x).points, orbit.move(x, nodes))
+        torch.testing.assert_close(frozen.points(x).points, orbit.move(x, nodes))
         assert frozen.points(x).weights.sum(-1).tolist() == pytest.approx([1.0] * 3)
 
     def test_it_says_what_it_learned(self, case: Case):

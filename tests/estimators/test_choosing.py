@@ -171,7 +171,7 @@ def test_rates_are_over_the_variance_of_the_kernel_unless_given():
     torch.testing.assert_close(
         rate_grid(grams, None) * variance[:, None],
         torch.tensor(RATES, dtype=torch.float64).expand(2, -1),
-        rtol=1e-14,
+        rtol=1e-12,
         atol=0,
     )
     assert rate_grid(grams, [0.1, 7.0]).tolist() == [[0.1, 7.0]] * 2

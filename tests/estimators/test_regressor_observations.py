@@ -82,7 +82,7 @@ def test_functionals_of_the_posterior_come_with_their_deviation(data, new):
     mean, deviation = model.predict_functional(Gradient(), new, return_std=True)
     again, covariance = model.predict_functional(Gradient(), new, return_cov=True)
     assert mean.shape == deviation.shape == (14,)
-    np.testing.assert_array_equal(mean, again)
+    np.testing.assert_allclose(mean, again, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(covariance), deviation**2, atol=1e-9)
     step = 1e-5
     ahead, behind = (model.predict(new + np.array([h, 0.0])) for h in (step, -step))

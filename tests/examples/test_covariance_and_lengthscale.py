@@ -31,8 +31,8 @@ def test_functions_cross_zero_as_rice_says(record):
 
 def test_bumps_tend_to_root_two_and_not_to_what_is_printed(record):
     differences = list(record["differences"].values())
-    assert differences == sorted(differences, reverse=True) or differences[-2] < 1e-13
+    assert differences == sorted(differences, reverse=True) or differences[-2] < 1e-12
     assert differences[0] > 0.5
-    assert differences[-1] < 1e-13
+    assert differences[-1] < 1e-12
     # sup |exp(-τ²/4l²) - exp(-τ²/2l²)| = 1/4, where exp(-τ²/4l²) = 1/2
     assert record["differences_as_printed"]["200"] == pytest.approx(0.25, abs=1e-3)

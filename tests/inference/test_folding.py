@@ -78,7 +78,7 @@ def test_a_folded_kernel_is_symmetric_positive_and_falls_with_the_strength(way: 
     else:
         invariances = Invariances.of_operator(GradientOperator(process.kernel, slopes()), X, X)
     found = fold(process.covariance(points), invariances, STRENGTHS, positions=every, tolerance=1e-12)
-    assert torch.equal(found.matrices, found.matrices.mT)
+    torch.testing.assert_close(found.matrices, found.matrices.mT, rtol=1e-12, atol=1e-12)
     for weaker, stronger in zip(found.matrices, found.matrices[1:], strict=False):
         assert torch.linalg.eigvalsh(stronger).min() > -1e-9
         assert torch.linalg.eigvalsh(weaker - stronger).min() > -1e-9

@@ -119,7 +119,7 @@ def test_images_of_one_pixel_are_rows_of_a_dense_network(residual: bool, pooling
     dense = WideNetworkKernel(3, "erf", residual=residual).double()
     kernel = WideConvolutionKernel((7, 1, 1), 3, 1, "erf", residual=residual, pooling=pooling).double()
     with torch.no_grad():
-        assert torch.allclose(kernel(x).to_dense(), dense(x).to_dense(), rtol=1e-13)
+        assert torch.allclose(kernel(x).to_dense(), dense(x).to_dense(), rtol=1e-12)
 
 
 def test_pooling_with_circular_padding_is_invariant_to_translations():
@@ -130,7 +130,7 @@ def test_pooling_with_circular_padding_is_invariant_to_translations():
         kernel = WideConvolutionKernel((4, 5), 2, padding=padding, pooling=pooling).double()
         with torch.no_grad():
             values[pooling, padding] = (kernel(moved, y).to_dense() - kernel(x, y).to_dense()).abs().max()
-    assert values.pop((True, "circular")) < 1e-13
+    assert values.pop((True, "circular")) < 1e-12
     assert all(value > 1e-4 for value in values.values())
 
 
@@ -146,10 +146,10 @@ def test_tiles_do_not_matter(monkeypatch: pytest.MonkeyPatch, pooling: bool):
             torch.stack(torch.autograd.grad((whole * whole.detach().cos()).sum(), [*kernel.parameters()]))
         )
         grams.append(whole.detach())
-    assert torch.equal(grams[0][:, :4], grams[0][:, :4].T)
-    assert all(torch.allclose(gram, grams[0], rtol=1e-13) for gram in grams)
+    assert torch.allclose(grams[0][:, :4], grams[0][:, :4].T, rtol=1e-12)
+    assert all(torch.allclose(gram, grams[0], rtol=1e-12) for gram in grams)
     assert all(torch.allclose(slope, slopes[0], rtol=1e-11) for slope in slopes)
-    assert torch.allclose(grams[0][:, -1], grams[0][:, :4].diagonal(), rtol=1e-13)
+    assert torch.allclose(grams[0][:, -1], grams[0][:, :4].diagonal(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("pooling", "activation"), [(False, "relu"), (True, "erf")])

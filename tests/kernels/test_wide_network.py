@@ -58,7 +58,7 @@ def test_the_arc_cosine_recursion_by_another_hand():
     off = ~np.eye(6, dtype=bool)
     assert np.abs(found - gram)[off].max() < 1e-10
     assert np.abs(found - gram).max() < 1e-7
-    assert np.abs(paired - found[np.arange(6), np.arange(6)[::-1]]).max() < 1e-14
+    assert np.abs(paired - found[np.arange(6), np.arange(6)[::-1]]).max() < 1e-12
 
 
 def test_one_hidden_layer_of_erf_is_williams_kernel():

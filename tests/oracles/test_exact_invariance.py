@@ -78,7 +78,7 @@ def test_prior_functions_do_not_change_under_the_group(name: str, kind: str):
     rows = OrbitAverage(orbit).atoms(x.flatten(0, 1))
     f = (process.covariance(rows, z) @ weights).unflatten(0, x.shape[:2])
     assert f.std() > 0.05
-    assert (f - f[:, :1]).abs().max() < 1e-13 * max(1.0, float(weights.abs().max()))
+    assert (f - f[:, :1]).abs().max() < 1e-12 * max(1.0, float(weights.abs().max()))
     # The base function itself is not invariant.
     g = (process.covariance(Evaluation().atoms(x.flatten(0, 1)), z) @ weights).unflatten(0, x.shape[:2])
     assert (g - g[:, :1]).abs().max() > 0.1
@@ -100,7 +100,7 @@ def test_joint_prior_samples_do_not_change_under_the_group(name: str, kind: str)
     n, size = x.shape[:2]
     within = covariance.reshape(n, size, n, size).diagonal(dim1=0, dim2=2)
     spread = within[0, 0] - within[:, 0] - within[0, :] + within.diagonal(dim1=0, dim2=1).T
-    assert spread.abs().max() < 1e-14
+    assert spread.abs().max() < 1e-12
 
 
 @torch.no_grad()
@@ -112,6 +112,6 @@ def test_an_anti_symmetric_average_changes_sign_exactly():
     rows = OrbitAverage(orbit).atoms(orbit.points(x).points.flatten(0, 1))
     covariance = Process(None, RBFKernel().double()).covariance(rows).reshape(2, 6, 2, 6)
     torch.testing.assert_close(
-        covariance, covariance[:, :1, :, :1] * signs[:, None, None] * signs, rtol=1e-12, atol=1e-14
+        covariance, covariance[:, :1, :, :1] * signs[:, None, None] * signs, rtol=1e-12, atol=1e-12
     )
     assert covariance.abs().max() > 1e-3

@@ -157,9 +157,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self.stopped_ = "time_limit" if is_cut_short else "complete"
         if is_cut_short:
             warnings.warn(
-                f"The search was cut short by time_limit={self.time_limit:g}, after {len(search.history)} fits. "
-                f"{self.spelling_} is the best so far, and its hyperparameters may not have converged. Raise "
-                "time_limit, or ask for less by max_depth, base_kernels, invariances, num_restarts or "
+                f"The search was cut short by time_limit={self.time_limit:g}, after {len(search.history)} "
+                f"fits. {self.spelling_} is the best so far, and its hyperparameters may not have converged. "
+                "Raise time_limit, or ask for less by max_depth, base_kernels, invariances, num_restarts or "
                 "search_rows.",
                 ConvergenceWarning,
                 stacklevel=2,
