@@ -1,6 +1,7 @@
 # Every target makes its own environment in .venv; Python >= 3.11 is all that has to be there before.
 PYTHON ?= python3
 WORKERS ?= 2
+THREADS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell sed -n 's/^ *"\(torch[<>=][^"]*\)".*/\1/p' pyproject.toml)
@@ -17,8 +18,8 @@ help:  ## say what there is to make
 demo: $(VENV)/.installed  ## learn which invariance images of digits support; writes build/demo with a report
 	$(BIN)/orbitwise demo --out $(BUILD)/demo --force
 
-test: $(VENV)/.installed-test  ## run the tests; WORKERS=0 for one process, PYTEST_ARGS for more
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+test: $(VENV)/.installed-test  ## run the tests; WORKERS=0 for one process, THREADS of each, PYTEST_ARGS for more
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
 	$(BIN)/ruff check .

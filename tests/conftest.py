@@ -14,7 +14,8 @@ import torch
 pytest.register_assert_rewrite("tests.contracts")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)
+    # as many threads as asked for (make test THREADS=4), and not all cores in every worker
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 hypothesis.settings.register_profile("orbitwise", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("orbitwise")

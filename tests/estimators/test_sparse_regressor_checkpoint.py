@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from orbitwise import SparseGPRegressor
 from orbitwise.inference.sparse import SparseModel
@@ -96,29 +96,53 @@ def test_another_fit_does_not_go_on_from_it(tmp_path, other):
 
 
 PROCESS = """
-import sys, time, warnings
+import sys, warnings
+import torch
 warnings.simplefilter("ignore")
 import tests.estimators.test_sparse_regressor_checkpoint as here
 from orbitwise import SparseGPRegressor
-def slow(step, bound):
+torch.set_num_threads(int(sys.argv[2]))
+def told(step, bound):
     print(step, flush=True)
-    time.sleep(0.05)
+    if step == 8:
+        sys.stdin.read()  # waits to be killed
 settings = {**here.SEARCHES["auto"], "random_state": 0}
-SparseGPRegressor(**settings, checkpoint=sys.argv[1], callback=slow).fit(here.X, here.Y)
+SparseGPRegressor(**settings, checkpoint=sys.argv[1], callback=told).fit(here.X, here.Y)
 """
+
+
+def killed_after_eight_steps(folder: Path, threads: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(folder), str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(8)] == [f"{step}\n" for step in range(1, 9)]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
 
 
 def test_a_process_that_was_killed_leaves_what_it_needs(tmp_path):
     settings = {**SEARCHES["auto"], "random_state": 0}
     expected = result(SparseGPRegressor(**settings).fit(X, Y))
-    command = [sys.executable, "-c", PROCESS, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    assert process.stdout is not None
-    for _ in range(8):
-        assert process.stdout.readline()
-    time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
-    process.stdout.close()
+    killed_after_eight_steps(tmp_path, torch.get_num_threads())
     found = SparseGPRegressor(**settings, checkpoint=str(tmp_path)).fit(X, Y)
     assert result(found) == expected
+
+
+def test_with_other_threads_it_ends_with_the_same_result_up_to_rounding(tmp_path):
+    settings = {**SEARCHES["auto"], "random_state": 0}
+    expected = SparseGPRegressor(**settings).fit(X, Y)
+    others = torch.get_num_threads() + 1
+    killed_after_eight_steps(tmp_path, others)
+    with pytest.warns(UserWarning, match=rf"made with {others} threads, .* only up to rounding"):
+        found = SparseGPRegressor(**settings, checkpoint=str(tmp_path)).fit(X, Y)
+    assert found.certificate_.num_inducing == expected.certificate_.num_inducing
+    assert found.log_evidence_ == pytest.approx(expected.log_evidence_, rel=1e-3)
+    np.testing.assert_allclose(found.predict(X), expected.predict(X), rtol=1e-2, atol=1e-2)

@@ -67,6 +67,29 @@ def test_a_run_before_that_of_the_state_has_nothing_to_do(tmp_path: Path):
     assert back.recall() is None
 
 
+def test_another_number_of_threads_is_said(tmp_path: Path):
+    before = torch.get_num_threads()
+
+    def recalled_and_written(number: int) -> int:
+        slots = Slots(tmp_path / "fit")
+        slots.begin()
+        found = slots.recall()
+        slots.write(state(number))
+        return -1 if found is None else found.numbers["step"]
+
+    try:
+        torch.set_num_threads(1)
+        assert [recalled_and_written(0), recalled_and_written(1)] == [-1, 0]
+        torch.set_num_threads(2)
+        with pytest.warns(UserWarning, match=r"made with 1 thread, and torch uses 2 now.* up to rounding"):
+            assert recalled_and_written(2) == 1
+        torch.set_num_threads(1)
+        with pytest.warns(UserWarning, match="made with 1 and 2 threads"):
+            assert recalled_and_written(3) == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_fingerprint_tells_fits_apart():
     module, generator = nn.Linear(2, 1), torch.Generator().manual_seed(0)
     parts = (module, generator, torch.ones(2), np.ones(3), {"a": 1, "b": [None, "c"]}, 0.5)

@@ -1,5 +1,6 @@
 """Evaluations come back in order and bit for bit; torn and foreign records end a journal."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,40 @@ def test_another_point_or_run_ends_it(path: Path):
     assert later.recall(points(1)[0]) is None
     later.add(points(1)[0], Evaluation(1.0, np.ones(2)))
     assert replayed(path) == 0
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads, which is put back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_another_number_of_threads_is_said_once(tmp_path: Path, threads):
+    def written(count: int) -> int:
+        """Recalls all that is there, and adds one evaluation more."""
+        journal = Journal(tmp_path / "a.journal")
+        journal.begin()
+        for point in points(9):
+            if journal.recall(point) is None:
+                journal.add(point, Evaluation(float(count), point))
+                return journal.num_recalled
+        return 9
+
+    threads(2)
+    assert [written(2), written(2)] == [0, 1]
+    threads(1)
+    with pytest.warns(
+        UserWarning, match=r"made with 2 threads, and torch uses 1 now.* up to rounding"
+    ) as said:
+        assert written(1) == 2
+    assert len(said) == 1
+    threads(2)
+    with pytest.warns(UserWarning, match="made with 1 thread, and torch uses 2 now"):
+        assert written(2) == 3
+    with pytest.warns(UserWarning, match="made with 1 thread"):
+        assert written(2) == 4, "what one thread did is in it for good"
 
 
 def rosenbrock(p: nn.Parameter, calls: list[int]):

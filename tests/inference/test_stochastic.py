@@ -1,6 +1,7 @@
 """Stochastic training: what it reaches, its options, explosions, interruptions and bad input."""
 
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -162,7 +163,8 @@ def test_large_counts_are_reached_without_overshooting():
     trainer = make(Poisson(), 1e4 * (1 + RADIUS).round(), FINITE, fixed=True, batch_size=ROWS)
     trainer.run(20)
     assert trainer.history.back_offs == 0
-    assert trainer.history.bound == sorted(trainer.history.bound)
+    for before, after in pairwise(trainer.history.bound):
+        assert after > before - 1e-9 * abs(before), "where it has arrived, rounding is left"
     rates = Poisson().predict(SparsePosterior(trainer.process, Z, trainer.q).moments(FINITE, X))
     assert (rates.log() - trainer.targets.log()).mean().abs() < 1
 

@@ -120,7 +120,8 @@ def learn(
 
     Example: orbitwise learn digits.npz --target y --invariance none --invariance affine --out result
 
-    Killed or stopped with Ctrl-C, it goes on with --resume, and ends with the same model.
+    Killed or stopped with Ctrl-C, it goes on with --resume, and ends with the same model, to the bit if
+    OMP_NUM_THREADS is the same.
     """
     check_device(device)
     size = None if resize is None else size_of(resize, "--resize")

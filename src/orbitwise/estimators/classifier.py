@@ -73,7 +73,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         last fit.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
-        there after it was killed, and ends with the same bits.
+        there after it was killed, and ends with the same bits, if as many threads work on it: with another
+        number it warns, and ends with the same result up to rounding.
 
     Attributes
     ----------

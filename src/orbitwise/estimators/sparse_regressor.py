@@ -77,8 +77,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Seed; where to compute; whether to print; a function of (iteration, bound).
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
-        there after it was killed, and ends with the same bits. The "cg" bound goes on after its first start
-        only, and a `time_limit` counts the seconds of the last process.
+        there after it was killed, and ends with the same bits, if as many threads work on it: with another
+        number it warns, and ends with the same result up to rounding. The "cg" bound goes on after its first
+        start only, and a `time_limit` counts the seconds of the last process.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from orbitwise.inference.journal import Journal
+from orbitwise.inference.journal import Journal, warn_of_threads
 
 MAGIC = b"orbitwise state 1\n"
 LENGTH = 8
@@ -38,6 +38,7 @@ class Slots:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.paths = [Path(f"{os.fspath(path)}.{number}") for number in range(2)]
         self.run = 0
+        self._threads: list[int] = []
         self._latest: State | None = None
         self._count = 0
         found = [state for state in map(_read, self.paths) if state is not None]
@@ -55,6 +56,11 @@ class Slots:
         if self._latest is None or self._latest.numbers["run"] != self.run:
             return None
         state, self._latest = self._latest, None
+        kept = state.numbers.get("threads")
+        self._threads = [each for each in kept if type(each) is int] if isinstance(kept, list) else []
+        if self._threads and self._threads != [torch.get_num_threads()]:
+            named = " and ".join(map(str, self._threads))
+            warn_of_threads(f"{named} {'thread' if named == '1' else 'threads'}", self.paths[0])
         return state
 
     def write(self, state: State) -> None:
@@ -67,6 +73,8 @@ class Slots:
             order = sorted(range(tensor.dim()), key=lambda each, held=tensor: -held.stride(each))
             numbers["orders"][name] = order
             tensors[name] = tensor.detach().cpu().permute(order).contiguous().clone()
+        # all that worked on this state: rounding depends on how many there are
+        numbers["threads"] = self._threads = sorted({*self._threads, torch.get_num_threads()})
         text = json.dumps(numbers).encode()
         content = len(text).to_bytes(LENGTH, "little") + text + safetensors.torch.save(tensors)
         path = self.paths[self._count % 2]
