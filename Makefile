@@ -19,7 +19,7 @@ demo: $(VENV)/.installed  ## learn which invariance images of digits support; wr
 	$(BIN)/orbitwise demo --out $(BUILD)/demo --force
 
 test: $(VENV)/.installed-test  ## run the tests; WORKERS=0 for one process, THREADS of each, PYTEST_ARGS for more
-	OMP_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=$(THREADS) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
 	$(BIN)/ruff check .
