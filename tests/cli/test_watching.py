@@ -34,13 +34,21 @@ def test_a_terminal_has_a_bar():
 
 
 def test_time_is_shared_and_over():
-    watch = Watch(console(False), time_limit=0.0)
-    assert watch.is_over
-    with watch.candidate("affine", 2, share=0.5) as (callback, reasons), pytest.raises(KeyboardInterrupt):
+    now = 50.0
+    watch = Watch(console(False), time_limit=100.0, clock=lambda: now)
+    now += 20
+    with watch.candidate("affine", 2, share=0.5) as (callback, reasons):
+        now += 39.5
         callback(0, 1.0)
+        assert reasons == []
+        now += 0.5
+        with pytest.raises(KeyboardInterrupt):
+            callback(1, 1.0)
     assert reasons == ["time limit"]
-    assert not Watch(console(False), time_limit=100.0).is_over
-    assert not Watch(console(False)).is_over
+    assert not watch.is_over
+    now += 40
+    assert watch.is_over
+    assert not Watch(console(False), clock=lambda: now).is_over
 
 
 def test_control_c_asks_first_and_stops_at_once_the_second_time():

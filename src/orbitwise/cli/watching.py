@@ -52,15 +52,21 @@ class Stopwatch:
 class Watch:
     """A bar on a terminal, plain lines elsewhere. An estimator's callback that raises ends its learning."""
 
-    def __init__(self, console: Console, time_limit: float | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        time_limit: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.console = console
-        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        self.clock = clock
+        self.deadline = None if time_limit is None else clock() + time_limit
         self.is_asked = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more should be started."""
-        return self.is_asked or (self.deadline is not None and time.monotonic() >= self.deadline)
+        return self.is_asked or (self.deadline is not None and self.clock() >= self.deadline)
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -89,13 +95,14 @@ class Watch:
         """
         end = None
         if self.deadline is not None:
-            end = time.monotonic() + share * max(0.0, self.deadline - time.monotonic())
+            now = self.clock()
+            end = now + share * max(0.0, self.deadline - now)
         reasons: list[str] = []
         show, close = self._bar(name, total) if self.console.is_terminal else self._lines(name)
 
         def callback(step: int, bound: float) -> None:
             show(bound)
-            late = end is not None and time.monotonic() >= end
+            late = end is not None and self.clock() >= end
             if self.is_asked or late:
                 reasons[:] = ["interrupted" if self.is_asked else "time limit"]
                 raise KeyboardInterrupt
@@ -117,14 +124,14 @@ class Watch:
         return show, progress.stop
 
     def _lines(self, name: str) -> tuple[Callable[[float], None], Callable[[], None]]:
-        count, last = 0, time.monotonic()
+        count, last = 0, self.clock()
         self.console.print(f"{name}: learning")
 
         def show(bound: float) -> None:
             nonlocal count, last
             count += 1
-            if time.monotonic() - last >= LINE_EVERY:
-                last = time.monotonic()
+            if self.clock() - last >= LINE_EVERY:
+                last = self.clock()
                 self.console.print(f"{name}: step {count}, log evidence {bound:,.1f}")
 
         return show, lambda: None
