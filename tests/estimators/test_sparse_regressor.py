@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPRegressor, SparseGPRegressor
+from orbitwise.inference.sparse import SparseModel
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Translation
 
@@ -218,6 +219,28 @@ def test_noise_driven_to_zero_stays_positive(rng):
     model = SparseGPRegressor(random_state=0).fit(x, 7 * x[:, 0] + 1)
     assert model.noise_ > 0
     assert np.abs(model.predict(x) - 7 * x[:, 0] - 1).max() < 1e-2
+
+
+@pytest.mark.parametrize("count", [15, "auto"])
+def test_a_time_limit_is_kept_and_said(wave, count, monkeypatch):
+    """A second passes with every evaluation of the bound."""
+    seconds = 0.0
+    compute = SparseModel.forward
+
+    def slow(self):
+        nonlocal seconds
+        seconds += 1
+        return compute(self)
+
+    monkeypatch.setattr(SparseModel, "forward", slow)
+    model = SparseGPRegressor(num_inducing=count, time_limit=4.5, tolerance=1e-6, random_state=0)
+    model._clock = lambda: seconds
+    with pytest.warns(ConvergenceWarning, match="time_limit was reached before the tolerance. Raise it"):
+        model.fit(*wave)
+    assert seconds == 5
+    assert model.certificate_.stopped == "time_limit"
+    assert not model.certificate_.is_met
+    assert not model.converged_
 
 
 def test_a_callback_is_told(wave):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -90,6 +91,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     n_features_in_: int
     _image_shape: Sequence[int] | None
+    _clock = staticmethod(time.monotonic)
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SparseGPRegressor:
         """Learn kernel, noise and inducing variables; a sample weight counts repetitions of its row."""
         _check_settings(self)
-        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations)
+        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
         x, targets, weight = check_training(self, X, y, sample_weight)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
