@@ -31,8 +31,6 @@ from orbitwise.inference.totals import Totals
 from orbitwise.inference.whitened import Whitened
 
 BoundName = Literal["tight", "titsias", "cg"]
-
-
 STEPS = 4
 """Roundings that a number goes through on its way into a term: its product, its sum, a factor, a solution."""
 
@@ -124,8 +122,8 @@ def safe_bracket(totals: Totals, noise: Float[Tensor, ""], quadratic: Quadratic 
 def common_bracket(brackets: Iterable[Bracket], constant: float = 0.0, count: int = 1) -> Bracket:
     """What several brackets of the same number have in common, with a constant of `count` terms added.
 
-    Brackets that exclude each other cannot all be right, and rounding does not explain it: then what covers
-    them all is taken, and a warning says so.
+    Ends that cross cannot all be right, and rounding does not explain it: then what covers them all is taken,
+    and a warning says so. So lower ≤ upper always.
     """
     brackets = list(brackets)
     lower = max(each.lower for each in brackets)
@@ -137,8 +135,8 @@ def common_bracket(brackets: Iterable[Bracket], constant: float = 0.0, count: in
             RuntimeWarning,
             stacklevel=2,
         )
-        lower = min(each.lower for each in brackets)
-        upper = max(each.upper for each in brackets)
+        ends = [end for each in brackets for end in each]
+        lower, upper = min(ends), max(ends)
     moved = STEPS * (1 + count) * torch.finfo(torch.float64).eps * abs(constant)
     return Bracket(lower + constant - moved, upper + constant + moved)
 
