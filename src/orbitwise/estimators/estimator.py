@@ -141,9 +141,13 @@ class RegressionPredictions(ABC):
         """The noise variance of a standardised target: one entry, or one for each output."""
 
     def predict(
-        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
     ) -> Any:
-        """The posterior mean of f and its deviation or covariance; with `include_noise`, those of a new y."""
+        """The posterior mean, and the deviation or covariance of new targets y = f(x) + noise.
+
+        mean ± 1.96 deviations should hold 95 % of new targets. With `include_noise=False` the deviation or
+        covariance is that of f alone, which says how well the function itself is known.
+        """
         if return_std and return_cov:
             raise ValueError("At most one of return_std and return_cov can be asked for.")
         return self._predict(Evaluation(), X, return_std, return_cov, include_noise)

@@ -72,8 +72,8 @@ class ModelPosterior:
         members = [model.predictor for model in self.models]
         return PredictiveMixture(members, np.array([model.probability for model in self.models]))
 
-    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = False) -> Any:
-        """Bayesian model averaging: the mean of f over models and its deviation, or that of a new y."""
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Any:
+        """Bayesian model averaging: the mean over models and the deviation of a new y, or of f alone."""
         return self.mixture().predict(X, return_std, include_noise)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
