@@ -103,7 +103,10 @@ print(f"γ learned at order {largest}: {learned['ratio'][-1]:.2f}; σ² there: {
 # Nobody has to choose: predictions averaged over orders, weighted by p(order | y).
 
 # %%
-average = {prior: posterior.predict(grid, return_std=True, include_noise=False) for prior, posterior in posteriors.items()}
+average = {
+    prior: posterior.predict(grid, return_std=True, include_noise=False)
+    for prior, posterior in posteriors.items()
+}
 inside = np.abs(grid[:, 0]) <= RANGE
 errors = {
     prior: {

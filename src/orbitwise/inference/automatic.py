@@ -244,19 +244,21 @@ def _maximize(
 ) -> tuple[bool, bool]:
     """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, was interrupted."""
     worth = SHARE * tolerance * model.num_rows
+    gained_little = False
 
     def settled(values: list[float]) -> bool:
+        nonlocal gained_little
         history.append(values[-1])
         if callback is not None:
             callback(len(history), values[-1])
-        few = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
-        return few or budget.is_over
+        gained_little = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
+        return gained_little or budget.is_over
 
     # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
     kept = None if model.bound_name == "cg" else journal
     parameters = list(model.parameters())
     training = maximize(model, parameters, max_iterations, stop=settled, memory=MEMORY, journal=kept)
-    return training.converged, training.message == "interrupted"
+    return gained_little or training.has_settled, training.message == "interrupted"
 
 
 def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:

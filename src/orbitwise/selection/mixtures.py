@@ -56,7 +56,7 @@ class PredictiveMixture:
         return np.asarray(logsumexp(each + logarithms, axis=0))
 
     def quantile(self, X: ArrayLike, level: float, include_noise: bool = True) -> NDArray[np.float64]:
-        """The quantile of a new y (or of f, without noise) at every row: 0.025 and 0.975 bound a 95 % band."""
+        """The quantile of a new y (without noise, of f) of every row: 0.025 and 0.975 bound a 95 % band."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, not {level}.")
         weights, means, deviations = self._predictions(X, include_noise)

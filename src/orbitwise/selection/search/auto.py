@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import RegressionPredictions
-from orbitwise.estimators.validation import check_counts
+from orbitwise.estimators.validation import check_counts, check_data
 from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
@@ -122,6 +123,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> AutoGPRegressor:
         """Search for a structure, and learn its hyperparameters by the evidence of y."""
         self._check_settings()
@@ -172,9 +174,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def _training(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         numbers, self.dates_ = without_dates(X)
         if self.dates_:
-            warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=3)
-        checked: Any = validate_data(self, numbers, cast(Any, y), dtype=cast(Any, np.float64), y_numeric=True)
-        x, targets = checked
+            warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=4)
+        x, targets = check_data(self, numbers, y, y_numeric=True)
         if len(x) < FEWEST_ROWS:
             raise ValueError(
                 f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, "

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.kernels.building import build
@@ -61,13 +62,14 @@ def refitted(
         random_state=0,
         max_iterations=0 if is_exact else 200,
     )
-    estimator.fit(x, y)
+    # the search itself says whether its winner converged
+    fit_quietly(estimator, x, y)
     if estimator.inference_ == "exact":
         model: Any = estimator._model
         if hypothesis.noise is not None:
             with torch.no_grad():
                 model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
         # The search has learned the noise, which a first fit starts elsewhere: go on from there.
-        estimator.set_params(max_iterations=200, warm_start=True).fit(x, y)
+        fit_quietly(estimator.set_params(max_iterations=200, warm_start=True), x, y)
     claims = learned_claims(hypothesis.claims, estimator.functional_)
     return estimator, [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
