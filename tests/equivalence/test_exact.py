@@ -31,6 +31,9 @@ from orbitwise.transforms import (
     turns,
 )
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 COUNT, NOISE = 12, 0.1
 
 

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
-
 from sklearn.datasets import load_diabetes
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, datasets
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
+
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,9 @@ from orbitwise.inference.variational import SparsePosterior
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 SPARSE = ["collapsed", "variational"]
 
 

@@ -25,6 +25,9 @@ from orbitwise.functionals import (
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def fixed_kernel(scale: float = 1.7, lengthscale: float = 0.9) -> ScaleKernel:
     kernel = ScaleKernel(RBFKernel()).double()

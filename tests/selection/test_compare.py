@@ -5,6 +5,9 @@ from sklearn.exceptions import ConvergenceWarning
 from orbitwise import InvariantGPRegressor, compare
 from orbitwise.selection import Candidate, Comparison
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @pytest.fixture(scope="module")
 def symmetric_data():

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import RegressionPredictions
-from orbitwise.estimators.validation import check_counts, check_data
+from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
@@ -172,7 +172,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
 
     def _training(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        numbers, self.dates_ = without_dates(X)
+        numbers, self.dates_ = without_dates(as_array(X))
         if self.dates_:
             warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=4)
         x, targets = check_data(self, numbers, y, y_numeric=True)
@@ -260,7 +260,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
-        return super()._inputs(without_dates(X)[0], plain)
+        return super()._inputs(without_dates(as_array(X))[0], plain)
 
     def _width(self) -> int:
         return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)
