@@ -10,6 +10,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
 from orbitwise.inference import log_prior, maximize
+from orbitwise.inference.training import Training
 
 
 def parameter(*values: float, dtype: torch.dtype = torch.float64) -> nn.Parameter:
@@ -245,3 +246,11 @@ def test_a_hyperprior_is_what_is_found_where_the_data_say_nothing():
     kernel = RBFKernel(lengthscale_prior=GammaPrior(3.0, 4.0)).double()
     maximize(lambda: log_prior(kernel) + 0 * kernel.lengthscale.sum(), list(kernel.parameters()))
     assert kernel.lengthscale.item() == pytest.approx((3 - 1) / 4, rel=1e-4)
+
+
+def test_it_has_settled_where_iterations_gain_next_to_nothing():
+    climbing = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert Training(5.0, True, "", climbing).has_settled
+    assert not Training(5.0, False, "", climbing).has_settled
+    assert Training(5.0, False, "", [*climbing, 5.001, 5.002, 5.003, 5.003, 5.003]).has_settled
+    assert not Training(5.0, False, "", [5.0, 5.0]).has_settled, "a limit of two iterations shows nothing"
