@@ -5,6 +5,9 @@ import numpy as np
 
 from orbitwise.experiments import recovery
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def test_digits_are_turned_within_the_angle():
     still, labels = recovery.turned_digits(0, 0)
