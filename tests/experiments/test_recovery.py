@@ -2,6 +2,7 @@ import json
 import sys
 
 import numpy as np
+import pytest
 
 from orbitwise.experiments import recovery
 
