@@ -103,7 +103,10 @@ print(f"γ learned at order {largest}: {learned['ratio'][-1]:.2f}; σ² there: {
 # Nobody has to choose: predictions averaged over orders, weighted by p(order | y).
 
 # %%
-average = {prior: posterior.predict(grid, return_std=True) for prior, posterior in posteriors.items()}
+average = {
+    prior: posterior.predict(grid, return_std=True, include_noise=False)
+    for prior, posterior in posteriors.items()
+}
 inside = np.abs(grid[:, 0]) <= RANGE
 errors = {
     prior: {
@@ -179,7 +182,7 @@ for row, prior in enumerate(posteriors):
         axis.set_ylim(-8, 8)
     axis.set_title(f"The prior at order {largest}" + (" (note the scale)" if prior == "isotropic" else ""))
     axis = axes[row, 2]
-    mean, deviation = fitted[prior][largest].predict(grid, return_std=True)
+    mean, deviation = fitted[prior][largest].predict(grid, return_std=True, include_noise=False)
     axis.fill_between(
         grid[:, 0], mean - 2 * deviation, mean + 2 * deviation, color=colour, alpha=0.18, linewidth=0
     )

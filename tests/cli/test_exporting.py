@@ -11,6 +11,9 @@ from orbitwise.cli.exporting import exported, orbit_of
 from orbitwise.export import from_json
 from tests.cli.conftest import bars, symmetric
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @pytest.fixture(scope="module")
 def turned() -> InvariantGPClassifier:

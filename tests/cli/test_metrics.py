@@ -8,6 +8,9 @@ from orbitwise.cli.errors import CommandError
 from orbitwise.cli.metrics import check_classes, measure
 from tests.cli.conftest import symmetric
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def test_classes_are_measured_by_error_and_log_loss():
     x, y = symmetric(20)

@@ -9,6 +9,9 @@ from orbitwise.cli.errors import CommandError
 from orbitwise.cli.predicting import predict, predictions
 from tests.cli.conftest import symmetric
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def test_several_outputs_have_columns_of_their_own():
     x, y = symmetric(12)

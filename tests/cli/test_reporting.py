@@ -9,6 +9,9 @@ from orbitwise.cli.folders import Folder
 from orbitwise.cli.reporting import report_of_folder
 from tests.cli.conftest import QUICK, bars
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def test_a_model_file_needs_data(orbitwise, folder):
     x, y = bars(10)

@@ -35,6 +35,8 @@ def test_a_report_that_fails_does_not_cost_the_model(tmp_path, monkeypatch):
     assert folder.model.is_file()
     assert "could not be written (no picture)" in text.getvalue()
     assert "note: left out one" in text.getvalue()
+    assert "note: none did not converge within --max-iterations 2; a larger" in text.getvalue()
+    assert "Warning" not in text.getvalue()
     about = json.loads(folder.comparison.read_text())
     assert about["finished"]
     assert set(about["candidates"][0]["test"]) == {"rmse", "log_density"}
@@ -51,3 +53,10 @@ def test_test_labels_are_of_the_same_kind_and_known(tmp_path):
     assert not (tmp_path / "b").exists()
     with pytest.raises(CommandError, match="not all numbers"):
         run(table(), table(["x"] * 12), PLAN, Folder(tmp_path / "c"), console, {})
+
+
+def test_a_fit_that_converged_gets_no_note(tmp_path):
+    text = io.StringIO()
+    plan = Plan("regression", ["none"], options={"max_iterations": 200})
+    run(table(), None, plan, Folder(tmp_path), Console(file=text), {}, force=True, with_report=False)
+    assert "did not converge" not in text.getvalue()

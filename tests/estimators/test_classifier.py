@@ -11,6 +11,9 @@ from sklearn.metrics import log_loss
 import orbitwise
 from orbitwise import InvariantGPClassifier
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @pytest.fixture(scope="module")
 def digits():

@@ -18,6 +18,9 @@ from orbitwise.orbits import SampledOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import Rotation
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def make_problem(functional=None, likelihood=None, count=60):
     generator = torch.Generator().manual_seed(0)

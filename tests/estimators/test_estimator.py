@@ -1,9 +1,13 @@
 import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes
 
-from orbitwise import InvariantGPClassifier, InvariantGPRegressor
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, datasets
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
+
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +86,45 @@ def test_each_move_of_an_image_is_told_apart():
     change = model.insensitivity(images[:5])
     assert set(change) == {"all", "deformation", *model.orbit_.bounds.names}
     assert all(0 < part["prior"] < change["all"]["prior"] * 1.2 for part in change.values())
+
+
+def covered(model, x, y) -> float:
+    """The share of targets within 1.96 deviations of their predictions, which is said to be 95 %."""
+    mean, deviation = model.predict(x, return_std=True)
+    return float(np.mean(np.abs(y - mean) <= 1.96 * deviation))
+
+
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, SparseGPRegressor])
+def test_deviations_cover_new_targets_of_diabetes(kind):
+    x, y = load_diabetes(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(len(x))
+    train, test = rows[:220], rows[220:]
+    model = kind(random_state=0).fit(x[train], y[train])
+    assert 0.90 <= covered(model, x[test], y[test]) <= 0.99
+
+
+@pytest.mark.parametrize("name", ["boston", "concrete", "energy", "power", "wine_red"])
+def test_deviations_cover_new_targets_of_real_sets(name, data):
+    given = datasets.load(f"uci_reg_{name}")
+    rows = np.random.default_rng(0).permutation(len(given.x))
+    train, test = rows[:300], rows[300:1000]
+    model = InvariantGPRegressor(random_state=0).fit(given.x[train], given.y[train])
+    assert 0.90 <= covered(model, given.x[test], given.y[test]) <= 0.99
+
+
+def test_noise_is_part_of_deviations_unless_it_is_left_out(rings):
+    x, y = rings
+    model = InvariantGPRegressor(noise=0.04, max_iterations=0).fit(x, y)
+    of_y, of_f = (model.predict(x, return_std=True, include_noise=each)[1] for each in (True, False))
+    np.testing.assert_array_equal(model.predict(x, return_std=True)[1], of_y)
+    np.testing.assert_allclose(of_y**2, of_f**2 + 0.04)
+    covariance = model.predict(x, return_cov=True)[1]
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), of_y)
+
+
+def test_deviations_at_noiseless_training_rows_are_small_but_not_zero(rings):
+    x, y = rings
+    model = InvariantGPRegressor(noise=0, max_iterations=0).fit(x, y)
+    deviation = model.predict(x, return_std=True)[1]
+    assert (deviation > 0).all()
+    assert deviation.max() < 1e-3 * y.std()

@@ -12,6 +12,9 @@ from orbitwise.functionals import (
     DirectionalDerivative,
 )
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RIGHT = torch.tensor([1.0])
 
 

@@ -14,6 +14,9 @@ from orbitwise.inference.exact import sample_prior
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.transforms import Rotation, coordinate_permutations, negation
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 GROUPS = ["permutation", "sign", "negation", "cyclic", "flip", "quarter_turn", "flip+quarter_turn"]
 
 

@@ -15,6 +15,9 @@ from orbitwise.inference.sparse import SparseModel
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Translation
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 CHECK = """
 import warnings
 from sklearn.utils.estimator_checks import check_estimator

@@ -5,6 +5,9 @@ import pytest
 
 from orbitwise import SparseGPRegressor, datasets
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 SETS = ["boston", "concrete", "energy", "kin8nm", "power", "protein", "wine_red", "yacht"]
 
 

@@ -4,6 +4,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise import SparseGPRegressor
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @pytest.fixture
 def wave(rng):

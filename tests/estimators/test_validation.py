@@ -7,8 +7,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 from sklearn.gaussian_process.kernels import RBF
 
-from orbitwise import InvariantGPRegressor
+from orbitwise import InvariantGPRegressor, InvariantSVC
 from orbitwise.estimators.validation import (
+    as_array,
     check_inputs,
     check_rows,
     check_training,
@@ -243,3 +244,73 @@ def test_only_arrays_of_images_are_flattened(data):
     flat, shape = flatten_images(model, data[0].reshape(9, 2, 2))
     assert shape == (2, 2)
     np.testing.assert_array_equal(flat, data[0])
+
+
+@pytest.mark.parametrize("size", [1e154, 1e200, 1e-200, 1e-310])
+def test_sizes_whose_squares_cannot_be_held_are_refused(data, size):
+    x, y = data
+    for inputs, targets, name in ((size * x, y, "X"), (x, size * y, "y")):
+        with pytest.raises(
+            ValueError, match=rf"largest entry of {name}, at .* 1e-140 to 1e\+140.*scale {name}"
+        ):
+            InvariantGPRegressor().fit(inputs, targets)
+
+
+def test_one_entry_that_is_too_large_is_named(data):
+    x, y = data
+    x[3, 1] = -1e200
+    with pytest.raises(ValueError, match=r"at \(3, 1\), is -1e\+200"):
+        InvariantGPRegressor().fit(x, y)
+    x[3, 1] = 1.0
+    model = InvariantGPRegressor(**QUICK).fit(x, y)
+    with pytest.raises(ValueError, match="largest entry of X"):
+        model.predict(1e200 * x)
+    assert np.isfinite(model.predict(1e-200 * x)).all(), "rows near the origin are rows like others"
+
+
+@pytest.mark.parametrize("size", [1e-130, 1e-30, 1e30, 1e130])
+def test_units_of_inputs_and_targets_do_not_matter(rng, size):
+    x = rng.normal(size=(40, 2))
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=40)
+    mean, deviation = InvariantGPRegressor().fit(x, y).predict(x, return_std=True)
+    model = InvariantGPRegressor().fit(size * x, size * y)
+    np.testing.assert_allclose(model.predict(size * x, return_std=True)[0] / size, mean, rtol=1e-4)
+    np.testing.assert_allclose(model.predict(size * x, return_std=True)[1] / size, deviation, rtol=1e-4)
+
+
+def test_a_tiny_column_beside_others_is_seen():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    y = np.sin(x[:, 0])
+    tiny = x * np.array([1e-200, 1.0])
+    np.testing.assert_allclose(
+        InvariantGPRegressor().fit(tiny, y).predict(tiny),
+        InvariantGPRegressor().fit(x, y).predict(x),
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("kind", ["datetime64[D]", "timedelta64[D]"])
+def test_dates_are_refused_with_advice(data, kind):
+    dates = np.arange(36).reshape(9, 4).astype(kind)
+    for x, y, name in ((dates, data[1], "X"), (data[0], dates[:, 0], "y")):
+        with pytest.raises(TypeError, match=f"{name} holds dates or durations"):
+            InvariantGPRegressor(**QUICK).fit(x, y)
+
+
+def test_tensors_of_all_kinds_are_arrays():
+    x = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    np.testing.assert_array_equal(as_array(x), [[1.0, 2.0]])
+    np.testing.assert_array_equal(as_array(x.bfloat16()), [[1.0, 2.0]])
+    np.testing.assert_array_equal(as_array([x[0], x[0]]), [[1.0, 2.0], [1.0, 2.0]])
+    frame = pd.DataFrame({"a": [1.0]})
+    assert as_array(frame) is frame
+    with pytest.raises(TypeError, match="dense data are required"):
+        as_array(x.to_sparse())
+
+
+@pytest.mark.parametrize("unlabeled", ["abc", 3.0])
+def test_unlabelled_rows_must_be_rows(data, unlabeled):
+    with pytest.raises(ValueError, match=r"unlabeled must be rows of inputs \[n, 4\]"):
+        InvariantSVC().fit(data[0], np.arange(9) % 2, unlabeled=unlabeled)
+    with pytest.raises(ValueError, match="could not convert"):
+        InvariantSVC().fit(data[0], np.arange(9) % 2, unlabeled=[["a"] * 4])

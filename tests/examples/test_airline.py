@@ -8,7 +8,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-pytestmark = pytest.mark.requires_data("airline_passengers")
+pytestmark = [
+    pytest.mark.requires_data("airline_passengers"),
+    # Short runs are enough for what is tested here.
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "airline.py"
 
 

@@ -11,6 +11,9 @@ import torch
 
 from orbitwise.export import from_json
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "exported_augmentation.py"
 SMALL = ["--num-train", "60", "--num-test", "300", "--num-repeats", "2", "--num-nodes", "4"]
 SHORT = ["--max-iterations", "4", "--num-steps", "120"]

@@ -8,6 +8,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "learned_orbit.py"
 SMALL = ["--num-train", "80", "--num-test", "300", "--num-nodes", "4", "--max-iterations", "4"]
 

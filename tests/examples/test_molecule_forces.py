@@ -10,7 +10,11 @@ import pytest
 
 from orbitwise.datasets import load
 
-pytestmark = pytest.mark.requires_data("rmd17_ethanol")
+pytestmark = [
+    pytest.mark.requires_data("rmd17_ethanol"),
+    # Short runs are enough for what is tested here.
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 FILE = Path(__file__).resolve().parents[2] / "examples" / "molecule_forces.py"
 
 

@@ -9,6 +9,9 @@ from gpytorch.kernels import SpectralMixtureKernel
 from orbitwise.experiments import airline
 from orbitwise.experiments.airline import Series, judge, run_start, starts, summarise
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def made_up(count: int = 90) -> Series:
     """Growth, a year's cycle and a little noise, on the logarithmic scale."""

@@ -12,6 +12,9 @@ from orbitwise.experiments.forecasts import Series
 from orbitwise.experiments.mauna_loa import averaged, described, rebuilt
 from orbitwise.selection.mixtures import PredictiveMixture
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def made_up(end: int = 2004, every: int = 1) -> Series:
     """Quarters from 1990 to 2026 of something that accelerates, with a season."""

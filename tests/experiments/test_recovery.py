@@ -2,8 +2,12 @@ import json
 import sys
 
 import numpy as np
+import pytest
 
 from orbitwise.experiments import recovery
+
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 def test_digits_are_turned_within_the_angle():

@@ -17,6 +17,9 @@ from orbitwise.experiments.wide_networks import Bench, Learned, Rows, log_eviden
 from orbitwise.functionals import Evaluation
 from orbitwise.process import Process
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 OPTIONS = ["--sizes", "20", "24", "--test", "12", "--image-size", "6", "--pooled-size", "3", "--nodes", "2",
            "--iterations", "1", "--orbit-rows", "12", "--convolution-rows", "10",
            "--convolution-orbit-rows", "6", "--pooled-rows", "8", "--tolerances", "0.1", "1.0"]  # fmt: skip

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive, typical_distance
+from orbitwise.inference.defaults import (
+    LinearTrend,
+    default_kernel,
+    deviations,
+    log_positive,
+    typical_distance,
+)
 
 
 @pytest.fixture
@@ -70,3 +76,11 @@ def test_a_linear_trend_does_not_depend_on_the_unit_of_the_points(points):
         small.weights.fill_(2.0)
         large.weights.fill_(2.0)
     torch.testing.assert_close(small(points), large(1e9 * points))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-300, 1e-170, 1e170, 1e300])
+def test_deviations_do_not_overflow_or_vanish(points, size):
+    torch.testing.assert_close(deviations(size * points) / size, points.std(0, correction=0))
+    assert torch.equal(
+        deviations(torch.zeros(4, 2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64)
+    )

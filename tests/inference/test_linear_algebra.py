@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
+from orbitwise.inference.linear_algebra import (
+    cholesky,
+    log_determinant,
+    remaining_variance,
+    solve_factored,
+    solve_lower,
+)
 
 
 def spd(count: int, seed: int = 0) -> torch.Tensor:
@@ -97,3 +103,11 @@ def test_solves_and_determinants_are_numpys():
     np.testing.assert_allclose(solve_factored(lower, right), np.linalg.solve(matrix, right))
     np.testing.assert_allclose(solve_lower(lower, right), np.linalg.solve(np.linalg.cholesky(matrix), right))
     np.testing.assert_allclose(log_determinant(lower), np.linalg.slogdet(matrix)[1])
+
+
+def test_variance_that_remains_is_never_below_rounding():
+    prior = torch.tensor([2.0, 2.0, 2.0, 0.0], dtype=torch.float64)
+    explained = torch.tensor([0.5, 2.0, 2.0 + 1e-12, 0.0], dtype=torch.float64)
+    floor = 10 * torch.finfo(torch.float64).eps * 2.0
+    found = remaining_variance(prior, explained, 10)
+    torch.testing.assert_close(found, torch.tensor([1.5, floor, floor, 0.0], dtype=torch.float64))

@@ -10,7 +10,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
 from orbitwise.inference import log_prior, maximize
-from orbitwise.inference.training import TIME_IS_OVER
+from orbitwise.inference.training import TIME_IS_OVER, Training
 
 
 def parameter(*values: float, dtype: torch.dtype = torch.float64) -> nn.Parameter:
@@ -278,3 +278,11 @@ def test_time_that_is_over_between_starts_ends_the_restarts():
     found = maximize(objective, [p], num_restarts=3, is_over=lambda: over)
     assert len(found.starts) == 1
     assert found.message == TIME_IS_OVER
+
+
+def test_it_has_settled_where_iterations_gain_next_to_nothing():
+    climbing = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert Training(5.0, True, "", climbing).has_settled
+    assert not Training(5.0, False, "", climbing).has_settled
+    assert Training(5.0, False, "", [*climbing, 5.001, 5.002, 5.003, 5.003, 5.003]).has_settled
+    assert not Training(5.0, False, "", [5.0, 5.0]).has_settled, "a limit of two iterations shows nothing"

@@ -15,6 +15,9 @@ from orbitwise.process import Process
 from orbitwise.transforms import negation
 from tests.kernels.finite_networks import FiniteNetwork
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 CASES = list(itertools.product(["relu", "erf"], ["zero", "circular"], [False, True], [False, True]))
 
 

@@ -17,6 +17,9 @@ from orbitwise.process import Process
 from orbitwise.transforms import negation
 from tests.kernels.finite_networks import FiniteNetwork
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def points(count: int, dims: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(count, dims, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

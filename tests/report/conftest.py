@@ -1,11 +1,14 @@
 """Small fitted models that the tests of the report share."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, compare, datasets
+from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.report import record_ranges
 from orbitwise.selection import Comparison
 
@@ -35,7 +38,7 @@ def turned() -> Fitted:
         invariance="rotation", image_shape=(8, 8), num_nodes=4, max_iterations=25, random_state=0
     )
     record_ranges(model)
-    return Fitted(model.fit(x[:60], y[:60]), x[:60], y[:60], x[60:], y[60:])
+    return Fitted(fit_quietly(model, x[:60], y[:60]), x[:60], y[:60], x[60:], y[60:])
 
 
 @pytest.fixture(scope="session")
@@ -45,21 +48,23 @@ def bent() -> Fitted:
     model = InvariantGPClassifier(
         invariance="affine+deformation", image_shape=(8, 8), num_nodes=4, max_iterations=3, random_state=0
     )
-    return Fitted(model.fit(x[:40], y[:40]), x[:40], y[:40], x[60:], y[60:])
+    return Fitted(fit_quietly(model, x[:40], y[:40]), x[:40], y[:40], x[60:], y[60:])
 
 
 @pytest.fixture(scope="session")
 def compared(turned: Fitted) -> Comparison:
     """No invariance and rotation on the same digits."""
-    return compare(
-        turned.x,
-        turned.y,
-        invariances=(None, "rotation"),
-        image_shape=(8, 8),
-        num_nodes=4,
-        max_iterations=10,
-        random_state=0,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # ten iterations are enough to be shown
+        return compare(
+            turned.x,
+            turned.y,
+            invariances=(None, "rotation"),
+            image_shape=(8, 8),
+            num_nodes=4,
+            max_iterations=10,
+            random_state=0,
+        )
 
 
 @pytest.fixture(scope="session")

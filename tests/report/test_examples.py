@@ -16,6 +16,9 @@ from orbitwise.report.pictures import painter_for
 from orbitwise.report.predictions import judge
 from orbitwise.report.ranges import orbit_of
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @pytest.fixture(scope="module")
 def explored(turned):

@@ -8,6 +8,9 @@ from orbitwise.report.ranges import orbit_of
 from tests.report.test_outcomes import labelled
 from tests.report.test_pictures import opened
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 @pytest.fixture(scope="module")
 def explored(turned):

@@ -11,6 +11,9 @@ from sklearn.exceptions import NotFittedError
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, load, save
 from orbitwise.report import write_report
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 HOSTILE = "<script>window.hacked = 1</script>\"'&<img src=x onerror=alert(1)>"
 
 

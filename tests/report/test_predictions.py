@@ -5,6 +5,9 @@ import torch
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
 from orbitwise.report.predictions import class_codes, judge, probability_bands
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def test_a_test_set_is_predicted(turned):
     judged = judge(turned.model, turned.x, turned.y, turned.x_test, turned.y_test)

@@ -1,7 +1,11 @@
+import pytest
 from sklearn.base import clone
 
 from orbitwise import InvariantGPClassifier
 from orbitwise.report.recording import record_ranges, recorded_ranges
+
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 def test_every_iteration_is_kept_and_the_last_is_what_was_learned(turned):

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from orbitwise import InvariantGPRegressor, SparseGPRegressor
 from orbitwise.report.exploration import explore
@@ -15,6 +16,9 @@ from orbitwise.report.sections import (
     reproduction_section,
 )
 from orbitwise.selection import Comparison
+
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 def test_ranges_have_an_error_or_say_that_there_is_none(turned, bent):

@@ -11,6 +11,9 @@ from orbitwise.selection.averaging import average_hyperparameters
 from orbitwise.selection.evidence import integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RNG = np.random.default_rng(1)
 X = RNG.uniform(-2, 2, (9, 1))
 Y = np.sin(2 * X[:, 0]) + 0.2 * RNG.normal(size=9)

@@ -9,6 +9,9 @@ import torch
 from orbitwise.selection.bridge import bridge, variance_of_mean
 from tests.selection.evidence_problems import Linear, gaussian_sampler
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 
 def test_the_evidence_of_a_linear_model():
     problem = Linear()

@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPRegressor, compare
 from orbitwise.selection import Candidate, Comparison
+
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +62,11 @@ def test_a_difference_within_the_errors_is_a_tie():
 def test_no_candidates_is_an_error(symmetric_data):
     with pytest.raises(ValueError, match="at least one"):
         compare(*symmetric_data, invariances=[])
+
+
+def test_one_warning_speaks_for_all_candidates_that_did_not_converge(symmetric_data):
+    with pytest.warns(ConvergenceWarning) as caught:
+        compare(*symmetric_data, invariances=[None, "permutation", "sign"], max_iterations=2)
+    assert len(caught) == 1
+    assert "3 of 3 fits ended too early (none, permutation, sign)" in str(caught[0].message)
+    assert "raise max_iterations" in str(caught[0].message)

@@ -13,6 +13,9 @@ from orbitwise.functionals import Gradient
 from orbitwise.orbits import ImageOrbit
 from orbitwise.selection.fitted import fitted_hyperparameters, hyperparameters_of
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, (14, 2))
 Y = 3 * np.sin(X[:, 0] + X[:, 1]) + 5 + 0.1 * RNG.normal(size=14)

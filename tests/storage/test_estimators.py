@@ -18,6 +18,9 @@ from orbitwise.storage import StorageError, load, save
 from orbitwise.storage import estimators as stored
 from orbitwise.transforms import coordinate_permutations
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(18, 2)), RNG.normal(size=(7, 2))
 Y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * RNG.normal(size=18)

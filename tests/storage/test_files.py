@@ -17,6 +17,9 @@ from orbitwise.storage import StorageError, describe, load, save
 from orbitwise.storage.container import pack, unpack
 from tests.storage.round_trip import edit
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3))
 Y = X.sum(1) + 0.1 * RNG.normal(size=12)

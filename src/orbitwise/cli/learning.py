@@ -19,6 +19,7 @@ from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
 from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
@@ -163,7 +164,7 @@ def _fit(
         estimator.set_params(checkpoint=str(progress), callback=told)
         ranges = record_ranges(estimator)
         try:
-            estimator.fit(data.X, data.y)
+            fit_quietly(estimator, data.X, data.y)
         except KeyboardInterrupt:
             stopped[name] = "interrupted"
             return None

@@ -22,6 +22,7 @@ from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table, learned_text
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
+from orbitwise.estimators.convergence import shortfall
 
 
 def run(
@@ -63,6 +64,8 @@ def run(
         console.print(f"learned: {text}", markup=False)
     for name, reason in outcome.stopped.items():
         console.print(f"note: {name} was stopped ({reason}); --resume goes on with it")
+    if note := _unconverged(outcome):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"model: {folder.model}", soft_wrap=True, markup=False)
     if with_report:
         _report(folder, data, test, plan, outcome, console, settings.get("command"))
@@ -109,6 +112,21 @@ def _report(
     if picture is not None:
         console.print(f"picture: {picture}", soft_wrap=True, markup=False)
     console.print(f"report: {path}", soft_wrap=True, markup=False)
+
+
+def _unconverged(outcome: Outcome) -> str:
+    """One line for all candidates that ended by themselves, but before they had converged."""
+    ended = [each for each in outcome.comparison.candidates if each.name not in outcome.stopped]
+    found = [each for each in ended if shortfall(each.estimator) is not None]
+    if not found:
+        return ""
+    name = "num_steps" if found[0].estimator.inference_ == "variational" else "max_iterations"
+    given = f"--{name.replace('_', '-')}"
+    limit = getattr(found[0].estimator, name)
+    return (
+        f"{', '.join(each.name for each in found)} did not converge within {given} {limit}; a larger {given} "
+        "may still raise the evidence"
+    )
 
 
 def _same_kind(y: NDArray[Any], like: NDArray[Any], name: str) -> NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.engines import (
     Engine,
     Fit,
@@ -29,7 +30,7 @@ from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of
-from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.estimators.validation import check_data, check_inputs, flatten_images
 from orbitwise.inference.calibration import (
     best_scale,
     cross_entropy,
@@ -123,13 +124,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.warm_start = warm_start
         self.checkpoint = checkpoint
 
+    @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels."""
         flat, shape = flatten_images(self, X)
-        checked: Any = validate_data(
-            self, cast(Any, flat), cast(Any, y), dtype=np.float64, ensure_min_samples=1
-        )
-        x, labels = checked
+        x, labels = check_data(self, flat, y, ensure_min_samples=1)
         check_classification_targets(labels)
         self._image_shape = self.image_shape if shape is None else shape
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -150,6 +149,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
+    @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`."""
         mean, variance = self._moments(X)

@@ -125,7 +125,9 @@ def fit_exact(
             others = (freeze_functional(problem.functional, num_nodes, problem.generator) for _ in range(2))
             values = [value, *(float(ExactObjective(problem, other).evidence()) for other in others)]
             error = float(torch.tensor(values).std())
-    return Fit(posterior, functional, value, "exact", error, training.converged, objective, history, at_noise)
+    return Fit(
+        posterior, functional, value, "exact", error, training.has_settled, objective, history, at_noise
+    )
 
 
 def fit_collapsed(
@@ -167,7 +169,7 @@ def fit_collapsed(
             statistics = Statistics(columns.columns, columns.residual, problem.targets)
             at_noise = _at_noise(problem.process, inducing, statistics, columns.lower)
     return Fit(
-        posterior, functional, value, "lower bound", 0.0, training.converged, objective, history, at_noise
+        posterior, functional, value, "lower bound", 0.0, training.has_settled, objective, history, at_noise
     )
 
 

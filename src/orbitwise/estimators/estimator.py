@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from orbitwise.estimators.calls import answering
 from orbitwise.estimators.error_bars import learned_errors, parameter_errors
 from orbitwise.estimators.regression_model import constant_part
 from orbitwise.estimators.validation import check_inputs
@@ -54,7 +55,8 @@ class LearnedOrbit(ABC):
         if self.orbit_ is None:
             return {}
         if not hasattr(self, "_orbit_errors"):
-            errors = parameter_errors(self._objective, self._learned_parameters)
+            with torch.inference_mode(False), torch.enable_grad():
+                errors = parameter_errors(self._objective, self._learned_parameters)
             self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors)
         return self._orbit_errors
 
@@ -62,6 +64,7 @@ class LearnedOrbit(ABC):
     def _place(self) -> str:
         return getattr(self, "device", "cpu")
 
+    @answering
     def sample_orbit(
         self, X: ArrayLike, n: int = 8, random_state: int | np.random.RandomState | None = 0
     ) -> NDArray[np.float64]:
@@ -140,20 +143,27 @@ class RegressionPredictions(ABC):
     def _standardised_noise(self) -> torch.Tensor:
         """The noise variance of a standardised target: one entry, or one for each output."""
 
+    @answering
     def predict(
-        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = False
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
     ) -> Any:
-        """The posterior mean of f and its deviation or covariance; with `include_noise`, those of a new y."""
+        """The posterior mean, and the deviation or covariance of new targets y = f(x) + noise.
+
+        mean ± 1.96 deviations should hold 95 % of new targets. With `include_noise=False` the deviation or
+        covariance is that of f alone, which says how well the function itself is known.
+        """
         if return_std and return_cov:
             raise ValueError("At most one of return_std and return_cov can be asked for.")
         return self._predict(Evaluation(), X, return_std, return_cov, include_noise)
 
+    @answering
     def predict_functional(
         self, functional: Functional, X: ArrayLike, return_std: bool = False, return_cov: bool = False
     ) -> Any:
         """The posterior mean of another functional of f, say its slopes `Gradient()`, and its deviation."""
         return self._predict(functional, X, return_std, return_cov, include_noise=False)
 
+    @answering
     def sample_y(
         self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
     ) -> NDArray[np.float64]:
@@ -221,6 +231,7 @@ class KernelDecisions(ABC):
     machine_: Any
     scale_: float
 
+    @answering
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
         check_is_fitted(self)
@@ -232,6 +243,7 @@ class KernelDecisions(ABC):
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
 
+    @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
         scores = torch.from_numpy(self.decision_function(X))

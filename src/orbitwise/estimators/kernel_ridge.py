@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -11,14 +11,15 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.choosing import by_squared_evidence
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import TOLERANCE, asked_grids, certify, check_basis
 from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
-from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.estimators.validation import check_data, check_inputs, check_weights, flatten_images
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.losses import Loss, Squared, loss_of
@@ -86,6 +87,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self.strengths = strengths
         self.random_state = random_state
 
+    @learning("objective_")
     def fit(
         self,
         X: ArrayLike,
@@ -116,10 +118,12 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         certify(self, solutions)
         return self
 
+    @answering
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """f of every row."""
         return self._values(Evaluation(), check_inputs(self, X))
 
+    @answering
     def predict_functional(self, functional: Functional, X: ArrayLike) -> NDArray[np.float64]:
         """Another functional of f, say its slopes `Gradient()`."""
         check_is_fitted(self)
@@ -145,13 +149,11 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         check_settings(self, ("evidence",))
         self._image_shape = None
         flat, shape = flatten_images(self, X)
-        checked: Any = validate_data(
-            self, cast(Any, flat), cast(Any, y), dtype=np.float64, multi_output=True, y_numeric=True
-        )
-        x, targets = checked[0], np.asarray(checked[1], dtype=np.float64)
+        x, targets = check_data(self, flat, y, multi_output=True, y_numeric=True)
+        targets = np.asarray(targets, dtype=np.float64)
         self._image_shape = self.image_shape if shape is None else shape
         self._is_vector = targets.ndim == 1
-        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        weight = check_weights(sample_weight, x)
         kept = weight > 0
         if not kept.any():
             raise ValueError("sample_weight is zero for all rows: nothing is left to learn from.")

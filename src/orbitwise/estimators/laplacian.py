@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import KernelDecisions
 from orbitwise.estimators.kernel_machine import Ground, distinct_points
 from orbitwise.estimators.laplacian_rows import LaplacianRows
@@ -88,6 +89,7 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         self.num_folds = num_folds
         self.random_state = random_state
 
+    @learning("objective_", "scale_")
     def fit(
         self,
         X: ArrayLike,

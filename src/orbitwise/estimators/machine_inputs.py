@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from orbitwise.estimators.validation import check_counts, check_inputs, flatten_images
+from orbitwise.estimators.validation import (
+    as_array,
+    check_counts,
+    check_data,
+    check_inputs,
+    check_weights,
+    flatten_images,
+)
 from orbitwise.inference.risk.machine import BASES
 from orbitwise.inference.risk.solving import SOLVERS
 
@@ -47,11 +53,10 @@ def check_labelled(
     check_settings(estimator)
     estimator._image_shape = None
     flat, shape = flatten_images(estimator, X)
-    checked: Any = validate_data(estimator, cast(Any, flat), cast(Any, y), dtype=np.float64)
-    x, labels = checked
+    x, labels = check_data(estimator, flat, y)
     estimator._image_shape = estimator.image_shape if shape is None else shape
     check_classification_targets(labels)
-    weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    weight = check_weights(sample_weight, x)
     is_labelled = _is_labelled(estimator.unlabeled_label, labels)
     if not is_labelled.any():
         raise ValueError("All rows are unlabelled; a classifier needs labels of at least two classes.")
@@ -151,6 +156,13 @@ def _is_labelled(unlabeled_label: Any, labels: NDArray[Any]) -> NDArray[np.bool_
 
 def check_unlabeled(estimator: Any, unlabeled: ArrayLike | None, width: int) -> NDArray[np.float64]:
     """Validated rows without a label; none where nothing was given."""
-    if unlabeled is None or np.shape(unlabeled)[0] == 0:
+    unlabeled = as_array(unlabeled)
+    if unlabeled is None:
+        return np.zeros((0, width))
+    if np.ndim(unlabeled) == 0:  # pyright: ignore[reportArgumentType]
+        raise ValueError(
+            f"unlabeled must be rows of inputs [n, {width}] without labels, or None, not {unlabeled!r}."
+        )
+    if np.shape(unlabeled)[0] == 0:  # pyright: ignore[reportArgumentType]
         return np.zeros((0, width))
     return check_inputs(estimator, unlabeled).numpy()

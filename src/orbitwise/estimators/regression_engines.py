@@ -118,7 +118,7 @@ def fit_model(
         value,
         "exact",
         error,
-        training.converged,
+        training.has_settled,
         model.objective,
         training.history,
     )

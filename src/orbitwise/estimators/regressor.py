@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 
+from orbitwise.estimators.calls import learning
 from orbitwise.estimators.engines import Engine, Fit, nodes_for
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.names import Invariance, functional_of
@@ -137,6 +138,7 @@ class InvariantGPRegressor(
         self.warm_start = warm_start
         self.checkpoint = checkpoint
 
+    @learning("log_evidence_", "noise_")
     def fit(
         self,
         X: ArrayLike,

@@ -15,9 +15,9 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.regression_engines import generator_on, place
@@ -144,8 +144,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.callback = callback
         self.checkpoint = checkpoint
 
+    @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SparseGPRegressor:
         """Learn kernel, noise and inducing variables; a sample weight counts repetitions of its row."""
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> SparseGPRegressor:
         _check_settings(self)
         budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
         x, targets, weight = check_training(self, X, y, sample_weight)
@@ -173,7 +177,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             warnings.warn(
                 f"num_inducing={wanted} is more than the {sparse.num_rows} distinct rows: all rows are used.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=4,
             )
         generator = generator_on(self.device, generator)
         moves = self.optimize_inducing is not False
@@ -183,6 +187,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self._store(sparse, outcome, float(weight.sum()))
         return self
 
+    @learning("noise_")
     def partial_fit(
         self,
         X: ArrayLike,
@@ -199,7 +204,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         `num_rows` rows in all, move kernel and noise instead; rows have to be shown once more after that.
         """
         if not hasattr(self, "posterior_"):
-            return self.fit(X, y, sample_weight)
+            return self._fit(X, y, sample_weight)
         x, targets, weight = check_training(self, X, y, sample_weight, reset=False)
         rows = torch.from_numpy(x).to(self.device) - self._background
         standardised = (torch.from_numpy(targets) - self._shift) / self._scale
@@ -248,12 +253,6 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self._certify(outcome.certificate, num_rows)
         self.history_, self.converged_ = outcome.history, outcome.converged
         self._set_objective(sparse, list(sparse.parameters()))
-        if outcome.certificate.stopped in ("max_inducing", "time_limit"):
-            warnings.warn(
-                f"{self.certificate_}. Raise it, or the tolerance, or take bound='cg'.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
 
     def _certify(self, certificate: Any, num_rows: float) -> None:
         # p(y) = p(standardised y) / scale, for every row and output

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 
+from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import KernelDecisions
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
 from orbitwise.estimators.kernel_machine import Ground
@@ -115,6 +116,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         self.num_folds = num_folds
         self.random_state = random_state
 
+    @learning("objective_", "scale_")
     def fit(
         self,
         X: ArrayLike,

@@ -15,10 +15,68 @@ from sklearn.utils.validation import _check_sample_weight, check_array, validate
 
 from orbitwise.estimators.names import is_of_images
 
+LARGEST = 1e140
+"""Numbers beyond this, or all below its inverse, have variances that double precision cannot hold."""
+
+
+def as_array(values: Any) -> Any:
+    """Tensors, and lists of them, as arrays without gradients; anything else as it is."""
+    if isinstance(values, list | tuple) and any(isinstance(each, torch.Tensor) for each in values):
+        return [as_array(each) for each in values]
+    if not isinstance(values, torch.Tensor):
+        return values
+    if values.layout != torch.strided:
+        raise TypeError("A sparse tensor was passed, but dense data are required: use X.to_dense().")
+    numbers = values.detach().cpu().resolve_conj()
+    return (numbers.double() if numbers.dtype == torch.bfloat16 else numbers).numpy()
+
+
+def check_data(estimator: Any, X: Any, y: Any = "no_validation", **settings: Any) -> Any:
+    """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
+
+    Tensors lose their gradients; dates and numbers that cannot be squared are refused. y is checked for its
+    size where it is to be numbers.
+    """
+    X = as_array(X)
+    _refuse_dates(X, "X")
+    if isinstance(y, str) and y == "no_validation":
+        x: Any = validate_data(estimator, X, dtype=np.float64, **settings)
+        _check_size(x, "X", smallest=False)
+        return x
+    y = as_array(y)
+    _refuse_dates(y, "y")
+    x, targets = cast(Any, validate_data(estimator, X, y, dtype=np.float64, **settings))
+    _check_size(x, "X")
+    if settings.get("y_numeric", False):
+        _check_size(np.asarray(targets, dtype=np.float64), "y")
+    return x, targets
+
+
+def _refuse_dates(values: Any, name: str) -> None:
+    kind = getattr(getattr(values, "dtype", None), "kind", "")
+    if kind in ("M", "m"):
+        raise TypeError(
+            f"{name} holds dates or durations ({values.dtype}), but numbers are required: turn them into "
+            "numbers, say decimal years. AutoGPRegressor does so itself with dates in X."
+        )
+
+
+def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -> None:
+    sizes = np.abs(values)
+    largest = float(sizes.max(initial=0.0))
+    if largest > LARGEST or (smallest and 0 < largest < 1 / LARGEST):
+        place = np.unravel_index(int(sizes.argmax()), sizes.shape)
+        raise ValueError(
+            f"The largest entry of {name}, at {tuple(map(int, place))}, is {values[place]:.3g}, but sizes "
+            f"from {1 / LARGEST:.0e} to {LARGEST:.0e} are accepted, whose squares double precision can hold: "
+            f"use other units, or scale {name} (sklearn.preprocessing.StandardScaler)."
+        )
+
 
 def flatten_images(estimator: Any, X: ArrayLike) -> tuple[ArrayLike, tuple[int, ...] | None]:
     """X as a matrix, and the shape of one image when X came as images [n, h, w] or [n, c, h, w]."""
-    is_array = isinstance(X, np.ndarray | torch.Tensor)
+    X = as_array(X)
+    is_array = isinstance(X, np.ndarray)
     is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(next(iter(X))) in (2, 3)
     shape: tuple[int, ...] = np.shape(cast(Any, X)) if is_array or is_list else ()
     if len(shape) not in (3, 4):
@@ -48,31 +106,28 @@ def check_training(
     if reset:
         estimator._image_shape = None
     flat, shape = flatten_images(estimator, X)
-    x, targets = validate_data(
-        estimator,
-        cast(Any, flat),
-        cast(Any, y),
-        dtype=np.float64,
-        multi_output=True,
-        y_numeric=True,
-        ensure_min_samples=1,
-        reset=reset,
+    x, targets = check_data(
+        estimator, flat, y, multi_output=True, y_numeric=True, ensure_min_samples=1, reset=reset
     )
     targets = np.asarray(targets, dtype=np.float64)
     if reset:
         estimator._image_shape = estimator.image_shape if shape is None else shape
         estimator._is_vector = targets.ndim == 1
-    weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    return cast(Any, x), targets.reshape(len(x), -1), weight
+    return cast(Any, x), targets.reshape(len(x), -1), check_weights(sample_weight, x)
+
+
+def check_weights(sample_weight: Any, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A weight of at least 0 for every row, 1 where none were given."""
+    _refuse_dates(sample_weight, "sample_weight")
+    return _check_sample_weight(as_array(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
 
 
 def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tensor:
     """Validated inputs of a fitted estimator; those of other functionals may be pairs [n, 2, d]."""
+    X = as_array(X)
     if plain or np.shape(X)[1:] == estimator._image_shape:
         flat, _ = flatten_images(estimator, X)
-        return torch.from_numpy(
-            np.array(validate_data(estimator, cast(Any, flat), dtype=np.float64, reset=False))
-        )
+        return torch.from_numpy(np.array(check_data(estimator, flat, reset=False)))
     return check_rows(X, estimator.n_features_in_, "X")
 
 
@@ -86,9 +141,12 @@ def check_rows(inputs: Any, width: int, name: str) -> torch.Tensor:
 
 def check_numbers(values: Any, name: str, ensure_2d: bool = True) -> NDArray[np.float64]:
     """A copy of finite numbers of any number of dimensions, at least two unless said otherwise."""
+    values = as_array(values)
+    _refuse_dates(values, name)
     array: Any = check_array(
         values, dtype=cast(Any, np.float64), allow_nd=True, ensure_2d=ensure_2d, input_name=name
     )
+    _check_size(array, name, smallest=False)
     return np.array(array)
 
 

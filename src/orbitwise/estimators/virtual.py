@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -12,11 +12,12 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.machine_inputs import check_positive
-from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.estimators.validation import check_data, check_inputs, flatten_images
 from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
 from orbitwise.orbits.orbit import Orbit
 
@@ -78,6 +79,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         self.image_shape = image_shape
         self.random_state = random_state
 
+    @learning("bandwidth_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> VirtualSVC:
         """Train on samples and their copies."""
         check_positive(self.C, "C")
@@ -87,8 +89,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
             raise ValueError(f"virtual must be one of {', '.join(VIRTUAL)}, not {self.virtual!r}.")
         self._image_shape = None
         flat, shape = flatten_images(self, X)
-        checked: Any = validate_data(self, cast(Any, flat), cast(Any, y), dtype=np.float64)
-        x, labels = checked
+        x, labels = check_data(self, flat, y)
         check_classification_targets(labels)
         self._image_shape = self.image_shape if shape is None else shape
         self.classes_ = np.unique(labels)
@@ -107,6 +108,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         )
         return self
 
+    @answering
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
         check_is_fitted(self)

@@ -261,12 +261,15 @@ def _maximize(
 ) -> tuple[bool, str]:
     """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, what cut it short."""
     worth = SHARE * tolerance * model.num_rows
+    gained_little = False
 
     def settled(values: list[float]) -> bool:
+        nonlocal gained_little
         history.append(values[-1])
         if callback is not None:
             callback(len(history), values[-1])
-        return tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
+        gained_little = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
+        return gained_little
 
     # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
     kept = None if model.bound_name == "cg" else journal
@@ -281,7 +284,7 @@ def _maximize(
         is_over=budget.is_over,
     )
     reasons = {"interrupted": "interrupted", TIME_IS_OVER: "time_limit"}
-    return training.converged, reasons.get(training.message, "")
+    return gained_little or training.has_settled, reasons.get(training.message, "")
 
 
 def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.linear_algebra import solve_lower
+from orbitwise.inference.linear_algebra import remaining_variance, solve_lower
 from orbitwise.process.process import Process, Rows
 
 TOLERANCE = 1e-6
@@ -70,7 +70,8 @@ def components(
         # K_i*, the covariance of y with this summand alone
         cross, prior = summand.covariance(posterior.rows, rows), summand.variance(rows)
         # K_i*ᵀ(K+Σ)⁻¹(y-m),  k_i** - |L⁻¹K_i*|²
-        variance = (prior - solve_lower(posterior.lower, cross).square().sum(0)).clamp_min(0)
+        explained = solve_lower(posterior.lower, cross).square().sum(0)
+        variance = remaining_variance(prior, explained, len(posterior.lower))
         found.append(Component(part, cross.mT @ posterior.weights, variance))
         total = total + prior
     if not torch.allclose(total, whole, rtol=TOLERANCE, atol=TOLERANCE * float(whole.detach().abs().max())):

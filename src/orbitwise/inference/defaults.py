@@ -47,8 +47,17 @@ def typical_distance(points: Float[Tensor, "n d"], separate: bool) -> Tensor:
     return _spread(points if separate else (points - points.mean(0)).reshape(-1, 1))[None, :] * width**0.5
 
 
+def deviations(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """The standard deviation of each coordinate, computed in units in which no square becomes 0 or infinite.
+
+    The units are powers of two, so that they leave no trace in rounding.
+    """
+    unit = torch.exp2(torch.frexp(points.abs().amax(0)).exponent.to(points))
+    return (points / unit).std(0, correction=0) * unit
+
+
 def _spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     """The standard deviation of each coordinate, 1 where it varies by no more than rounding."""
-    spread = points.std(0, correction=0)
+    spread = deviations(points)
     rounding = 64 * torch.finfo(points.dtype).eps * points.abs().amax(0)
     return torch.where(spread > rounding, spread, torch.ones_like(spread))

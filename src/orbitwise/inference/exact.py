@@ -18,6 +18,7 @@ from orbitwise.inference.linear_algebra import (
     cholesky,
     gaussian_draws,
     log_determinant,
+    remaining_variance,
     solve_factored,
     solve_lower,
 )
@@ -115,7 +116,8 @@ class ExactPosterior(Posterior):
         cross = self.process.covariance(self.rows, rows)
         # m* + K*ᵀ(K+Σ)⁻¹(y-m),  k** - |L⁻¹K*|²
         mean = self.process.mean(rows)[:, None] + cross.mT @ self.weights
-        variance = (self.process.variance(rows) - solve_lower(self.lower, cross).square().sum(0)).clamp_min(0)
+        explained = solve_lower(self.lower, cross).square().sum(0)
+        variance = remaining_variance(self.process.variance(rows), explained, len(self.lower))
         return Moments(mean, variance, mean.square() + variance[:, None])
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.bounds import best_q
 from orbitwise.inference.conjugate_gradients import Preconditioner, Solution, quadratic_bracket, solve
-from orbitwise.inference.linear_algebra import gaussian_draws
+from orbitwise.inference.linear_algebra import gaussian_draws, remaining_variance
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.products import covariance_product, cross_product, prior_means
 from orbitwise.inference.projection import Inducing
@@ -112,7 +112,10 @@ class IterativePosterior(Posterior):
         if self.preconditioner is None:
             variance = self.sparse.row_moments(rows).variance[:, 0]  # pyright: ignore
         else:
-            variance = (self.process.variance(rows).double() - self._explained(rows).sum(0)).clamp_min(0)
+            explained = self._explained(rows)
+            variance = remaining_variance(
+                self.process.variance(rows).double(), explained.sum(0), len(explained)
+            )
         return Moments(mean, variance, mean.square() + variance[:, None])
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:

@@ -59,6 +59,13 @@ def solve_factored(
     return torch.cholesky_solve(right, lower)
 
 
+def remaining_variance(
+    prior: Float[Tensor, " n"], explained: Float[Tensor, " n"], num_terms: int
+) -> Float[Tensor, " n"]:
+    """prior - explained, no less than the rounding of a sum of `num_terms` terms: never 0 where f varies."""
+    return torch.maximum(prior - explained, num_terms * torch.finfo(prior.dtype).eps * prior)
+
+
 def log_determinant(lower: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
     """log|L Lᵀ|."""
     return 2 * lower.diagonal(dim1=-1, dim2=-2).log().sum(-1)

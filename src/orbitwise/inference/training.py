@@ -19,6 +19,10 @@ from torch import Tensor, nn
 
 from orbitwise.inference.journal import Evaluation, Journal
 
+SETTLED = 5
+NEGLIGIBLE = 0.01
+"""So many iterations that gained less than this many nats in all would gain nothing worth having."""
+
 TIME_IS_OVER = "time is over"
 """The message of a training that was cut short by `is_over`."""
 
@@ -36,6 +40,12 @@ class Training:
     message: str
     history: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether it converged, or ended where iterations gained next to nothing any more."""
+        last = self.history[-1 - SETTLED :]
+        return self.converged or (len(last) > SETTLED and last[-1] - last[0] < NEGLIGIBLE)
 
 
 def maximize(

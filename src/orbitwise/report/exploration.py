@@ -165,7 +165,7 @@ def _predict(model: Any, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[nd
         bands = probability_bands(model, mean, variance, seed)
     else:
         with torch.no_grad():
-            mean, deviation = model.predict(rows, return_std=True)
+            mean, deviation = model.predict(rows, return_std=True, include_noise=False)
         bands = (mean, mean - deviation, mean + deviation)
     shape = (*pixels.shape[:2], -1)
     first, second, third = (band.reshape(shape) for band in bands)

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
 
@@ -100,7 +101,8 @@ def compare(
     """Fit the estimator once for every invariance and rank the fits by their evidence.
 
     `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the
-    estimator. Fits run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them.
+    estimator. Fits run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them. One
+    ConvergenceWarning names all fits that did not converge.
     """
     if not invariances:
         raise ValueError("compare needs at least one invariance; None stands for no invariance.")
@@ -112,6 +114,7 @@ def compare(
         delayed(_fit)(cast(Any, clone(prototype)).set_params(**settings, invariance=invariance), X, y)
         for invariance in invariances
     )
+    warn_of_shortfalls([_name(each) for each in invariances], [fitted for fitted, _ in fits])
     candidates = [
         candidate_of(_name(invariance), fitted, seconds, len(np.asarray(y)))
         for invariance, (fitted, seconds) in zip(invariances, fits, strict=True)
@@ -121,7 +124,7 @@ def compare(
 
 def _fit(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Any, float]:
     start = time.perf_counter()
-    estimator.fit(X, y)
+    fit_quietly(estimator, X, y)
     return estimator, time.perf_counter() - start
 
 

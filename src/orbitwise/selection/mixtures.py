@@ -34,8 +34,8 @@ class PredictiveMixture:
             raise ValueError("Weights must be finite, not negative, and not all zero.")
         object.__setattr__(self, "weights", np.asarray(self.weights, float) / self.weights.sum())
 
-    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = False) -> Any:
-        """The mean of f and its deviation; with `include_noise`, those of a new y."""
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Any:
+        """The mean and the deviation of new targets; with `include_noise=False`, the deviation of f."""
         weights, means, deviations = self._predictions(X, include_noise)
         # Σ w m, and Σ w s² + Σ w (m - mean)²
         mean = np.tensordot(weights, means, 1)
@@ -55,8 +55,8 @@ class PredictiveMixture:
             logarithms = np.log(weights).reshape(-1, *[1] * targets.ndim)
         return np.asarray(logsumexp(each + logarithms, axis=0))
 
-    def quantile(self, X: ArrayLike, level: float, include_noise: bool = False) -> NDArray[np.float64]:
-        """The quantile of f (or of a new y) at every row: 0.025 and 0.975 bound a 95 % band."""
+    def quantile(self, X: ArrayLike, level: float, include_noise: bool = True) -> NDArray[np.float64]:
+        """The quantile of a new y (without noise, of f) of every row: 0.025 and 0.975 bound a 95 % band."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, not {level}.")
         weights, means, deviations = self._predictions(X, include_noise)

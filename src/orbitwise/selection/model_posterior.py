@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from gpytorch.kernels import Kernel
@@ -19,6 +19,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 from torch.distributions import Distribution
 
+from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.averaging import mixture_of
 from orbitwise.selection.evidence import METHODS, integrate_evidence
@@ -72,8 +73,8 @@ class ModelPosterior:
         members = [model.predictor for model in self.models]
         return PredictiveMixture(members, np.array([model.probability for model in self.models]))
 
-    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = False) -> Any:
-        """Bayesian model averaging: the mean of f over models and its deviation, or that of a new y."""
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Any:
+        """Bayesian model averaging: the mean over models and the deviation of a new y, or of f alone."""
         return self.mixture().predict(X, return_std, include_noise)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
@@ -138,9 +139,10 @@ def model_posterior(
     chances = _prior(prior, list(named))
     rows = []
     for name, model in named.items():
-        fitted = cast(Any, clone(model)).fit(X, y)
+        fitted = fit_quietly(clone(model), X, y)
         own = (hyperpriors or {}).get(name)
         rows.append((fitted, *_judged(fitted, method, own, num_samples, num_members, seed)))
+    warn_of_shortfalls(list(named), [row[0] for row in rows])
     scores = np.array([value for _, value, _, _ in rows]) + np.log(np.maximum(chances, 1e-300))
     scores[chances == 0] = -np.inf
     errors = np.array([error or 0.0 for _, _, error, _ in rows])

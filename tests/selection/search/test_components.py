@@ -8,6 +8,9 @@ from orbitwise.estimators import InvariantGPRegressor
 from orbitwise.kernels import parse
 from orbitwise.selection.search.components import additive_parts, part_moments
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RANDOM = np.random.default_rng(0)
 X = RANDOM.uniform(0, 5, (20, 1))
 Y = np.sin(X[:, 0]) + X[:, 0] + 0.1 * RANDOM.standard_normal(20)

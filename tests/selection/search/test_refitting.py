@@ -10,6 +10,9 @@ from orbitwise.selection.search.greedy import Effort, Search, silent
 from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
 from orbitwise.selection.search.refitting import finalist, grown_on_all_rows, refitted
 
+# Few iterations or inducing variables are enough for what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 RANDOM = np.random.default_rng(2)
 X = RANDOM.uniform(0, 4, (35, 1))
 Y = np.cos(2 * (X[:, 0] - 1.5)) + 0.05 * RANDOM.standard_normal(35)

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import RegressionPredictions
-from orbitwise.estimators.validation import check_counts
+from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
@@ -126,6 +126,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> AutoGPRegressor:
         """Search for a structure, and learn its hyperparameters by the evidence of y."""
         self._check_settings()
@@ -155,15 +156,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         is_cut_short = problem.is_over()
         is_cut_short |= self._store(found, scaling, x, targets, problem)
         self.stopped_ = "time_limit" if is_cut_short else "complete"
-        if is_cut_short:
-            warnings.warn(
-                f"The search was cut short by time_limit={self.time_limit:g}, after {len(search.history)} "
-                f"fits. {self.spelling_} is the best so far, and its hyperparameters may not have converged. "
-                "Raise time_limit, or ask for less by max_depth, base_kernels, invariances, num_restarts or "
-                "search_rows.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
         return self
 
     def _best(self, search: Search, x: NDArray[np.float64], targets: NDArray[np.float64]) -> Fitted:
@@ -185,11 +177,10 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
 
     def _training(self, X: ArrayLike, y: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        numbers, self.dates_ = without_dates(X)
+        numbers, self.dates_ = without_dates(as_array(X))
         if self.dates_:
-            warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=3)
-        checked: Any = validate_data(self, numbers, cast(Any, y), dtype=cast(Any, np.float64), y_numeric=True)
-        x, targets = checked
+            warnings.warn("Dates were turned into decimal years.", UserWarning, stacklevel=4)
+        x, targets = check_data(self, numbers, y, y_numeric=True)
         if len(x) < FEWEST_ROWS:
             raise ValueError(
                 f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, "
@@ -285,7 +276,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
-        return super()._inputs(without_dates(X)[0], plain)
+        return super()._inputs(without_dates(as_array(X))[0], plain)
 
     def _width(self) -> int:
         return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)

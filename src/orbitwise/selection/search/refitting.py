@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
+from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.kernels.building import build
@@ -85,21 +84,16 @@ def refitted(
         max_iterations=0 if is_exact else 200,
         callback=stop,
     )
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        estimator.fit(x, y)
-        if estimator.inference_ == "exact":
-            model: Any = estimator._model
-            if hypothesis.noise is not None:
-                with torch.no_grad():
-                    model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
-            # The search has learned the noise, which a first fit starts elsewhere: go on from there.
-            is_cut_short = is_over is not None and is_over()
-            estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True).fit(x, y)
-    for each in said:
-        # that time was up is said once, by who has the limit
-        if not (is_cut_short and issubclass(each.category, ConvergenceWarning)):
-            warnings.warn(each.message, stacklevel=2)
+    # the search itself says whether its winner converged, and whether time was up
+    fit_quietly(estimator, x, y)
+    if estimator.inference_ == "exact":
+        model: Any = estimator._model
+        if hypothesis.noise is not None:
+            with torch.no_grad():
+                model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
+        # The search has learned the noise, which a first fit starts elsewhere: go on from there.
+        is_cut_short = is_over is not None and is_over()
+        fit_quietly(estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True), x, y)
     estimator.set_params(callback=None)
     claims = learned_claims(hypothesis.claims, estimator.functional_)
     plain = [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]

@@ -1,0 +1,64 @@
+"""What surrounds every call of an estimator: gradients while it learns, and results that are numbers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from orbitwise.estimators.convergence import shortfall
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def learning(*results: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
+
+    The attributes called `results` must be finite afterwards, and learning that did not come to its end is
+    said by a ConvergenceWarning.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @wraps(method)
+        def fit(*arguments: P.args, **named: P.kwargs) -> R:
+            with torch.inference_mode(False), torch.enable_grad():
+                fitted = method(*arguments, **named)
+            estimator: Any = arguments[0]
+            for name in results:
+                _require_finite(getattr(estimator, name, None), f"{name} after fit")
+            if (reason := shortfall(estimator)) is not None:
+                warnings.warn(reason, ConvergenceWarning, stacklevel=2)
+            return fitted
+
+        return fit
+
+    return decorate
+
+
+def answering(method: Callable[P, R]) -> Callable[P, R]:
+    """For methods that predict: a result that is not finite is an error, never an answer."""
+
+    @wraps(method)
+    def answer(*arguments: P.args, **named: P.kwargs) -> R:
+        result = method(*arguments, **named)
+        for part in result if isinstance(result, tuple) else (result,):
+            _require_finite(part, f"The result of {method.__name__}")
+        return result
+
+    return answer
+
+
+def _require_finite(values: Any, what: str) -> None:
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        wrong = array[~np.isfinite(array)].ravel()[0]
+        raise ValueError(
+            f"{what} has {wrong}: numbers grew too large or too small for double precision. Scale X and y to "
+            "values around 1 (sklearn.preprocessing.StandardScaler), or take another kernel or noise."
+        )

@@ -1,0 +1,78 @@
+"""Whether learning came to its end, and what to do where it did not: one sentence for every estimator."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from sklearn.exceptions import ConvergenceWarning
+
+ADVICE = {
+    "gap": "raise max_iterations",
+    "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
+    "complete": "take bound='cg', or raise the tolerance",
+    "fixed": "raise num_inducing, take num_inducing='auto', or raise the tolerance",
+    "max_inducing": "raise max_inducing or the tolerance, or take bound='cg'",
+    "time_limit": "raise time_limit or the tolerance",
+    "interrupted": "fit again, without interrupting it",
+}
+"""What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
+
+
+def shortfall(estimator: Any) -> str | None:
+    """What a fitted estimator did not reach and which argument to raise, or None where all is well.
+
+    With `max_iterations=0` nothing was to be learned, so nothing is missing.
+    """
+    certificate = getattr(estimator, "certificate_", None)
+    # unknown after stochastic steps, which `partial_fit` documents
+    if certificate is not None and math.isfinite(certificate.gap) and not certificate.is_met:
+        return f"{certificate}; {ADVICE[certificate.stopped]}."
+    if getattr(estimator, "stopped_", "complete") == "time_limit":
+        return (
+            f"The search was cut short by time_limit={estimator.time_limit:g}, after "
+            f"{len(estimator.history_)} fits. {estimator.spelling_} is the best so far, and its "
+            "hyperparameters may not have converged. Raise time_limit, or ask for less by max_depth, "
+            "base_kernels, invariances, num_restarts or search_rows."
+        )
+    if getattr(estimator, "converged_", True):
+        return None
+    if not hasattr(estimator, "max_iterations"):
+        return (
+            "The hyperparameters of the structure that was found did not converge. Predictions use the best "
+            "values found; InvariantGPRegressor(model.kernel_, max_iterations=1000) learns on from there."
+        )
+    if getattr(estimator, "inference_", "") == "variational":
+        return (
+            f"The stochastic steps ended before the bound settled (num_steps={estimator.num_steps}): raise "
+            "num_steps. Predictions use the best values found."
+        )
+    if estimator.max_iterations == 0:
+        return None
+    remedy = ", or add starts with num_restarts" if hasattr(estimator, "num_restarts") else ""
+    return (
+        f"The hyperparameters did not converge within max_iterations={estimator.max_iterations}: raise "
+        f"max_iterations{remedy}. Predictions use the best values found."
+    )
+
+
+def fit_quietly(estimator: Any, *data: Any) -> Any:
+    """Fit one of several estimators; `warn_of_shortfalls` then speaks for all of them at once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator.fit(*data)
+
+
+def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
+    """One ConvergenceWarning, to the caller's caller, for all estimators that did not come to their end."""
+    reasons = [shortfall(model) for model in fitted]
+    missing = [name for name, reason in zip(names, reasons, strict=True) if reason is not None]
+    if missing:
+        warnings.warn(
+            f"{len(missing)} of {len(fitted)} fits ended too early ({', '.join(missing)}), so that their "
+            f"evidence may still rise. {next(reason for reason in reasons if reason is not None)}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
