@@ -15,6 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from orbitwise.estimators.kernel_machine import median_distance
+from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.machine_inputs import check_positive
 from orbitwise.estimators.validation import check_inputs, flatten_images
 from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
@@ -105,6 +106,8 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
             np.concatenate([x, copies.reshape(-1, x.shape[1])]),
             np.concatenate([labels, np.repeat(labels, count)]),
         )
+        said = np.searchsorted(self.classes_, self.svc_.predict(x))
+        warn_of_one_class(self, said, advice="")
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
