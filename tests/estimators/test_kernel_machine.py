@@ -170,6 +170,12 @@ def test_kernels_of_all_points_hold_those_of_the_labelled():
     torch.testing.assert_close(kernels[0], plain, rtol=0, atol=0)
 
 
+def test_points_without_a_label_are_known():
+    ground = Ground.of(estimator(), X, torch.cat([MORE, X[:3]]))
+    found = ground.points[ground.has_no_label]
+    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, MORE.tolist()))
+
+
 @pytest.mark.parametrize("unit", [1e-200, 1e200])
 def test_inputs_whose_squares_are_no_numbers_are_refused(unit: float):
     with pytest.raises(ValueError, match="beyond what double precision can square"):

@@ -1,5 +1,6 @@
 """Predictions of every estimator are the same in any unit of the inputs and of the targets."""
 
+import functools
 import warnings
 from typing import Any
 
@@ -28,7 +29,7 @@ UNITS = [1e-6, 1e6]
 
 ESTIMATORS: dict[str, Any] = {
     "auto": AutoGPRegressor(
-        max_depth=1, base_kernels=("rbf", "linear"), num_restarts=0, random_state=0, verbose=False
+        max_depth=1, base_kernels=("rbf",), invariances=None, num_restarts=0, random_state=0, verbose=False
     ),
     "gp classifier": InvariantGPClassifier(random_state=0),
     "gp regressor": InvariantGPRegressor(random_state=0),
@@ -37,7 +38,8 @@ ESTIMATORS: dict[str, Any] = {
     "kernel ridge, evidence": InvariantKernelRidge(strength="evidence"),
     "kernel ridge, local average": InvariantKernelRidge(invariance="local_average"),
     "laplacian": LaplacianSVC(random_state=0),
-    "sparse": SparseGPRegressor(num_inducing=15, random_state=0),
+    "sparse": SparseGPRegressor(random_state=0),
+    "sparse, few points": SparseGPRegressor(num_inducing=15, optimize_inducing=False, random_state=0),
     "svc": InvariantSVC(random_state=0),
     "svc, absolute": InvariantSVC(invariance_loss="absolute", random_state=0),
     "svc, evidence": InvariantSVC(strength="evidence", random_state=0),
@@ -47,6 +49,7 @@ ESTIMATORS: dict[str, Any] = {
 }
 
 
+@functools.cache
 def scores(name: str, unit: float, unit_of_targets: float = 1.0) -> np.ndarray:
     """Predictions, or decisions where there are classes, over the unit of the targets."""
     model = ESTIMATORS[name]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orbitwise.estimators.kernel_machine import Ground
@@ -29,6 +29,8 @@ RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
 FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
 TOLERANCE = 1e-5
 """Of machines that are only compared."""
+CHANCE = 0.01
+"""Below this, rows without a label are not all of one class by chance."""
 NUMBERS_AT_ONCE = 2**25
 """Of Newton's systems that are solved together: 256 MiB."""
 
@@ -110,7 +112,7 @@ def first_that_tells(
     targets: Float[Tensor, "c n"],
     weights: Float[Tensor, " n"],
 ) -> Choice:
-    """The first choice whose machine says several classes at its points, labelled or not, or the first.
+    """The first choice whose machine says several classes at points without a label, or the first of all.
 
     Few labels hardly tell machines apart, and one that says the larger class always is no answer. Targets
     without a `loss` of labels are numbers.
@@ -127,15 +129,31 @@ def _is_constant(
     choice: Choice, loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
 ) -> bool:
     ground = choice.ground
+    gram = DenseGram(ground.grams([choice.strength])[0])
+    terms = [Term(loss, targets, choice.rate * weights)]
+    found = newton(Problem(gram, terms, ground.basis), tolerance=TOLERANCE)
     kernel = ground.everywhere([choice.strength])[0]
-    problem = Problem(
-        DenseGram(ground.grams([choice.strength])[0]),
-        [Term(loss, targets, choice.rate * weights)],
-        ground.basis,
-    )
-    found = newton(problem, tolerance=TOLERANCE)
-    classes = decided(found.coefficients @ kernel.mT + found.beta @ ground.basis_everywhere.mT)
-    return bool((classes == classes[0]).all())
+    said = decided(found.coefficients @ kernel.mT + found.beta @ ground.basis_everywhere.mT)
+    return one_class(said, ground.has_no_label, decided(targets)) is not None
+
+
+def one_class(
+    said: Int[Tensor, " t"], has_no_label: Bool[Tensor, " t"], codes: Int[Tensor, " n"]
+) -> str | None:
+    """The kind of rows, "training" or "unlabelled", for which one class is `said` for all; None for neither.
+
+    Labels are known by heart where few of them stand in many dimensions, so rows without one are looked at,
+    too, unless it may be chance that all of them are of a class with that share of the labels.
+    """
+    if len(said) < 2:
+        return None
+    if bool((said == said[0]).all()):
+        return "training"
+    others = said[has_no_label]
+    if len(others) == 0 or not bool((others == others[0]).all()):
+        return None
+    share = (codes == others[0]).double().mean().item()
+    return "unlabelled" if share ** len(others) < CHANCE else None
 
 
 def rate_grid(
@@ -199,7 +217,7 @@ def by_cross_validation(
     """The least held-out error; of equal ones, one that says several classes, then the least loss.
 
     With few labels, saying the larger class always often ties with machines that know more. A machine that
-    says one class for all points is passed over.
+    says one class for all points without a label is passed over.
     """
     found = []
     for ground in grounds:

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.estimators.invariance_rows import InvarianceRows
@@ -99,6 +99,13 @@ class Ground:
     def basis(self) -> Float[Tensor, "n b"]:
         """The unpenalised functions at the labelled points."""
         return basis_rows([Evaluation().atoms(self.x)], self.basis_name)
+
+    @property
+    def has_no_label(self) -> Bool[Tensor, " t"]:
+        """Which of the points are without a label."""
+        found = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
+        found[places_among(self.points, self.x)] = False
+        return found
 
     @property
     def basis_everywhere(self) -> Float[Tensor, "t b"]:

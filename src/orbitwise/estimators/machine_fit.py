@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
 
 from orbitwise.estimators.choosing import (
     SLOPE_STRENGTHS,
@@ -21,6 +21,7 @@ from orbitwise.estimators.choosing import (
     by_squared_evidence,
     decided,
     held_out_scores,
+    one_class,
 )
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, Ground
 from orbitwise.estimators.machine_inputs import Labelled, signed_targets
@@ -157,7 +158,7 @@ def fit_classifier(
     certify(estimator, solutions)
     with torch.no_grad():
         said = decided(estimator.machine_.values(Evaluation(), ground.points).mT)
-    warn_of_one_class(estimator, said.numpy())
+    warn_of_one_class(estimator, said, ground.has_no_label, codes)
     estimator.scale_ = 0.5 if len(targets) == 1 else 1.0
     smallest = int(torch.bincount(codes).min())
     if smallest >= 2 and not is_joint:
@@ -180,16 +181,21 @@ def certify(estimator: Any, solutions: list[Solution]) -> None:
         )
 
 
-def warn_of_one_class(estimator: Any, said: NDArray[Any], advice: str = CHOOSE) -> None:
-    """Warn where the numbers of the classes `said` for the training rows are all the same."""
-    if len(estimator.classes_) > 1 and len(said) > 1 and (said == said[0]).all():
-        warnings.warn(
-            f"{type(estimator).__name__} says {estimator.classes_[said[0]]!r} for all {len(said):,} training "
-            f"rows, labelled or not, though its labels are of {len(estimator.classes_)} classes: raise C, "
-            f"{advice}let every class count the same with class_weight='balanced', or give more labels.",
-            UserWarning,
-            stacklevel=4,
-        )
+def warn_of_one_class(
+    estimator: Any, said: Tensor, has_no_label: Tensor, codes: Tensor, advice: str = CHOOSE
+) -> None:
+    """Warn where one class is `said` for all training rows, or for all unlabelled ones."""
+    kind = one_class(said, has_no_label, codes)
+    if kind is None or len(estimator.classes_) == 1:
+        return
+    rows = said if kind == "training" else said[has_no_label]
+    warnings.warn(
+        f"{type(estimator).__name__} says {estimator.classes_[int(rows[0])]!s} for all {len(rows):,} {kind} "
+        f"rows, though its labels are of {len(estimator.classes_)} classes: raise C, {advice}let every class "
+        "count the same with class_weight='balanced', or give more labels.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def stratified_folds(codes: torch.Tensor, count: int, seed: int) -> torch.Tensor:

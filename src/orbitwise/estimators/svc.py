@@ -41,7 +41,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
         bandwidth by the labels' evidence: Laplace's for the logistic loss, exact for the squared one.
         "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
-        Both pass over machines that say one class for all points.
+        Both pass over machines that say one class for all points without a label.
     loss : str or Loss, default="logistic"
         Of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with a width of its own.
     invariance_loss : str or Loss, default="squared"

@@ -106,8 +106,10 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
             np.concatenate([x, copies.reshape(-1, x.shape[1])]),
             np.concatenate([labels, np.repeat(labels, count)]),
         )
-        said = np.searchsorted(self.classes_, self.svc_.predict(x))
-        warn_of_one_class(self, said, advice="")
+        said, codes = (
+            torch.from_numpy(np.searchsorted(self.classes_, each)) for each in (self.svc_.predict(x), labels)
+        )
+        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), codes, advice="")
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
