@@ -156,7 +156,34 @@ def gradient_products(record, table):
     return headline, table(headings, rows)
 
 
+def few_labels(record, table):
+    cells = {}
+    for row in record["records"]:
+        cells.setdefault((row["labels"], row["machine"]), {}).setdefault(row["set"], []).append(row)
+    sets = list(dict.fromkeys(row["set"] for row in record["records"]))
+    rows, warned = [], 0
+    for (count, machine), found in sorted(cells.items(), key=lambda item: item[0][0]):
+        errors = [f"{100 * np.mean([row['error'] for row in found[name]]):.1f}" for name in sets]
+        rows.append((count, machine, *errors))
+        warned += sum(row["is_warned"] for each in found.values() for row in each)
+    splits = len({row["split"] for row in record["records"]})
+    means = {
+        key: 100 * np.mean([row["error"] for each in found.values() for row in each])
+        for key, found in cells.items()
+    }
+    headline = "; ".join(
+        f"{count} labels: "
+        + ", ".join(f"{mean:.1f} % ({machine})" for (each, machine), mean in means.items() if each == count)
+        for count in sorted({count for count, _ in cells})
+    )
+    note = f"Error of all rows without a label in percent, mean over the first {splits} splits of each set. "
+    note += f"Slopes are kept small at the labelled rows and {record['unlabelled']} others. "
+    note += f"{warned} fits said one class for all of their rows, and warned of it."
+    return headline, table(("labels", "machine", *sets), rows) + "\n\n" + note
+
+
 KINDS = {
+    "few_labels.json": ("Defaults of kernel machines with few labels", few_labels),
     "semi_supervised.json": ("Kernel machines with few labels (RKHS table 1)", semi_supervised),
     "digit_pairs.json": ("InvSVM beside virtual samples (RKHS figure 2)", digit_pairs),
     "risk_solvers.json": ("Solvers of a regularised risk", risk_solvers),

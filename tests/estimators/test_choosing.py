@@ -17,6 +17,7 @@ from orbitwise.estimators.choosing import (
     by_squared_evidence,
     decided,
     held_out_scores,
+    one_class,
     rate_grid,
 )
 from orbitwise.estimators.invariance_rows import gradient_rows
@@ -180,3 +181,17 @@ def test_rates_are_over_the_variance_of_the_kernel_unless_given():
 def test_classes_are_decided_by_signs_or_by_the_greatest():
     assert decided(torch.tensor([[-1.0, 0.0, 2.0]])).tolist() == [0, 0, 1]
     assert decided(torch.tensor([[1.0, 0.0], [0.5, 2.0], [-1.0, math.pi]])).tolist() == [0, 2]
+
+
+def test_one_class_for_all_rows_is_seen_and_chance_is_not():
+    codes = torch.tensor([0, 0, 0, 1])
+    has_no_label = torch.arange(30) >= 4
+    varied = torch.arange(30) % 2
+    assert one_class(varied, has_no_label, codes) is None
+    assert one_class(torch.zeros(30, dtype=torch.int64), has_no_label, codes) == "training"
+    by_heart = torch.where(has_no_label, 0, torch.arange(30) == 3).long()
+    assert one_class(by_heart, has_no_label, codes) == "unlabelled"
+    # three quarters of the labels: twelve such rows come of chance in 3 % of all cases, 26 in 0.06 %
+    assert one_class(by_heart[:16], has_no_label[:16], codes) is None
+    assert one_class(by_heart[:4], has_no_label[:4], codes) is None
+    assert one_class(codes[:1], has_no_label[:1], codes) is None

@@ -7,10 +7,11 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from orbitwise.estimators import kernel_machine as module
-from orbitwise.estimators.invariance_rows import invariance_rows
+from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, Ground, distinct_points, median_distance
 from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.functionals import Evaluation, Gradient
+from orbitwise.inference.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.losses import EpsilonInsensitive, Logistic, Loss, Multinomial, Squared
 
 
@@ -73,7 +74,7 @@ def test_grams_are_the_folded_kernel():
         inner = torch.linalg.solve(gram + torch.eye(36).double() / (2 * strength), cross)
         torch.testing.assert_close(found, ground.without_invariances() - cross.mT @ inner, rtol=0, atol=1e-9)
     bare = ground_of(invariance=None)
-    assert torch.equal(bare.grams([1.0, 2.0])[1], bare.without_invariances())
+    torch.testing.assert_close(bare.grams([1.0, 2.0])[1], bare.without_invariances(), rtol=0, atol=1e-12)
     assert torch.equal(ground.basis, torch.ones(12, 1).double())
 
 
@@ -90,7 +91,7 @@ def test_weights_and_strengths_scale_the_losses():
     f = machine.values(Evaluation(), X)[:, 0]
     alpha = machine.coefficients[:, 0]
     risk = 0.5 * alpha @ ground.process.covariance(machine.rows).detach() @ alpha
-    risk = risk + 6.0 * Logistic().value(f, SIGNS[0]).sum() + 0.5 * slopes.square().sum()
+    risk = risk + 6.0 * Logistic().value(f, SIGNS[0]).sum() + 0.5 * (ground.bandwidth * slopes).square().sum()
     assert risk.item() == pytest.approx(solutions[0].objective.item(), rel=1e-7)
 
 
@@ -117,7 +118,7 @@ def test_a_basis_that_invariances_see_is_not_folded_away():
     assert len(solutions[0].coefficients) == 12 + 36
     assert not ground_of(basis="bias").is_basis_seen
     assert not ground_of(basis="none").is_basis_seen
-    laplacian = Ground(X, ground.process, LaplacianRows.of(X, 3, "heat", True), 1.0, "linear")
+    laplacian = Ground(X, X, ground.process, LaplacianRows.of(X, 3, "heat", True), 1.0, "linear")
     assert not laplacian.is_basis_seen
 
 
@@ -145,12 +146,54 @@ def test_a_multinomial_loss_of_two_classes_is_a_logistic_one_of_their_difference
         torch.testing.assert_close(found[:, 0], -found[:, 1], rtol=0, atol=1e-3)
 
 
-def test_kernels_are_folded_once_for_the_same_strengths():
+def test_kernels_are_folded_once_for_the_same_strengths(monkeypatch: pytest.MonkeyPatch):
+    ground, folds = ground_of(), []
+    fold = InvarianceRows.fold
+    monkeypatch.setattr(InvarianceRows, "fold", lambda *given: (folds.append(given[3]), fold(*given))[1])
+    first = ground.grams([0.0, 0.3, 2.0])
+    assert torch.equal(ground.grams([0.3])[0], first[1])
+    assert torch.equal(ground.grams([2.0])[0], first[2])
+    assert folds == [[0.3, 2.0]]
+    assert not torch.equal(ground.grams([0.5])[0], first[1])
+    monkeypatch.setattr(module, "NUMBERS_KEPT", 1)
+    torch.testing.assert_close(ground.grams([0.3])[0], first[1])
+    assert folds[1:] == [[0.5], [0.3]]
+
+
+def test_kernels_of_all_points_hold_those_of_the_labelled():
     ground = ground_of()
-    first = ground.grams([0.3])
-    assert ground.grams([0.3]) is first
-    assert not torch.equal(ground.grams([0.5]), first)
-    torch.testing.assert_close(ground.grams([0.3]), first)
+    kernels = ground.everywhere([0.0, 0.3])
+    assert kernels.shape == (2, 18, 12)
+    places = [(ground.points == row).all(-1).nonzero().item() for row in X]
+    torch.testing.assert_close(kernels[:, places], ground.grams([0.0, 0.3]), rtol=0, atol=1e-12)
+    plain = ground.process.covariance(Evaluation().atoms(ground.points), Evaluation().atoms(X))
+    torch.testing.assert_close(kernels[0], plain, rtol=0, atol=0)
+
+
+def test_points_without_a_label_are_known():
+    ground = Ground.of(estimator(), X, torch.cat([MORE, X[:3]]))
+    found = ground.points[ground.has_no_label]
+    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, MORE.tolist()))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_inputs_whose_squares_are_no_numbers_are_refused(unit: float):
+    with pytest.raises(ValueError, match="beyond what double precision can square"):
+        median_distance(unit * X)
+
+
+def test_distances_are_right_where_their_squares_would_not_be():
+    for unit in (1e-60, 1e60):
+        assert median_distance(unit * X) == pytest.approx(unit * median_distance(X), rel=1e-12)
+
+
+def test_costs_are_those_of_what_will_be_done(monkeypatch: pytest.MonkeyPatch):
+    ground = ground_of()
+    assert ground_of(invariance=None).cost(Squared()) == Cost(0.0, 0.0)
+    assert ground.cost(Squared()) == dense_cost(36, 18)
+    assert ground.cost(EpsilonInsensitive()) == dense_cost(36 + 12, 18)
+    monkeypatch.setattr(module, "LARGEST_DENSE", 30)
+    assert ground.cost(Squared()) == gradient_search_cost(18, 2, 12)
 
 
 def test_kernels_without_derivatives_say_so_before_any_work():

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.kernel_ridge import KernelRidge
 
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, median_distance
-from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
+from orbitwise.estimators.kernel_ridge import InvariantKernelRidge, deviations
 from orbitwise.functionals import Evaluation, Gradient, LocalAverage
 from orbitwise.functionals.functional import Block
 from orbitwise.inference.exact import condition
@@ -70,7 +70,7 @@ def test_several_outputs_are_learned_as_one_at_a_time():
     model = InvariantKernelRidge(C=3.0, strength=0.3, bandwidth=0.8, basis="none").fit(X, targets, MORE)
     found = model.predict(NEW)
     np.testing.assert_allclose(
-        found, posterior_mean(Gradient(), np.ones(20), targets, 3.0, 0.3), rtol=0, atol=1e-6
+        found, posterior_mean(Gradient(), np.ones(20), targets, 3.0, 0.3 * 0.8**2), rtol=0, atol=1e-6
     )
     assert model.gap_.shape == model.objective_.shape == (3,)
     single = InvariantKernelRidge(C=3.0, strength=0.3, bandwidth=0.8, basis="none").fit(
@@ -88,7 +88,7 @@ def test_without_invariance_it_is_kernel_ridge_regression(settings: dict[str, An
 
 
 def test_a_bias_is_not_held_back():
-    settings: dict[str, Any] = {"strength": 0.3, "bandwidth": 0.8}
+    settings: dict[str, Any] = {"C": 1.0, "strength": 0.3, "bandwidth": 0.8}
     low, high = (InvariantKernelRidge(**settings).fit(X, Y + shift, MORE).predict(NEW) for shift in (0, 1e3))
     np.testing.assert_allclose(high - 1e3, low, rtol=0, atol=1e-3)
     held = InvariantKernelRidge(**settings, basis="none").fit(X, Y + 1e3, MORE).predict(NEW)
@@ -113,7 +113,7 @@ def conditional_evidence(width: float, strength: float, rate: float) -> float:
     rows += [Gradient().atoms(torch.from_numpy(POINTS))] if strength > 0 else []
     covariance = process_of(width).covariance(rows).numpy()
     zeros = len(covariance) - 20
-    noise = np.r_[np.full(20, 0.5 / rate), np.full(zeros, 0.5 / strength if zeros else 0)]
+    noise = np.r_[np.full(20, 0.5 / rate), np.full(zeros, 0.5 / (strength * width**2) if zeros else 0)]
     turn = np.zeros((len(covariance), 19 + zeros))
     turn[:20, :19], turn[20:, 19:] = contrasts, np.eye(zeros)
     covariance = turn.T @ (covariance + np.diag(noise)) @ turn
@@ -171,7 +171,7 @@ def test_evidence_finds_plateaus_and_gains_by_them():
 def test_evidence_of_a_steep_function_wants_no_invariance():
     x = np.linspace(-2, 2, 25)[:, None]
     y = np.sin(4 * x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=25)
-    model = InvariantKernelRidge(strength="evidence", strengths=[0.0, 1.0, 100.0]).fit(x, y)
+    model = InvariantKernelRidge(strength="evidence", strengths=[0.0, 100.0, 1e4]).fit(x, y)
     assert model.strength_ == 0
 
 
@@ -216,8 +216,10 @@ def test_an_absolute_loss_of_slopes_makes_rows_of_them():
         C=10.0, strength=0.3, bandwidth=0.8, invariance_loss=EpsilonInsensitive(0.0, 1e-3)
     ).fit(X, Y, MORE)
     points = np.unique(POINTS, axis=0)
-    slopes = model.predict_functional(Gradient(), points)
-    coefficients = model.machine_.coefficients[20:, 0].numpy()
+    # slopes in bandwidths, and f in deviations of the targets
+    unit = deviations(torch.from_numpy(Y)[None], torch.ones(20).double()).item()
+    slopes = 0.8 * model.predict_functional(Gradient(), points) / unit
+    coefficients = model.machine_.coefficients[20:, 0].numpy() / unit
     assert (np.abs(coefficients) <= 0.3 * 1.001).all()
     steep = np.abs(slopes) > 0.01
     assert 0 < steep.sum() < len(slopes)
@@ -272,3 +274,26 @@ def test_data_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="features"):
         InvariantKernelRidge().fit(X, Y, np.zeros((3, 5)))
     assert np.isfinite(InvariantKernelRidge(loss=Squared()).fit(X, Y, np.zeros((0, 2))).predict(NEW)).all()
+
+
+def test_deviations_are_those_of_most_targets():
+    ones = torch.ones(2000, dtype=torch.float64)
+    values = 3 + 5 * torch.randn(2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spoilt = values.clone()
+    spoilt[:100] = 1e6
+    few = torch.where(torch.arange(2000) < 200, 7.0, 0.0).double()
+    found = deviations(torch.stack([values, spoilt, few, 4 * ones, 0 * ones]), ones)
+    assert found[0].item() == pytest.approx(5, rel=0.1)
+    assert found[1].item() == pytest.approx(5, rel=0.2)
+    assert found[2:].tolist() == pytest.approx([7 * 0.3, 4, 1])
+    for unit in (1e-200, 1e200):
+        assert deviations(unit * values[None], ones).item() == pytest.approx(unit * found[0].item())
+
+
+def test_deviations_count_weights_as_copies():
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randn(1, 40, generator=draw, dtype=torch.float64)
+    counts = torch.randint(1, 4, (40,), generator=draw)
+    copies = values.repeat_interleave(counts, dim=1)
+    expected = deviations(copies, torch.ones(copies.shape[1]).double())
+    torch.testing.assert_close(deviations(values, counts.double()), expected)

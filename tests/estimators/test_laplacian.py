@@ -55,7 +55,7 @@ def test_an_unnormalised_graph_is_that_of_differences(weighting: Any, loss: str)
 
 
 def test_a_graph_by_name_is_the_binary_one_of_six_neighbours():
-    named = InvariantSVC(invariance="graph", loss="squared_hinge").fit(X, Y, MORE)
+    named = InvariantSVC(invariance="graph", C=10.0, strength=0.1, loss="squared_hinge").fit(X, Y, MORE)
     model = LaplacianSVC(weighting="binary", normalized=False).fit(X, Y, MORE)
     np.testing.assert_allclose(model.decision_function(NEW), named.decision_function(NEW), rtol=0, atol=1e-6)
 
@@ -157,3 +157,16 @@ def test_fewer_points_than_neighbours_and_a_single_point():
 def test_bad_settings_get_a_clear_error(settings: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         LaplacianSVC().set_params(**settings).fit(X, Y, MORE)
+
+
+def test_the_cost_of_a_graph_is_said_before_it_is_decomposed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    monkeypatch.setattr("orbitwise.inference.cost.machine_memory", lambda: 1e4)
+    with pytest.raises(ValueError, match=r"graph of 36 points would take .*: give fewer unlabelled rows"):
+        LaplacianSVC().fit(X, Y, MORE)
+
+
+def test_one_class_for_all_is_warned_of():
+    unequal = np.where(np.arange(16) == 3, "up", "down")
+    with pytest.warns(UserWarning, match=r"LaplacianSVC says down for all 36 training rows"):
+        LaplacianSVC(C=1e-3).fit(X, unequal, MORE)

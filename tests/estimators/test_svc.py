@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from orbitwise.estimators import invariance_rows as rows_module
+from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.functionals.functional import Block
@@ -51,7 +52,7 @@ def process_of(width: float) -> Process:
 def joint_machine(loss: Loss, other: Loss, basis: str, C: float, strength: float) -> Machine:
     """The machine over labels and slopes as rows, built by hand."""
     process, x, points = process_of(0.8), torch.from_numpy(X), torch.from_numpy(np.concatenate([X, MORE]))
-    rows: list[Block] = [Evaluation().atoms(x), Gradient().atoms(points)]
+    rows: list[Block] = [Evaluation().atoms(x), Gradient().atoms(points).scale(0.8)]
     count = 2 * len(points)
     terms = [
         Term(loss, torch.from_numpy(Y).double(), torch.full((24,), C).double()),
@@ -87,7 +88,10 @@ def test_other_losses_of_the_invariances_make_rows_of_them(other: Any, solver: s
 
 def test_squared_losses_are_the_posterior_mean_of_a_gaussian_process():
     model = InvariantSVC(C=3.0, strength=0.2, loss="squared", bandwidth=0.8, basis="none").fit(X, Y, MORE)
-    rows = [Evaluation().atoms(torch.from_numpy(X)), Gradient().atoms(torch.from_numpy(np.r_[X, MORE]))]
+    rows = [
+        Evaluation().atoms(torch.from_numpy(X)),
+        Gradient().atoms(torch.from_numpy(np.r_[X, MORE])).scale(0.8),
+    ]
     targets = torch.cat([torch.from_numpy(Y).double(), torch.zeros(68).double()])[:, None]
     noise = torch.cat([torch.full((24,), 1 / 6.0), torch.full((68,), 1 / 0.4)]).double()
     posterior = condition(process_of(0.8), rows, targets, noise)
@@ -128,14 +132,13 @@ def test_the_multinomial_machine_is_logistic_regression_on_the_cholesky_factor()
 
 def test_the_multinomial_machine_folds_its_invariances():
     """Its risk is the least: steps away from it along rows of any kind cost."""
-    model = InvariantSVC(multi_class="multinomial", strength=0.3, bandwidth=0.8).fit(X, THREE, MORE)
-    rows = InvariantSVC(
-        multi_class="multinomial", strength=0.3, bandwidth=0.8, invariance_loss=Squared(), solver="lbfgs"
-    ).fit(X, THREE, MORE)  # fmt: skip
+    settings: dict[str, Any] = {"multi_class": "multinomial", "C": 1.0, "strength": 0.3, "bandwidth": 0.8}
+    model = InvariantSVC(**settings).fit(X, THREE, MORE)
+    rows = InvariantSVC(**settings, invariance_loss=Squared(), solver="lbfgs").fit(X, THREE, MORE)
     assert model.decision_function(NEW).shape == (15, 3)
     np.testing.assert_allclose(model.decision_function(NEW), rows.decision_function(NEW), atol=1e-4)
     scores = model.machine_.values(Evaluation(), torch.from_numpy(X))
-    slopes = model.machine_.values(Gradient(), torch.from_numpy(np.r_[X, MORE]))
+    slopes = 0.8 * model.machine_.values(Gradient(), torch.from_numpy(np.r_[X, MORE]))
     gram = model.machine_.process.covariance(model.machine_.rows).detach()
     alpha = model.machine_.coefficients
     codes = torch.from_numpy(np.unique(THREE, return_inverse=True)[1])
@@ -218,3 +221,69 @@ def test_certificates_are_small():
     model = InvariantSVC(loss="hinge").fit(X, THREE, MORE)
     assert model.objective_.shape == model.gap_.shape == model.n_iter_.shape == (3,)
     assert (model.gap_ <= 1e-6 * model.objective_).all()
+
+
+def test_more_features_than_points_cost_the_rows_of_the_points_and_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Slopes across the span of the points have no covariance with anything there."""
+    draw = np.random.default_rng(0)
+    x, more, new = (draw.normal(size=(count, 14)) for count in (9, 4, 5))
+    y = np.arange(9) % 2
+    for settings in ({}, {"strength": 0.3}, {"invariance": Gradient(), "loss": "hinge"}):
+        few = InvariantSVC(**settings).fit(x, y, more)
+        assert len(few.machine_.coefficients) == 9 + 13 * 12
+        with monkeypatch.context() as patch:
+            patch.setattr("orbitwise.estimators.svc.may_turn", lambda estimator: False)
+            all_slopes = InvariantSVC(**settings).fit(x, y, more)
+        assert len(all_slopes.machine_.coefficients) == 9 + 13 * 14
+        expected = all_slopes.decision_function(new)
+        np.testing.assert_allclose(few.decision_function(new), expected, rtol=0, atol=1e-6)
+    # none of these is a penalty of the length of the gradient alone
+    kernel = RBFKernel(ard_num_dims=14)
+    for settings in ({"invariance_loss": "absolute"}, {"basis": "linear"}, {"kernel": kernel}):
+        model = InvariantSVC(**settings).fit(x, y, more)
+        assert len(model.machine_.coefficients) == 9 + 13 * 14
+
+
+def test_few_points_in_thousands_of_dimensions_are_a_small_problem():
+    draw = np.random.default_rng(0)
+    model = InvariantSVC().fit(draw.normal(size=(12, 3000)), np.arange(12) % 2)
+    assert len(model.machine_.coefficients) == 12 + 12 * 11
+
+
+def test_the_cost_is_said_before_the_work_begins(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
+    with (
+        pytest.warns(
+            UserWarning, match=r"InvariantSVC.fit with 68 rows .* at 34 points .* invariance='graph'"
+        ),
+        pytest.raises(pytest.fail.Exception),
+    ):
+        InvariantSVC().fit(X, Y, MORE)
+    monkeypatch.setattr("orbitwise.inference.cost.machine_memory", lambda: 1e4)
+    with pytest.raises(ValueError, match=r"would take about .* of memory, and this machine has"):
+        InvariantSVC().fit(X, Y, MORE)
+
+
+@pytest.mark.parametrize("labels", [Y, THREE], ids=["two", "three"])
+def test_one_class_for_all_is_warned_of(labels: np.ndarray):
+    unequal = labels.copy()
+    unequal[labels != labels[0]] = labels[0]
+    for place, label in enumerate(np.unique(labels)[np.unique(labels) != labels[0]]):
+        unequal[place + 1] = label
+    with pytest.warns(UserWarning, match=r"says .* for all 34 training rows, .*class_weight='balanced'"):
+        InvariantSVC(C=1e-3, strength=10.0).fit(X, unequal, MORE)
+
+
+@pytest.mark.parametrize("strength", ["evidence", "cross_validation"])
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_choices_that_say_one_class_for_all_are_passed_over(strength: str, loss: str):
+    """Labels of chance and unequal classes: the best guess is the larger class, and no answer."""
+    draw = np.random.default_rng(4)
+    x, more = draw.normal(size=(10, 20)), draw.normal(size=(40, 20))
+    y = (np.arange(10) < 3).astype(int)
+    settings: dict[str, Any] = {"loss": loss, "random_state": 0}
+    model = InvariantSVC(strength=strength, **settings).fit(x, y, more)
+    assert len(np.unique(model.predict(more))) == 2

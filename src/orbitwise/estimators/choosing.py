@@ -6,11 +6,12 @@ strength of 0 stands for no invariance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orbitwise.estimators.kernel_machine import Ground
@@ -18,14 +19,18 @@ from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.grams import DenseGram
 from orbitwise.inference.risk.newton import newton
 from orbitwise.inference.risk.problem import Problem, Term
-from orbitwise.losses import Loss
+from orbitwise.losses import Logistic, Loss
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
+SLOPE_STRENGTHS = tuple(strength for strength in STRENGTHS if strength <= 10)
+"""Of slopes in bandwidths: more leaves f flat, and costs a search the most."""
 RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
 """Over the mean variance of the kernel, which invariances lower."""
 FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
 TOLERANCE = 1e-5
 """Of machines that are only compared."""
+CHANCE = 0.01
+"""Below this, rows without a label are not all of one class by chance."""
 NUMBERS_AT_ONCE = 2**25
 """Of Newton's systems that are solved together: 256 MiB."""
 
@@ -46,19 +51,20 @@ def by_squared_evidence(
     weights: Float[Tensor, " n"],
     strengths: Sequence[float] = STRENGTHS,
     rates: Sequence[float] | None = None,
+    loss: Loss | None = None,
 ) -> Choice:
-    """The greatest restricted evidence of targets with Gaussian noise; every λ costs next to nothing."""
-    best = None
+    """The greatest restricted evidence of targets with Gaussian noise; every λ costs next to nothing.
+
+    With a `loss` targets are labels, and a machine that says one class for all is passed over.
+    """
+    found = []
     for ground in grounds:
-        for strength, gram in zip(strengths, _grams(ground, strengths), strict=True):
+        for strength, gram in zip(strengths, ground.grams(strengths), strict=True):
             grid = rate_grid(gram[None], rates, FINE_RATES)[0]
             evidence = SquaredEvidence(gram, targets.T, ground.basis, weights)(grid)
             value, place = evidence.max(0)
-            if best is None or value.item() > best.score:
-                rate = grid[place].item()
-                best = Choice(rate, strength, ground.bandwidth, value.item(), ground)
-    assert best is not None
-    return best
+            found.append(Choice(grid[place].item(), strength, ground.bandwidth, value.item(), ground))
+    return first_that_tells(_by_score(found), loss, targets, weights)
 
 
 def by_laplace_evidence(
@@ -68,10 +74,13 @@ def by_laplace_evidence(
     strengths: Sequence[float] = STRENGTHS,
     rates: Sequence[float] | None = None,
 ) -> Choice:
-    """The greatest evidence of logistic labels by Laplace's approximation, summed over one-vs-rest."""
-    best = None
+    """The greatest evidence of logistic labels by Laplace's approximation, summed over one-vs-rest.
+
+    A machine that says one class for all is passed over.
+    """
+    found = []
     for ground in grounds:
-        for strength, gram in zip(strengths, _grams(ground, strengths), strict=True):
+        for strength, gram in zip(strengths, ground.grams(strengths), strict=True):
             grid = rate_grid(gram[None], rates)[0]
             values = torch.cat(
                 [
@@ -84,11 +93,67 @@ def by_laplace_evidence(
                     for part in grid.split(_at_once(gram, len(targets)))
                 ]
             ).sum(-1)
-            value, place = values.max(0)
-            if best is None or value.item() > best.score:
-                best = Choice(grid[place].item(), strength, ground.bandwidth, value.item(), ground)
-    assert best is not None
-    return best
+            found += [
+                Choice(rate, strength, ground.bandwidth, value, ground)
+                for rate, value in zip(grid.tolist(), values.tolist(), strict=True)
+            ]
+    return first_that_tells(_by_score(found), Logistic(), targets, weights)
+
+
+def _by_score(choices: list[Choice]) -> list[Choice]:
+    """The greatest score first; the first of equal ones."""
+    known = [each for each in choices if not math.isnan(each.score)]
+    return sorted(known or choices, key=lambda each: -each.score)
+
+
+def first_that_tells(
+    choices: Sequence[Choice],
+    loss: Loss | None,
+    targets: Float[Tensor, "c n"],
+    weights: Float[Tensor, " n"],
+) -> Choice:
+    """The first choice whose machine says several classes at points without a label, or the first of all.
+
+    Few labels hardly tell machines apart, and one that says the larger class always is no answer. Targets
+    without a `loss` of labels are numbers.
+    """
+    if loss is not None:
+        for each in choices:
+            if not _is_constant(each, loss, targets, weights):
+                return each
+    return choices[0]
+
+
+@torch.no_grad()
+def _is_constant(
+    choice: Choice, loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
+) -> bool:
+    ground = choice.ground
+    gram = DenseGram(ground.grams([choice.strength])[0])
+    terms = [Term(loss, targets, choice.rate * weights)]
+    found = newton(Problem(gram, terms, ground.basis), tolerance=TOLERANCE)
+    kernel = ground.everywhere([choice.strength])[0]
+    said = decided(found.coefficients @ kernel.mT + found.beta @ ground.basis_everywhere.mT)
+    return one_class(said, ground.has_no_label, decided(targets)) is not None
+
+
+def one_class(
+    said: Int[Tensor, " t"], has_no_label: Bool[Tensor, " t"], codes: Int[Tensor, " n"]
+) -> str | None:
+    """The kind of rows, "training" or "unlabelled", for which one class is `said` for all; None for neither.
+
+    Labels are known by heart where few of them stand in many dimensions, so rows without one are looked at,
+    too, unless it may be chance that all of them are of a class with that share of the labels.
+    """
+    if len(said) < 2:
+        return None
+    if bool((said == said[0]).all()):
+        return "training"
+    others = said[has_no_label]
+    if len(others) == 0 or not bool((others == others[0]).all()):
+        return None
+    share = (codes == others[0]).double().mean().item()
+    return "unlabelled" if share ** len(others) < CHANCE else None
 
 
 def rate_grid(
@@ -151,49 +216,53 @@ def by_cross_validation(
 ) -> Choice:
     """The least held-out error; of equal ones, one that says several classes, then the least loss.
 
-    With few labels, saying the larger class always often ties with machines that know more.
+    With few labels, saying the larger class always often ties with machines that know more. A machine that
+    says one class for all points without a label is passed over.
     """
-    best, least = None, (float("inf"), True, float("inf"))
+    found = []
     for ground in grounds:
-        grams = torch.stack(list(_grams(ground, strengths)))
+        grams = ground.grams(strengths)
         grid = rate_grid(grams, rates)
         scores = held_out_scores(grams, ground.basis, loss, targets, weights, grid, folds)
-        (i, j), reached = least_error(scores, codes, weights)
-        if reached < least:
-            least = reached
-            best = Choice(grid[i, j].item(), strengths[i], ground.bandwidth, reached[0], ground)
-    if best is None:
+        for (i, j), reached in ranked_errors(scores, codes, weights).items():
+            choice = Choice(grid[i, j].item(), strengths[i], ground.bandwidth, reached[0], ground)
+            found.append((reached, choice))
+    found = sorted((each for each in found if math.isfinite(each[0][2])), key=lambda each: each[0])
+    if not found:
         raise ValueError("Cross-validation found no finite loss: are the inputs scaled sensibly?")
-    return best
+    return first_that_tells([choice for _, choice in found], loss, targets, weights)
+
+
+Reached = tuple[float, bool, float]
+"""An error, whether one class was said for all, and the loss: less is better."""
 
 
 def least_error(
     scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
-) -> tuple[tuple[int, int], tuple[float, bool, float]]:
+) -> tuple[tuple[int, int], Reached]:
     """The place of the best scores, and their error, whether they say one class always, and their loss."""
+    reached = ranked_errors(scores, codes, weights)
+    best = min(reached, key=lambda at: reached[at])
+    return best, reached[best]
+
+
+def ranked_errors(
+    scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> dict[tuple[int, int], Reached]:
+    """What the scores of every strength and λ reached."""
     classes = decided(scores.values)
     errors = ((classes != codes) * weights).sum(-1) / weights.sum()
     is_constant = (classes == classes[..., :1]).all(-1)
-    reached = {
+    return {
         (i, j): (round(errors[i, j].item(), 12), bool(is_constant[i, j]), scores.losses[i, j].item())
         for i in range(errors.shape[0])
         for j in range(errors.shape[1])
     }
-    best = min(reached, key=lambda at: reached[at])
-    return best, reached[best]
 
 
 def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
     """The numbers of the classes that scores decide for."""
     return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)
-
-
-def _grams(ground: Ground, strengths: Sequence[float]) -> list[Tensor]:
-    """The folded kernel for every strength, and the plain one for 0."""
-    positive = [strength for strength in strengths if strength > 0]
-    folded = iter(ground.grams(positive)) if positive and ground.rows is not None else iter(())
-    plain = ground.without_invariances()
-    return [next(folded) if strength > 0 and ground.rows is not None else plain for strength in strengths]
 
 
 def _at_once(gram: Tensor, problems: int) -> int:

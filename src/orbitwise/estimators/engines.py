@@ -22,10 +22,11 @@ from orbitwise.estimators.objectives import (
     StochasticObjective,
     noise_of,
 )
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.freezing import freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
 from orbitwise.inference.checkpoint import Progress
+from orbitwise.inference.cost import check_cost, exact_cost
 from orbitwise.inference.inducing import random_orbit_points
 from orbitwise.inference.polish import Statistics, gather
 from orbitwise.inference.posterior import Posterior
@@ -39,6 +40,8 @@ EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
 EXACT_PAIRS = 6.5e7
 PREDICTION_NODES = 64
+HOURS = 7200.0
+"""Of exact inference that pass without a warning, in seconds; half of its costs are saved by symmetry."""
 
 
 @dataclass
@@ -89,6 +92,19 @@ def nodes_for(count: int) -> int:
     return max(4, min(16, 2 ** int(math.log2(math.sqrt(EXACT_PAIRS) / count))))
 
 
+def announce_exact(x: Tensor, functional: Functional, num_nodes: int, steps: int) -> None:
+    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is."""
+    atoms = num_nodes if is_drawn(functional) else functional.atoms(x[:1]).points.shape[1]
+    check_cost(
+        exact_cost(len(x), atoms, x[0].numel(), steps),
+        f"Exact inference on {len(x):,} rows that average {atoms:,} points each",
+        "take inference='collapsed' or 'variational', a smaller num_nodes, or fewer rows",
+        patience=HOURS,
+        refuses=False,
+        stacklevel=5,
+    )
+
+
 def fit_exact(
     problem: Problem,
     num_nodes: int | None,
@@ -102,6 +118,7 @@ def fit_exact(
     The standard error is the deviation of the evidence over other draws of the nodes.
     """
     num_nodes = nodes_for(len(problem.x)) if num_nodes is None else num_nodes
+    announce_exact(problem.x, problem.functional, num_nodes, max_iterations)
     rounds = [(max(2, num_nodes // 2), max_iterations), (num_nodes, max(1, max_iterations // 3))]
     history: list[float] = []
     for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:

@@ -9,25 +9,29 @@ from difflib import get_close_matches
 from typing import Any, final
 
 import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from jaxtyping import Float
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from orbitwise.estimators.laplacian_rows import places_among
 from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.averages import LocalAverage
 from orbitwise.functionals.deletions import deletion_pairs
-from orbitwise.functionals.derivatives import Gradient
+from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import neighbour_graph
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_pairs
-from orbitwise.inference.folding import fold, fold_weights, nearest_positive
+from orbitwise.inference.folding import fold, fold_weights
 from orbitwise.inference.risk.machine import LARGEST_DENSE, has_products
 from orbitwise.inference.shifted_search import Folded, Invariances
+from orbitwise.losses import Squared, loss_of
 from orbitwise.process.gradient_products import GradientOperator
 from orbitwise.process.process import Process
+from orbitwise.process.profiles import radial_profile
 
 NEIGHBOURS = 6
 SMOOTHING = 1.0
@@ -58,15 +62,20 @@ class InvarianceRows:
         return Invariances.of_rows(process, self.blocks, x, columns)
 
     def fold(
-        self, process: Process, x: Tensor, strengths: Sequence[float], tolerance: float = 1e-6
+        self,
+        process: Process,
+        x: Float[Tensor, "n d"],
+        strengths: Sequence[float],
+        points: Float[Tensor, "t d"] | None = None,
+        tolerance: float = 1e-6,
     ) -> Folded:
-        """k̃ of the points x for every strength."""
-        prior = process.covariance(Evaluation().atoms(x))
-        places = torch.arange(len(x), device=x.device)
-        inner = self.invariances(process, x, x)
+        """k̃ of the points x for every strength, or of the `points`, x among them, with x."""
+        points = x if points is None else points
+        prior = process.covariance(Evaluation().atoms(points), Evaluation().atoms(x))
+        inner, places = self.invariances(process, points, x), places_among(points, x)
         found = fold(prior, inner, strengths, self._counts, places, tolerance=tolerance)
         _warn_unless(found.converged)
-        return found._replace(matrices=nearest_positive(found.matrices))
+        return found
 
     def coefficients(
         self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
@@ -84,8 +93,46 @@ class InvarianceRows:
 
 
 def gradient_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """All partial derivatives at all points."""
-    return _counted_once([Gradient().atoms(x)])
+    """All partial derivatives at all points, in bandwidths: b ∂f has the unit of f, whatever that of x."""
+    return _counted_once([Gradient().atoms(x).scale(bandwidth)])
+
+
+def span(x: Float[Tensor, "n d"]) -> Float[Tensor, "k d"]:
+    """Orthonormal directions in which the points x differ."""
+    centred = x - x.mean(0)
+    _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
+    rounding = torch.finfo(x.dtype).eps * max(x.shape) * sizes[:1]
+    return directions[sizes > rounding]
+
+
+def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
+    """Slopes in the directions of the span of x alone: as good as all of them, in n - 1 rows a point at most.
+
+    Under a kernel of the distance, a slope across the span has no covariance with values at x, nor with
+    slopes at x along the span: δ·v = 0 in S v·u - B(δ·v)(δ·u) and in S δ·v. So f does not change by keeping
+    it at zero, and squares of slopes add up to the same in any orthonormal directions.
+    """
+    directions = span(x)
+    if len(directions) == 0:
+        directions = torch.eye(1, x.shape[-1]).to(x)
+    return _counted_once([DirectionalDerivatives(directions).atoms(x).scale(factor)])
+
+
+def may_turn(estimator: Any) -> bool:
+    """Whether an estimator's penalty of all slopes is one of their length, however the axes are turned."""
+    is_squared = isinstance(loss_of(estimator.invariance_loss), Squared)
+    return is_squared and estimator.basis != "linear" and _is_isotropic(estimator.kernel)
+
+
+def _is_isotropic(kernel: Kernel | None) -> bool:
+    if kernel is None:
+        return True
+    if type(kernel) is ScaleKernel and kernel.active_dims is None:
+        return _is_isotropic(kernel.base_kernel)
+    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
+        return all(_is_isotropic(part) for part in kernel.kernels)  # pyright: ignore
+    known = radial_profile(kernel) is not None and kernel.active_dims is None
+    return known and kernel.lengthscale.numel() == 1
 
 
 def tangent_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
@@ -131,14 +178,20 @@ NAMES: dict[str, Callable[[Tensor, float, Sequence[int] | None], InvarianceRows]
 
 
 def invariance_rows(
-    invariance: Any, x: Tensor, bandwidth: float, image_shape: Sequence[int] | None
+    invariance: Any, x: Tensor, bandwidth: float, image_shape: Sequence[int] | None, turns: bool = False
 ) -> InvarianceRows | None:
     """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
 
-    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs.
+    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where `turns`
+    says that only the length of a gradient counts, more features than points cost no more than points.
     """
     if invariance is None:
         return None
+    if turns and len(x) <= x.shape[-1]:
+        if isinstance(invariance, str) and invariance == "gradient":
+            return spanned_rows(x, bandwidth)
+        if isinstance(invariance, Gradient) and invariance.coordinates is None:
+            return spanned_rows(x, 1.0)
     if isinstance(invariance, str):
         if invariance not in NAMES:
             close = get_close_matches(invariance, NAMES, n=1)

@@ -14,14 +14,17 @@ from typing import Any, final
 
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.estimators.invariance_rows import InvarianceRows
-from orbitwise.estimators.laplacian_rows import LaplacianRows
+from orbitwise.estimators.laplacian_rows import LaplacianRows, places_among
+from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.cost import Cost, dense_cost, gradient_search_cost
+from orbitwise.inference.folding import nearest_positive
 from orbitwise.inference.risk.grams import CopiedGram, DenseGram
-from orbitwise.inference.risk.machine import Machine, basis_rows, gram_of
+from orbitwise.inference.risk.machine import LARGEST_DENSE, Machine, basis_rows, gram_of, has_products
 from orbitwise.inference.risk.problem import Problem, Solution, Term
 from orbitwise.inference.risk.solving import solve
 from orbitwise.losses import Loss, Multinomial, Squared
@@ -31,15 +34,27 @@ BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """To choose from, times the median distance."""
 SEEN = 1e-9
 """What an invariance may make of a basis function before it counts as seen: rounding."""
+NUMBERS_KEPT = 2**25
+"""Of folded kernels that are kept: 256 MiB."""
+LEAST = 1e-75
+"""Of bandwidths, whose fourth powers divide second derivatives."""
 PAIRED = 2000
 """Points among which the median distance is looked for."""
 
 
 def median_distance(x: Float[Tensor, "n d"]) -> float:
     """The median distance of different points (of the first 2,000); 1 where all are the same."""
-    distances = torch.pdist(x[:PAIRED])
+    size = x.abs().max().item() or 1.0
+    # squares of what is very large or small are none
+    distances = torch.pdist(x[:PAIRED] / size)
     apart = distances[distances > 0]
-    return apart.median().item() if len(apart) else 1.0
+    found = size * apart.median().item() if len(apart) else 1.0
+    if not LEAST < found < 1 / LEAST:
+        raise ValueError(
+            f"The median distance of the inputs is {found:.1g}, beyond what double precision can square: use "
+            "a unit in which inputs are nearer to 1."
+        )
+    return found
 
 
 def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) -> Float[Tensor, "t d"]:
@@ -50,15 +65,16 @@ def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) ->
 @final
 @dataclass(frozen=True)
 class Ground:
-    """Where a machine stands: labelled points, the process, and the rows of its invariances."""
+    """Where a machine stands: labelled points and all, the process, and the rows of its invariances."""
 
     x: Float[Tensor, "n d"]
+    points: Float[Tensor, "t d"]
     process: Process
     rows: InvarianceRows | LaplacianRows | None
     bandwidth: float
     basis_name: str
-    _folded: dict[tuple[float, ...], Tensor] = field(default_factory=dict, repr=False, compare=False)
-    """The kernels folded last: calibration asks for those of the fit again."""
+    _folded: dict[float, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    """The kernels folded last, by strength: the fit and its calibration ask for those of the choice again."""
 
     @classmethod
     def of(cls, estimator: Any, x: Tensor, unlabeled: Tensor, bandwidth: float | None = None) -> Ground:
@@ -71,7 +87,7 @@ class Ground:
         if rows is not None:
             # a kernel without derivatives says so here
             process.covariance(rows.blocks[0].rows(slice(0, 1)))
-        return cls(x, process, rows, width, estimator.basis)
+        return cls(x, points, process, rows, width, estimator.basis)
 
     def alternatives(self, estimator: Any, unlabeled: Tensor) -> list[Ground]:
         """Grounds of several bandwidths where it is free to choose, else this one."""
@@ -85,6 +101,18 @@ class Ground:
         return basis_rows([Evaluation().atoms(self.x)], self.basis_name)
 
     @property
+    def has_no_label(self) -> Bool[Tensor, " t"]:
+        """Which of the points are without a label."""
+        found = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
+        found[places_among(self.points, self.x)] = False
+        return found
+
+    @property
+    def basis_everywhere(self) -> Float[Tensor, "t b"]:
+        """The unpenalised functions at all points."""
+        return basis_rows([Evaluation().atoms(self.points)], self.basis_name)
+
+    @property
     def is_basis_seen(self) -> bool:
         """Whether an invariance is not zero for all unpenalised functions, which folding takes for granted.
 
@@ -95,20 +123,48 @@ class Ground:
         seen = basis_rows(self.rows.blocks, self.basis_name)
         return bool((seen.abs() > SEEN).any())
 
+    def cost(self, invariance_loss: Loss) -> Cost:
+        """Of folding the invariances, or of the rows that they make beside the labels."""
+        if self.rows is None:
+            return Cost(0.0, 0.0)
+        count, (num_points, width) = len(self.x), self.points.shape
+        is_folded = isinstance(invariance_loss, Squared) and not self.is_basis_seen
+        num_rows = len(self.rows.weights) + (0 if is_folded else count)
+        is_searched = len(self.rows.blocks) == 1 and isinstance(self.rows.blocks[0], Gradients)
+        if num_rows > LARGEST_DENSE and is_searched and has_products(self.process.kernel):
+            # solvers of other losses take some hundred products
+            return gradient_search_cost(num_points, width, count if is_folded else 4)
+        return dense_cost(num_rows, num_points)
+
     @torch.no_grad()
     def without_invariances(self) -> Float[Tensor, "n n"]:
         """The kernel of the labelled points."""
         return self.process.covariance(Evaluation().atoms(self.x))
 
-    def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
-        """That kernel with the invariances folded in, for every strength."""
-        if self.rows is None:
-            return self.without_invariances().expand(len(strengths), -1, -1)
-        asked = tuple(strengths)
-        if asked not in self._folded:
+    @torch.no_grad()
+    def everywhere(self, strengths: Sequence[float]) -> Float[Tensor, "q t n"]:
+        """The kernel of all points with the labelled ones, its invariances folded in, for every strength."""
+        missing = [each for each in strengths if each > 0 and each not in self._folded]
+        if self.rows is not None and missing:
             self._folded.clear()
-            self._folded[asked] = self.rows.fold(self.process, self.x, strengths).matrices
-        return self._folded[asked]
+            missing = [each for each in strengths if each > 0]
+            found = self.rows.fold(self.process, self.x, missing, self.points).matrices
+            if found.numel() > NUMBERS_KEPT:
+                folded = dict(zip(missing, found, strict=True))
+                return torch.stack([folded[each] if each > 0 else self._plain() for each in strengths])
+            self._folded.update(zip(missing, found, strict=True))
+        return torch.stack([self._folded.get(each, self._plain()) for each in strengths])
+
+    def _plain(self) -> Float[Tensor, "t n"]:
+        return self.process.covariance(Evaluation().atoms(self.points), Evaluation().atoms(self.x))
+
+    def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
+        """That kernel of the labelled points alone."""
+        kernels = self.everywhere(strengths)[:, places_among(self.points, self.x)]
+        is_folded = [self.rows is not None and each > 0 for each in strengths]
+        # an unfinished search may leave negative eigenvalues
+        kernels[is_folded] = nearest_positive(kernels[is_folded])
+        return kernels
 
     def fit(
         self,

@@ -8,21 +8,28 @@ from typing import Any, final
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.choosing import by_squared_evidence
-from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
+from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import TOLERANCE, asked_grids, certify, check_basis
+from orbitwise.estimators.machine_fit import TOLERANCE, announce, asked_grids, certify, check_basis
 from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
 from orbitwise.estimators.validation import check_data, check_inputs, check_weights, flatten_images
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.losses import Loss, Squared, loss_of
+
+CONSTANT = 1e-12
+"""A deviation below this part of the largest target is rounding."""
+NORMAL = 1.4826
+"""The standard deviation of a normal distribution over the median distance from its middle."""
 
 
 @final
@@ -30,15 +37,16 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
     """Regression by the least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), L f what should vanish.
 
     With squared losses it is the mean of a Gaussian process that saw y with noise variance 1/(2C), and
-    L f = 0 with 1/(2 strength).
+    L f = 0 with 1/(2 strength). Targets are counted in their deviations (1.4826 times the median
+    distance from the median), which matters to other losses and their widths alone.
 
     Parameters
     ----------
     kernel, invariance, bandwidth, basis, image_shape, solver, random_state
         As in `InvariantSVC`.
-    C : float, default=1.0
+    C : float, default=10.0
         How often a target counts, λ.
-    strength : float or "evidence", default=1.0
+    strength : float or "evidence", default=0.001
         How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
         bandwidth by the evidence of y given that L f = 0, the basis integrated out.
     loss, invariance_loss : str or Loss, default="squared"
@@ -61,8 +69,8 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         kernel: Kernel | None = None,
         invariance: Any = "gradient",
         *,
-        C: float = 1.0,
-        strength: float | str = 1.0,
+        C: float = 10.0,
+        strength: float | str = 0.001,
         loss: str | Loss = "squared",
         invariance_loss: str | Loss = "squared",
         bandwidth: float | str = "median",
@@ -102,11 +110,16 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
             raise ValueError(
                 f"loss must be one of numbers, such as 'squared' or 'absolute', not {self.loss!r}."
             )
-        ground = self._settle(x, others, targets, weights, loss, invariance_loss)
+        scale = deviations(targets, weights)
+        standard = targets / scale[:, None]
+        ground = self._settle(x, others, standard, weights, loss, invariance_loss)
+        if hasattr(self, "log_evidence_"):
+            # the density of targets in their own unit, where the basis leaves n - b contrasts of each output
+            self.log_evidence_ -= (len(x) - ground.basis.shape[1]) * float(scale.log().sum())
         seed = int(check_random_state(self.random_state).randint(2**31))
         self.machine_, solutions = ground.fit(
             loss,
-            targets,
+            standard,
             weights,
             self.C_,
             self.strength_,
@@ -114,6 +127,9 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
             self.solver,
             TOLERANCE,
             torch.Generator().manual_seed(seed),
+        )
+        self.machine_.coefficients, self.machine_.beta = (
+            part * scale for part in (self.machine_.coefficients, self.machine_.beta)
         )
         certify(self, solutions)
         return self
@@ -141,7 +157,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         return (values[:, 0] if self._is_vector else values).numpy()
 
     def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
-        return invariance_rows(self.invariance, points, bandwidth, self._image_shape)
+        return invariance_rows(self.invariance, points, bandwidth, self._image_shape, may_turn(self))
 
     def _check(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
@@ -175,6 +191,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         invariance_loss: Loss,
     ) -> Ground:
         ground = Ground.of(self, x, unlabeled)
+        announce(self, ground, invariance_loss)
         for chosen in ("log_evidence_", "evidence_kind_"):
             vars(self).pop(chosen, None)
         if not isinstance(self.strength, str):
@@ -188,3 +205,24 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self.C_, self.strength_, self.bandwidth_ = choice[:3]
         self.log_evidence_, self.evidence_kind_ = choice.score, "exact"
         return choice.ground
+
+
+def deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]) -> Float[Tensor, " c"]:
+    """How far targets are from the median of their output: a standard deviation that few outliers move.
+
+    The standard deviation where most targets are the same, the size of a constant, and 1 where all are zero.
+    """
+    size = targets.abs().amax(-1, keepdim=True)
+    size = torch.where(size > 0, size, 1.0)
+    scaled, share = targets / size, weights / weights.sum()
+    near = NORMAL * _median((scaled - _median(scaled, share)).abs(), share)[:, 0]
+    spread = ((scaled - (scaled @ share)[:, None]).square() @ share).sqrt()
+    spread = torch.where(near > CONSTANT, near, spread)
+    return size[:, 0] * torch.where(spread > CONSTANT, spread, 1.0)
+
+
+def _median(values: Float[Tensor, "c n"], share: Float[Tensor, " n"]) -> Float[Tensor, "c 1"]:
+    """The least value that at least half of the weight does not exceed."""
+    ordered, order = values.sort(-1)
+    place = (share[order].cumsum(-1) < 0.5 - 1e-9).sum(-1, keepdim=True)
+    return ordered.gather(-1, place.clamp_max(values.shape[-1] - 1))

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import KernelDecisions
-from orbitwise.estimators.kernel_machine import Ground, distinct_points
+from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
 from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
+from orbitwise.inference.cost import check_cost, dense_cost
 from orbitwise.losses import Loss, Squared, loss_of
 
 
@@ -41,7 +42,7 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         What strength="cross_validation" chooses the number of neighbours from.
     C, strength, loss, bandwidth, basis, class_weight, unlabeled_label, Cs, strengths,
     num_folds, random_state
-        As in `InvariantSVC`; the loss is "squared_hinge" by default.
+        As in `InvariantSVC`; by default the loss is "squared_hinge", C is 10 and the strength 0.1.
 
     Attributes
     ----------
@@ -59,8 +60,8 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         num_neighbours: int = 6,
         weighting: str = "heat",
         normalized: bool = True,
-        C: float = 1.0,
-        strength: float | str = 1.0,
+        C: float = 10.0,
+        strength: float | str = 0.1,
         loss: str | Loss = "squared_hinge",
         bandwidth: float | str = "median",
         basis: str = "bias",
@@ -114,9 +115,19 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         return self
 
     def _rows(self, points: Tensor, bandwidth: float) -> LaplacianRows:
+        # the Laplacian is decomposed at once, so that its cost cannot wait to be said
+        graphs = len(self.neighbours) if self.strength == "cross_validation" else 1
+        check_cost(
+            dense_cost(len(points), len(points)).times(graphs),
+            f"LaplacianSVC.fit with the graph of {len(points):,} points",
+            "give fewer unlabelled rows, or take InvariantSVC(invariance='graph') of some of them",
+            stacklevel=6,
+        )
         return LaplacianRows.of(points, int(self.num_neighbours), self.weighting, self.normalized)
 
     def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:
-        points = distinct_points(data.x, data.unlabeled)
-        rows = [LaplacianRows.of(points, count, self.weighting, self.normalized) for count in self.neighbours]
-        return [replace(ground, rows=each) for each in rows]
+        rows = [
+            LaplacianRows.of(ground.points, count, self.weighting, self.normalized)
+            for count in self.neighbours
+        ]
+        return [replace(ground, rows=each, _folded={}) for each in rows]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Block
@@ -61,11 +61,18 @@ class LaplacianRows:
             len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram
         )
 
-    def fold(self, process: Process, x: Tensor, strengths: Sequence[float]) -> Folded:
-        """k̃ of the points x for every strength."""
-        prior = process.covariance(Evaluation().atoms(x))
-        places = torch.arange(len(x), device=x.device)
-        return fold(prior, self.invariances(process, x, x), strengths, positions=places)
+    def fold(
+        self,
+        process: Process,
+        x: Float[Tensor, "n d"],
+        strengths: Sequence[float],
+        points: Float[Tensor, "t d"] | None = None,
+    ) -> Folded:
+        """k̃ of the points x for every strength, or of the `points`, x among them, with x."""
+        points = x if points is None else points
+        prior = process.covariance(Evaluation().atoms(points), Evaluation().atoms(x))
+        inner, places = self.invariances(process, points, x), places_among(points, x)
+        return fold(prior, inner, strengths, positions=places)
 
     def coefficients(
         self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
@@ -73,3 +80,13 @@ class LaplacianRows:
         """Those of kernels at all points, given the coefficients of labels at the points x under k̃."""
         found = fold_weights(self.invariances(process, x, x), labels, strength)
         return self.root.mT @ found.vectors
+
+
+def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+    """Where each row of x stands among the points, which hold all of them."""
+    if points is x:
+        return torch.arange(len(x), device=x.device)
+    numbers = torch.unique(torch.cat([points, x]), dim=0, return_inverse=True)[1]
+    place = torch.empty_like(numbers[: len(points)])
+    place[numbers[: len(points)]] = torch.arange(len(points), device=x.device)
+    return place[numbers[len(points) :]]

@@ -10,24 +10,31 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
 
 from orbitwise.estimators.choosing import (
+    SLOPE_STRENGTHS,
     STRENGTHS,
     Choice,
     by_cross_validation,
     by_laplace_evidence,
     by_squared_evidence,
+    decided,
     held_out_scores,
+    one_class,
 )
-from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.kernel_machine import BANDWIDTHS, Ground
 from orbitwise.estimators.machine_inputs import Labelled, signed_targets
+from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import best_scale, soft_labels, two_columns
+from orbitwise.inference.cost import check_cost
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 
 TOLERANCE = 1e-8
 ACCEPTED = 1e-4
 """A gap that is larger than this part of the risk deserves a warning."""
+CHOOSE = "lower the strength, or have both chosen by strength='cross_validation', "
 
 
 def label_loss(loss: Loss, name: Any) -> Loss:
@@ -47,6 +54,7 @@ def settle(
 ) -> Ground:
     """The ground and the strengths that were asked for, or those that evidence or cross-validation choose."""
     ground = Ground.of(estimator, data.x, data.unlabeled)
+    announce(estimator, ground, invariance_loss)
     for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
         vars(estimator).pop(chosen, None)
     if not isinstance(estimator.strength, str):
@@ -75,6 +83,22 @@ def settle(
     return choice.ground
 
 
+def announce(estimator: Any, ground: Ground, invariance_loss: Loss) -> None:
+    """Warn of a fit that takes long, and raise a ValueError for one that memory cannot do."""
+    if estimator.strength == 0:
+        return
+    is_free = estimator.kernel is None and estimator.bandwidth == "median"
+    count = len(BANDWIDTHS) if estimator.strength == "evidence" and is_free else 1
+    kind = type(estimator).__name__
+    rows = 0 if ground.rows is None else len(ground.rows.weights)
+    check_cost(
+        ground.cost(invariance_loss).times(count),
+        f"{kind}.fit with {rows:,} rows of its invariance at {len(ground.points):,} points",
+        "give fewer unlabelled rows or features (PCA), or take invariance='graph', with few rows a point",
+        stacklevel=5,
+    )
+
+
 def check_basis(estimator: Any, ground: Ground) -> None:
     """Raise a ValueError where an invariance sees the basis, so that it cannot be folded and chosen."""
     if ground.is_basis_seen:
@@ -86,7 +110,8 @@ def check_basis(estimator: Any, ground: Ground) -> None:
 
 def asked_grids(estimator: Any) -> tuple[Sequence[float], list[float] | None]:
     """The strengths and λ to choose from; None for λ stands for the usual ones."""
-    strengths = STRENGTHS if estimator.strengths is None else [float(each) for each in estimator.strengths]
+    usual = SLOPE_STRENGTHS if estimator.invariance == "gradient" else STRENGTHS
+    strengths = usual if estimator.strengths is None else [float(each) for each in estimator.strengths]
     return strengths, None if estimator.Cs is None else [float(each) for each in estimator.Cs]
 
 
@@ -101,7 +126,7 @@ def _by_evidence(
     if isinstance(loss, Logistic):
         return by_laplace_evidence(grounds, targets, weights, strengths, rates)
     if isinstance(loss, Squared):
-        return by_squared_evidence(grounds, targets, weights, strengths, rates)
+        return by_squared_evidence(grounds, targets, weights, strengths, rates, loss)
     raise ValueError("strength='evidence' goes with loss='logistic' or 'squared'.")
 
 
@@ -131,6 +156,9 @@ def fit_classifier(
         torch.Generator().manual_seed(seed),
     )
     certify(estimator, solutions)
+    with torch.no_grad():
+        said = decided(estimator.machine_.values(Evaluation(), ground.points).mT)
+    warn_of_one_class(estimator, said, ground.has_no_label, codes)
     estimator.scale_ = 0.5 if len(targets) == 1 else 1.0
     smallest = int(torch.bincount(codes).min())
     if smallest >= 2 and not is_joint:
@@ -151,6 +179,23 @@ def certify(estimator: Any, solutions: list[Solution]) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
+
+
+def warn_of_one_class(
+    estimator: Any, said: Tensor, has_no_label: Tensor, codes: Tensor, advice: str = CHOOSE
+) -> None:
+    """Warn where one class is `said` for all training rows, or for all unlabelled ones."""
+    kind = one_class(said, has_no_label, codes)
+    if kind is None or len(estimator.classes_) == 1:
+        return
+    rows = said if kind == "training" else said[has_no_label]
+    warnings.warn(
+        f"{type(estimator).__name__} says {estimator.classes_[int(rows[0])]!s} for all {len(rows):,} {kind} "
+        f"rows, though its labels are of {len(estimator.classes_)} classes: raise C, {advice}let every class "
+        "count the same with class_weight='balanced', or give more labels.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def stratified_folds(codes: torch.Tensor, count: int, seed: int) -> torch.Tensor:

@@ -16,6 +16,7 @@ from orbitwise.estimators.engines import (
     Callback,
     Fit,
     Problem,
+    announce_exact,
     engine_for,
     fit_collapsed,
     fit_variational,
@@ -93,6 +94,7 @@ def fit_model(
     report: Callback,
 ) -> Fit:
     """Exact inference; `functional` is the model's before it was frozen."""
+    announce_exact(model.x, functional, num_nodes, estimator.max_iterations)
     if estimator.max_iterations == 0:
         # The objective would only repeat the factorisation that conditioning needs.
         training = Training(np.nan, False, "no iterations asked for")

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import KernelDecisions
-from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
+from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
 from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
@@ -30,23 +30,26 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     kernel : gpytorch.kernels.Kernel, default=None
         None takes a Gaussian kernel of the `bandwidth`. Derivatives need a kernel that has them.
     invariance : None, str, Functional or list, default="gradient"
-        What should be small at all points, labelled and not: all partial derivatives ("gradient"),
+        What should be small at all points, labelled and not: all partial derivatives times the bandwidth,
+        which makes them free of the unit of X ("gradient"),
         derivatives along moves of images ("tangent", or "moves" for those of the paper), f of moved images
         minus f of the image ("differences"), the average around a point minus the value ("local_average"),
         differences of neighbours ("graph") and of deleted features ("deletion"), a functional, or a list of
-        (functional, inputs) or (functional, inputs, weights).
-    C : float, default=1.0
+        (functional, inputs) or (functional, inputs, weights), taken as they are, in the unit of X.
+    C : float, default=100.0
         How often a label counts, λ. One row's loss is multiplied by C and its weight.
-    strength : float, "evidence" or "cross_validation", default=1.0
+    strength : float, "evidence" or "cross_validation", default=0.001
         How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
         bandwidth by the labels' evidence: Laplace's for the logistic loss, exact for the squared one.
         "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
+        Both pass over machines that say one class for all points without a label.
     loss : str or Loss, default="logistic"
         Of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with a width of its own.
     invariance_loss : str or Loss, default="squared"
         Of functionals: "squared", "absolute", "epsilon_insensitive", or a loss.
     bandwidth : float or "median", default="median"
-        Of the Gaussian kernel; "median" is the median distance of all points.
+        Of the Gaussian kernel; "median" is the median distance of all points. With another kernel it is only
+        the unit of length of the invariance.
     basis : {"bias", "linear", "none"}, default="bias"
         Functions that are not penalised. Few and unequal labels do better without: what keeps f flat leaves
         a bias free to go to the larger class.
@@ -82,8 +85,8 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         kernel: Kernel | None = None,
         invariance: Any = "gradient",
         *,
-        C: float = 1.0,
-        strength: float | str = 1.0,
+        C: float = 100.0,
+        strength: float | str = 0.001,
         loss: str | Loss = "logistic",
         invariance_loss: str | Loss = "squared",
         bandwidth: float | str = "median",
@@ -139,7 +142,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         return self
 
     def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
-        return invariance_rows(self.invariance, points, bandwidth, self._image_shape)
+        return invariance_rows(self.invariance, points, bandwidth, self._image_shape, may_turn(self))
 
     def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:
         return [ground]

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.kernel_machine import median_distance
+from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.machine_inputs import check_positive
 from orbitwise.estimators.validation import check_data, check_inputs, flatten_images
 from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
@@ -106,6 +107,10 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
             np.concatenate([x, copies.reshape(-1, x.shape[1])]),
             np.concatenate([labels, np.repeat(labels, count)]),
         )
+        said, codes = (
+            torch.from_numpy(np.searchsorted(self.classes_, each)) for each in (self.svc_.predict(x), labels)
+        )
+        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), codes, advice="")
         return self
 
     @answering

@@ -112,10 +112,11 @@ def families(task: Task, device: str) -> dict[str, Family]:
     process, points = Process(None, kernel), task.x[task.columns]
     with torch.no_grad():
         prior = process.covariance(Evaluation().atoms(task.x), Evaluation().atoms(points))
+    # recorded as counts of slopes in the features' units
     strengths = [width**2 * strength for strength in STRENGTHS]
     start = time.perf_counter()
     inner = gradient_rows(task.x, width, None).invariances(process, task.x, points)
-    folded = fold(prior, inner, strengths, positions=task.columns, tolerance=TOLERANCE)
+    folded = fold(prior, inner, STRENGTHS, positions=task.columns, tolerance=TOLERANCE)
     gradients = time.perf_counter() - start
     start, graphs, settings = time.perf_counter(), [], []
     for count in NEIGHBOURS:

@@ -54,22 +54,27 @@ class Invariances:
     def of_operator(cls, operator: GradientOperator, x: Tensor, columns: Tensor) -> Invariances:
         """Derivatives, with N never formed; cheapest where X are the points of the derivatives."""
         block, values = operator.block, Evaluation().atoms(x)
+        weight = block.weights.flatten()[0]
         own = (
             block.points.shape[1] == 1
             and torch.equal(block.points[:, 0], x)
-            and bool((block.weights == 1).all())
+            and bool((block.weights == weight).all())
+            and weight.item() != 0
         )
 
         def both(v: Tensor) -> tuple[Tensor, Tensor]:
             if own:
-                return operator.product_and_values(v)
+                # the block's own values are weighted as its slopes are
+                image, shadow = operator.product_and_values(v)
+                return image, shadow if weight.item() == 1 else shadow / weight
             return operator.product(v), operator.values_product(values, v)
 
         slopes = lambda part: operator.columns(columns[part])  # noqa: E731
-        is_whole = block.num_directions == block.points.shape[-1] and block.points.shape[1] == 1
-        return cls(
-            operator.num_rows, both, slopes, leading=(lambda: linear_slopes(block)) if is_whole else None
-        )
+        width = block.points.shape[-1]
+        is_whole = block.num_directions == width and block.points.shape[1] == 1
+        # d + 1 vectors are looked for in several rounds, which fewer columns do not repay
+        pays = is_whole and len(columns) >= width
+        return cls(operator.num_rows, both, slopes, leading=(lambda: linear_slopes(block)) if pays else None)
 
     def weighted(self, weights: Float[Tensor, " r"]) -> Invariances:
         """The rows times √c, so that all have one strength."""

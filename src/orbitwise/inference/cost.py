@@ -1,0 +1,104 @@
+"""What a computation will cost, said before it starts: operations, memory, and a warning where either hurts.
+
+Costs are counted, not measured, so that the same data say the same on every machine. Times are those of one
+processor core at `OPERATIONS_A_SECOND`, good to a factor of a few.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+OPERATIONS_A_SECOND = 2e10
+"""Of one core in double precision, in products of matrices."""
+PATIENCE = 120.0
+"""Seconds that pass without a warning."""
+NUMBER = 8
+"""Bytes, in double precision."""
+STEPS = 50
+"""Of conjugate gradients; most searches take 15 to 150."""
+LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says how much memory a container may have."""
+
+
+class Cost(NamedTuple):
+    """Operations on numbers, and the bytes that are held at once."""
+
+    operations: float
+    memory: float
+
+    @property
+    def seconds(self) -> float:
+        """On one core."""
+        return self.operations / OPERATIONS_A_SECOND
+
+    def times(self, count: int) -> Cost:
+        """Done so many times, one after the other."""
+        return Cost(count * self.operations, self.memory)
+
+
+def dense_cost(rows: int, columns: int) -> Cost:
+    """Of a Gram matrix that is held and decomposed, with some right-hand sides."""
+    size = float(rows)
+    return Cost(12 * size**3 + 2 * size**2 * columns, NUMBER * (4 * size**2 + 2 * size * columns))
+
+
+def gradient_search_cost(points: int, width: int, columns: int) -> Cost:
+    """Of conjugate gradients with all slopes at points, 6l²d operations a product and column."""
+    product = 6 * float(points) ** 2 * width
+    return Cost(STEPS * product * columns, NUMBER * (2 * float(points) ** 2 + 12 * float(points) * width))
+
+
+def exact_cost(rows: int, atoms: int, width: int, steps: int) -> Cost:
+    """Of exact inference for rows that average so many atoms each, its evidence followed for some steps."""
+    pairs = (float(rows) * atoms) ** 2
+    single = 3 * pairs * (2 * width + 20) + 2 * float(rows) ** 3
+    return Cost(max(1, steps) * single, NUMBER * 4 * (pairs + float(rows) ** 2))
+
+
+def machine_memory() -> float | None:
+    """Bytes of memory that this machine, or the container we are in, has; None where it does not say."""
+    try:
+        total = float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+    try:
+        return min(total, float(LIMIT.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return total
+
+
+def check_cost(
+    cost: Cost, what: str, instead: str, patience: float = PATIENCE, refuses: bool = True, stacklevel: int = 2
+) -> None:
+    """Raise a ValueError where memory cannot do, and warn where `what` takes long, with what to do `instead`.
+
+    Without `refuses` an estimate of memory that is too pessimistic for some cases warns, too.
+    """
+    available = machine_memory()
+    too_large = available is not None and cost.memory > available
+    if too_large and refuses:
+        raise ValueError(
+            f"{what} would take about {_size(cost.memory)} of memory, and this machine has "
+            f"{_size(available)}: {instead}."  # pyright: ignore
+        )
+    if too_large or cost.seconds > patience:
+        warnings.warn(
+            f"{what} will take about {cost.operations:.0e} operations ({_time(cost.seconds)} on one core) "
+            f"and {_size(cost.memory)} of memory. To spare them, {instead}.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _size(count: float) -> str:
+    gigabytes = count / 2**30
+    return f"{gigabytes:,.0f} GiB" if gigabytes >= 10 else f"{gigabytes:.1f} GiB"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:,.0f} hours"
