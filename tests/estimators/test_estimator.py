@@ -82,3 +82,18 @@ def test_each_move_of_an_image_is_told_apart():
     change = model.insensitivity(images[:5])
     assert set(change) == {"all", "deformation", *model.orbit_.bounds.names}
     assert all(0 < part["prior"] < change["all"]["prior"] * 1.2 for part in change.values())
+
+
+def test_a_finite_invariance_has_an_orbit_with_nothing_to_learn():
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    model = InvariantGPRegressor(invariance="permutation", max_iterations=2).fit(x, np.sin(x).sum(1))
+    assert model.orbit_.size == 6
+    assert model.orbit_errors_ == {}
+    moved = model.sample_orbit(x, n=30)
+    assert moved.shape == (8, 30, 3)
+    np.testing.assert_allclose(np.sort(moved, -1), np.sort(x, -1)[:, None].repeat(30, 1))
+    assert len(np.unique(moved[0], axis=0)) > 3
+    np.testing.assert_allclose(model.predict(moved[:, 0]), model.predict(x), atol=1e-9)
+    change = model.insensitivity(x)
+    assert set(change) == {"all"}
+    assert change["all"]["prior"] < 1e-6

@@ -43,9 +43,8 @@ def exported(model: Any, library: Library, module: str = "augmentation", builtin
 
 def orbit_of(model: Any) -> Orbit | None:
     """The orbit that f is averaged over: the learned one, or the finite one that was given."""
-    if model.orbit_ is not None:
-        return model.orbit_
-    return next((part for part in model.functional_.modules() if isinstance(part, Orbit)), None)
+    # models of earlier versions remember learned orbits only
+    return orbit_in(model.functional_) if model.orbit_ is None else model.orbit_
 
 
 def _json(model: Any, orbit: Orbit | None) -> str:

@@ -90,7 +90,8 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
     if done is not None and done.get("finished") and done.get("best") == best.name and folder.model.is_file():
         return replace(best, estimator=load(folder.model, plan.device))
     number = list(plan.names).index(best.name)
-    if not best.estimator._learned_parameters and best.estimator.orbit_ is not None:
+    orbit = best.estimator.orbit_
+    if not best.estimator._learned_parameters and orbit is not None and orbit.learned():
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})
         best = best if again is None else again

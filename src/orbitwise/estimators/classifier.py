@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.engines import (
     Engine,
     Fit,
@@ -29,7 +30,7 @@ from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of
-from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.estimators.validation import check_inputs, flatten_images, set_layout
 from orbitwise.inference.calibration import (
     best_scale,
     cross_entropy,
@@ -62,7 +63,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so
         leave-one-out on the training set often predicts better.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width) of an image in a row of X.
+        (height, width), or three sizes in the order of `channels`, of an image in a row of X.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images [n, …], and three sizes of `image_shape`, have their channels. "auto" takes the axis of
+        1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
+        rows with the channels first.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
     num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
@@ -78,6 +83,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
+    channels_ : "first" or "last", where images had their channels; None where there are none.
     log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y.
     """
 
@@ -89,6 +95,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         likelihood: Coding = "one_hot",
         noise: Literal["evidence", "leave_one_out"] = "evidence",
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         inference: Engine = "auto",
         num_inducing: int = 500,
         num_nodes: int | None = None,
@@ -108,6 +115,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.likelihood = likelihood
         self.noise = noise
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.inference = inference
         self.num_inducing = num_inducing
         self.num_nodes = num_nodes
@@ -124,13 +132,13 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels."""
-        flat, shape = flatten_images(self, X)
+        flat, layout = flatten_images(self, X)
         checked: Any = validate_data(
             self, cast(Any, flat), cast(Any, y), dtype=np.float64, ensure_min_samples=1
         )
         x, labels = checked
         check_classification_targets(labels)
-        self._image_shape = self.image_shape if shape is None else shape
+        x = set_layout(self, layout, x)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("Classification needs at least two classes, but the labels hold one class only.")

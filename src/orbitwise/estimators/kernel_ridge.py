@@ -13,12 +13,13 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.choosing import by_squared_evidence
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import TOLERANCE, asked_grids, certify, check_basis
 from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
-from orbitwise.estimators.validation import check_inputs, flatten_images
+from orbitwise.estimators.validation import check_inputs, flatten_images, set_layout
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.losses import Loss, Squared, loss_of
@@ -33,7 +34,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    kernel, invariance, bandwidth, basis, image_shape, solver, random_state
+    kernel, invariance, bandwidth, basis, image_shape, channels, solver, random_state
         As in `InvariantSVC`.
     C : float, default=1.0
         How often a target counts, λ.
@@ -67,6 +68,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         bandwidth: float | str = "median",
         basis: str = "bias",
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         solver: str = "auto",
         Cs: Sequence[float] | None = None,
         strengths: Sequence[float] | None = None,
@@ -81,6 +83,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self.bandwidth = bandwidth
         self.basis = basis
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.solver = solver
         self.Cs = Cs
         self.strengths = strengths
@@ -143,13 +146,11 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         check_settings(self, ("evidence",))
-        self._image_shape = None
-        flat, shape = flatten_images(self, X)
+        flat, layout = flatten_images(self, X)
         checked: Any = validate_data(
             self, cast(Any, flat), cast(Any, y), dtype=np.float64, multi_output=True, y_numeric=True
         )
-        x, targets = checked[0], np.asarray(checked[1], dtype=np.float64)
-        self._image_shape = self.image_shape if shape is None else shape
+        x, targets = set_layout(self, layout, checked[0]), np.asarray(checked[1], dtype=np.float64)
         self._is_vector = targets.ndim == 1
         weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         kept = weight > 0

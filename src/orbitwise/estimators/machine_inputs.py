@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from orbitwise.estimators.validation import check_counts, check_inputs, flatten_images
+from orbitwise.estimators.validation import check_counts, check_inputs, flatten_images, set_layout
 from orbitwise.inference.risk.machine import BASES
 from orbitwise.inference.risk.solving import SOLVERS
 
@@ -40,16 +40,15 @@ def check_labelled(
     unlabeled: ArrayLike | None,
     sample_weight: ArrayLike | None,
 ) -> Labelled:
-    """Validated training data; sets `classes_`, `n_features_in_` and `_image_shape`.
+    """Validated training data; sets `classes_`, `n_features_in_`, `_image_shape` and `channels_`.
 
     A weight of zero takes a row out, as if it had not been given.
     """
     check_settings(estimator)
-    estimator._image_shape = None
-    flat, shape = flatten_images(estimator, X)
+    flat, layout = flatten_images(estimator, X)
     checked: Any = validate_data(estimator, cast(Any, flat), cast(Any, y), dtype=np.float64)
     x, labels = checked
-    estimator._image_shape = estimator.image_shape if shape is None else shape
+    x = set_layout(estimator, layout, x)
     check_classification_targets(labels)
     weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     is_labelled = _is_labelled(estimator.unlabeled_label, labels)
