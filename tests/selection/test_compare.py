@@ -58,3 +58,24 @@ def test_a_difference_within_the_errors_is_a_tie():
 def test_no_candidates_is_an_error(symmetric_data):
     with pytest.raises(ValueError, match="at least one"):
         compare(*symmetric_data, invariances=[])
+
+
+def test_images_are_images_to_every_candidate():
+    rng = np.random.default_rng(0)
+    images = rng.random((8, 5, 6, 3))
+    quick = {"max_iterations": 1, "num_nodes": 2, "random_state": 0}
+    asked = {"invariances": [None, "flip", "rotation"], **quick}
+    last = compare(images, np.arange(8.0) / 8, **asked)
+    first = compare(np.moveaxis(images, -1, 1), np.arange(8.0) / 8, **asked)
+    for one, other in zip(last.candidates, first.candidates, strict=True):
+        assert one.name == other.name
+        assert (one.estimator.channels_, other.estimator.channels_) == ("last", "first")
+        assert one.log_evidence == pytest.approx(other.log_evidence, rel=1e-9)
+
+
+def test_clouds_are_no_images_to_any_candidate():
+    clouds = np.random.default_rng(0).random((8, 12, 2))
+    with pytest.raises(ValueError, match="'rotation' is an invariance of images.*PointCloudOrbit"):
+        compare(clouds, np.arange(8.0) / 8)
+    with pytest.raises(ValueError, match="'cyclic' is an invariance of tables, but these inputs are images"):
+        compare(clouds.reshape(8, 4, 6), np.arange(8.0) / 8, invariances=["cyclic", "flip"])

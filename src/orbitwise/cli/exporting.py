@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from orbitwise import export
 from orbitwise.cli.errors import CommandError
+from orbitwise.functionals.freezing import orbit_in
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.transforms.permutations import SignedPermutations

@@ -47,7 +47,9 @@ class Plan:
             "seed": self.seed,
             "device": self.device,
         }
-        return {**about, **chosen, "options": dict(self.options)}
+        # the same numbers in another order are other images
+        order = {} if data.channels is None else {"channels": data.channels}
+        return {**about, **order, **chosen, "options": dict(self.options)}
 
 
 @final
@@ -106,6 +108,7 @@ def estimator_of(plan: Plan, data: Data, invariance: Invariance) -> Any:
     return kind(
         invariance=invariance,
         image_shape=shape,
+        channels="auto" if data.channels is None else data.channels,
         random_state=plan.seed,
         device=plan.device,
         **plan.options,
