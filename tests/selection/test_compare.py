@@ -75,7 +75,7 @@ def test_images_are_images_to_every_candidate():
 
 def test_clouds_are_no_images_to_any_candidate():
     clouds = np.random.default_rng(0).random((8, 12, 2))
-    with pytest.raises(ValueError, match="'rotation' is an invariance of images.*PointCloudOrbit"):
+    with pytest.raises(ValueError, match=r"'rotation' is an invariance of images.*PointCloudOrbit"):
         compare(clouds, np.arange(8.0) / 8)
     with pytest.raises(ValueError, match="'cyclic' is an invariance of tables, but these inputs are images"):
         compare(clouds.reshape(8, 4, 6), np.arange(8.0) / 8, invariances=["cyclic", "flip"])
