@@ -274,3 +274,20 @@ def test_clouds_of_points_are_not_turned_as_images(orbitwise, folder):
     said = ("--image-shape", "12x2", "--invariance", "flip", "--no-report")
     assert orbitwise("learn", "clouds.npz", "--out", "s", *said, *QUICK).status == 0
     assert load("s/model.orbitwise")._image_shape == (12, 2)
+
+
+def test_a_finite_invariance_that_wins_is_exported(orbitwise, folder):
+    x, y = bars(12)
+    np.savez(folder / "bars.npz", x=x, y=y)
+    ran = orbitwise("learn", "bars.npz", "--invariance", "none", "--invariance", "flip", "--out", "r", *QUICK)
+    assert ran.status == 0, ran.error
+    assert json.loads(Path("r/comparison.json").read_text())["best"] == "flip"
+    assert load("r/model.orbitwise").orbit_.size == 2
+    for library in ("torchvision", "kornia", "json"):
+        file = f"moves.{'json' if library == 'json' else 'py'}"
+        ran = orbitwise("export", "r", "--to", library, "-o", file, "--force")
+        assert ran.status == 0, ran.error
+        assert "(run on one input)" in ran.out
+        if library != "json":
+            transform = runpy.run_path(file)["transform"]
+            assert transform(np.ones((6, 6))).shape == (6, 6)

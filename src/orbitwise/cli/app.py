@@ -253,8 +253,12 @@ def export(
     ending = ".json" if str(to) == "json" else ".py"
     if out.suffix != ending:
         raise CommandError(f"{out} must end in {ending} for --to {to}")
-    write_atomically(out, exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin))
-    _console().print(f"{to}: {out}", soft_wrap=True)
+    text, note = exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin)
+    write_atomically(out, text)
+    console = _console()
+    console.print(f"{to}: {out}" + ("" if note else " (run on one input)"), soft_wrap=True, markup=False)
+    if note:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
 
 
 @app.command("datasets")

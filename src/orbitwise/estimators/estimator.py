@@ -20,6 +20,8 @@ from orbitwise.functionals.freezing import drawn_form, learnable_orbits, orbit_i
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.transforms.images import check_image_shape
 
 ROWS_AT_ONCE = 1024
 
@@ -38,6 +40,8 @@ class LearnedOrbit(ABC):
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
         """
         self.orbit_ = orbit_in(functional)
+        if isinstance(self.orbit_, FiniteOrbit) and self._image_shape is not None:
+            self.orbit_.image_shape = check_image_shape(self._image_shape)
         is_warped = bool(learnable_orbits(functional)) and self._image_shape is not None
         self._background = float(x.min()) if is_warped else 0.0
 

@@ -33,6 +33,7 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
 from orbitwise.losses import Loss
+from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.selection.search.auto import AutoGPRegressor
 from orbitwise.storage import machines, searches, support_vectors
@@ -44,6 +45,7 @@ from orbitwise.storage.reader import Reader
 from orbitwise.storage.recipes import Field
 from orbitwise.storage.streams import STREAMS
 from orbitwise.storage.writer import Writer
+from orbitwise.transforms.images import check_image_shape
 
 TABLE = {
     **KERNELS,
@@ -219,6 +221,8 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
         # earlier versions remembered learned orbits only
         if "orbit_" in values and values["orbit_"] is None:
             model.orbit_ = orbit_in(model.functional_)
+        if isinstance(model.orbit_, FiniteOrbit) and model._image_shape is not None:
+            model.orbit_.image_shape = check_image_shape(model._image_shape)
         model._objective, model._learned_parameters = NoObjective(), []
     return model
 
