@@ -27,7 +27,7 @@ class Exported(NamedTuple):
 
 
 def exported(model: Any, library: Library, module: str = "augmentation", builtin: bool = False) -> Exported:
-    """The file, after a run; with `builtin` a script of the library's nearest transform that needs it alone."""
+    """The file, after a run; with `builtin` a script of a library's own transform, which needs it alone."""
     orbit, shape = orbit_of(model), model._image_shape
     if library == "json":
         if builtin:

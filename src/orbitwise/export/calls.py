@@ -54,7 +54,8 @@ def code(value: Any, module: str) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(code(each, module) for each in value) + "]"
     if isinstance(value, tuple):
-        return "(" + "".join(code(each, module) + ", " for each in value).rstrip() + ")"
+        comma = "," if len(value) == 1 else ""
+        return "(" + ", ".join(code(each, module) for each in value) + comma + ")"
     return repr(value)
 
 
