@@ -223,3 +223,71 @@ def test_main_takes_its_arguments_from_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["orbitwise", "datasets"])
     assert main() == 0
     assert "digits" in capsys.readouterr().out
+
+
+def test_arrays_of_images_may_have_their_channels_last(orbitwise, folder):
+    grey, y = bars(14)
+    first = np.stack([grey, grey**2, 0.5 * grey], 1)
+    means = []
+    for order, x in (("first", first), ("last", np.moveaxis(first, 1, -1))):
+        np.savez(folder / f"{order}.npz", x=x, y=y)
+        ran = orbitwise("learn", f"{order}.npz", "--invariance", "rotation", "--out", order, *QUICK)
+        assert ran.status == 0, ran.error
+        assert f"images of 6x6 pixels, 3 channels {order}" in ran.out
+        assert Path(order, "picture.png").is_file()
+        assert f"(images 3x6x6, channels {order})" in orbitwise("show", order).out
+        assert orbitwise("predict", order, f"{order}.npz", "-o", f"{order}.csv").status == 0
+        assert orbitwise("report", order, "--data", f"{order}.npz", "-o", f"{order}.html").status == 0
+        means.append([float(row["probability_0"]) for row in rows_of(Path(f"{order}.csv"))])
+    np.testing.assert_allclose(means[0], means[1], rtol=1e-9)
+    ranges = [load(f"{order}/model.orbitwise").orbit_.learned()["angle"] for order in ("first", "last")]
+    assert ranges[0] == pytest.approx(ranges[1], rel=1e-9)
+    pictures = [Path(order, "picture.png").read_bytes() for order in ("first", "last")]
+    assert pictures[0] == pictures[1]
+    ran = orbitwise("predict", "last", "first.npz", "-o", "p.csv")
+    assert ran.status == 1
+    assert "takes images of shape (6, 6, 3), channels last" in ran.error
+    ran = orbitwise("learn", "last.npz", "--out", "last", "--channels", "first", "--resume", *QUICK)
+    assert ran.status == 1
+
+
+def test_an_order_of_channels_that_cannot_be_told_is_asked_for(orbitwise, folder):
+    np.savez(folder / "a.npz", x=np.random.default_rng(0).random((8, 4, 6, 4)), y=np.arange(8) % 2)
+    ran = orbitwise("learn", "a.npz", "--out", "r", *QUICK)
+    assert ran.status == 1
+    assert "say which with --channels first or --channels last" in ran.error
+    ran = orbitwise("learn", "a.npz", "--out", "r", "--channels", "last", "--invariance", "flip", *QUICK)
+    assert ran.status == 0, ran.error
+    assert load("r/model.orbitwise").channels_ == "last"
+    assert "--channels last" in json.loads(Path("r/settings.json").read_text())["command"]
+
+
+def test_clouds_of_points_are_not_turned_as_images(orbitwise, folder):
+    np.savez(folder / "clouds.npz", x=np.random.default_rng(0).random((8, 12, 2)), y=np.arange(8) % 2)
+    ran = orbitwise("learn", "clouds.npz", "--out", "r", "--no-report", *QUICK)
+    assert ran.status == 0, ran.error
+    assert "not taken for images" in ran.out
+    assert load("r/model.orbitwise")._image_shape is None
+    ran = orbitwise("learn", "clouds.npz", "--out", "s", "--invariance", "rotation", *QUICK)
+    assert ran.status == 1
+    assert "PointCloudOrbit(num_points=12, num_dimensions=2" in ran.error
+    said = ("--image-shape", "12x2", "--invariance", "flip", "--no-report")
+    assert orbitwise("learn", "clouds.npz", "--out", "s", *said, *QUICK).status == 0
+    assert load("s/model.orbitwise")._image_shape == (12, 2)
+
+
+def test_a_finite_invariance_that_wins_is_exported(orbitwise, folder):
+    x, y = bars(12)
+    np.savez(folder / "bars.npz", x=x, y=y)
+    ran = orbitwise("learn", "bars.npz", "--invariance", "none", "--invariance", "flip", "--out", "r", *QUICK)
+    assert ran.status == 0, ran.error
+    assert json.loads(Path("r/comparison.json").read_text())["best"] == "flip"
+    assert load("r/model.orbitwise").orbit_.size == 2
+    for library in ("torchvision", "kornia", "json"):
+        file = f"moves.{'json' if library == 'json' else 'py'}"
+        ran = orbitwise("export", "r", "--to", library, "-o", file, "--force")
+        assert ran.status == 0, ran.error
+        assert "(run on one input)" in ran.out
+        if library != "json":
+            transform = runpy.run_path(file)["transform"]
+            assert transform(np.ones((6, 6))).shape == (6, 6)

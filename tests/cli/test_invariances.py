@@ -5,7 +5,7 @@ import pytest
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.invariances import candidates, has_images, parse
+from orbitwise.cli.invariances import candidates, has_images, not_images, parse
 from orbitwise.orbits import FiniteOrbit
 
 
@@ -60,3 +60,40 @@ def test_points_of_one_kind_change_places():
 def test_errors_say_what_there_is(name, says):
     with pytest.raises(CommandError, match=says):
         parse(name, TABLE)
+
+
+CLOUDS = data(24, shape=(12, 2))
+
+
+def test_points_are_not_taken_for_images():
+    assert candidates([], CLOUDS) == candidates([], POINTS) == ["none"]
+    assert not has_images(["none"], CLOUDS)
+    assert "--image-shape 12x2 says that they are images" in not_images(CLOUDS)
+    assert "PointCloudOrbit" in not_images(CLOUDS)
+    assert not_images(IMAGES) == not_images(TABLE) == not_images(data(16, shape=(4, 4))) == ""
+    with pytest.raises(ValueError, match=r"clouds of 12 points in 2 dim.*say --image-shape 12x2"):
+        parse("rotation", CLOUDS)
+    assert parse("rotation", data(24, shape=(12, 2), is_image=True)) == "rotation"
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "says"),
+    [
+        ("cyclic", IMAGES, "of tables, but these inputs are images"),
+        ("permutation", IMAGES, "of tables, but these inputs are images"),
+        ("permutation:1,2", IMAGES, "of tables, but these inputs are images"),
+        ("cyclic", CLOUDS, "of tables, but these inputs are clouds of points: use a PointCloudOrbit"),
+        ("sign", CLOUDS, "clouds of points"),
+        ("cyclic", data(64, shape=(8, 8)), "images"),
+        ("quarter_turn", data(20, shape=(4, 5), is_image=True), "square"),
+    ],
+)
+def test_an_invariance_moves_data_of_its_family(name, inputs, says):
+    with pytest.raises(ValueError, match=says):
+        parse(name, inputs)
+
+
+def test_images_of_one_candidate_are_no_points_of_another():
+    with pytest.raises(ValueError, match="'permutation' is an invariance of tables"):
+        candidates(["rotation", "permutation:1,2"], data(64, shape=(8, 8)))
+    assert candidates(["rotation", "negation", "none"], IMAGES) == ["rotation", "negation", "none"]

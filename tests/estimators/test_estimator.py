@@ -128,3 +128,18 @@ def test_deviations_at_noiseless_training_rows_are_small_but_not_zero(rings):
     deviation = model.predict(x, return_std=True)[1]
     assert (deviation > 0).all()
     assert deviation.max() < 1e-3 * y.std()
+
+
+def test_a_finite_invariance_has_an_orbit_with_nothing_to_learn():
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    model = InvariantGPRegressor(invariance="permutation", max_iterations=2).fit(x, np.sin(x).sum(1))
+    assert model.orbit_.size == 6
+    assert model.orbit_errors_ == {}
+    moved = model.sample_orbit(x, n=30)
+    assert moved.shape == (8, 30, 3)
+    np.testing.assert_allclose(np.sort(moved, -1), np.sort(x, -1)[:, None].repeat(30, 1))
+    assert len(np.unique(moved[0], axis=0)) > 3
+    np.testing.assert_allclose(model.predict(moved[:, 0]), model.predict(x), atol=1e-9)
+    change = model.insensitivity(x)
+    assert set(change) == {"all"}
+    assert change["all"]["prior"] < 1e-6

@@ -5,9 +5,17 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
+from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
-from orbitwise import InvariantGPRegressor, InvariantSVC
+from orbitwise import (
+    InvariantGPClassifier,
+    InvariantGPRegressor,
+    InvariantKernelRidge,
+    InvariantSVC,
+    SparseGPRegressor,
+    VirtualSVC,
+)
 from orbitwise.estimators.validation import (
     as_array,
     check_inputs,
@@ -17,6 +25,7 @@ from orbitwise.estimators.validation import (
     flatten_images,
 )
 from orbitwise.functionals import Difference, Gradient
+from orbitwise.orbits import ImageOrbit, PointCloudOrbit, SignalOrbit
 
 QUICK = {"max_iterations": 0}
 
@@ -170,13 +179,13 @@ def test_names_of_columns_are_kept_and_checked(data):
 
 @pytest.mark.parametrize("kind", [np.asarray, list, torch.from_numpy])
 def test_images_come_with_their_dimensions_or_as_rows(kind, rng):
-    images = rng.normal(size=(6, 2, 3))
+    images = rng.normal(size=(6, 4, 5))
     y = images.sum((1, 2))
     model = InvariantGPRegressor(invariance="flip", **QUICK).fit(kind(images), y)
-    assert model.n_features_in_ == 6
-    flat = InvariantGPRegressor(invariance="flip", image_shape=(2, 3), **QUICK).fit(images.reshape(6, 6), y)
-    np.testing.assert_array_equal(model.predict(images), flat.predict(images.reshape(6, 6)))
-    np.testing.assert_array_equal(model.predict(images.reshape(6, 6)), flat.predict(kind(images)))
+    assert model.n_features_in_ == 20
+    flat = InvariantGPRegressor(invariance="flip", image_shape=(4, 5), **QUICK).fit(images.reshape(6, 20), y)
+    np.testing.assert_array_equal(model.predict(images), flat.predict(images.reshape(6, 20)))
+    np.testing.assert_array_equal(model.predict(images.reshape(6, 20)), flat.predict(kind(images)))
     np.testing.assert_allclose(model.predict(images[..., ::-1]), model.predict(images), atol=1e-12)
 
 
@@ -190,14 +199,14 @@ def test_colour_images_have_four_dimensions(rng):
 
 
 def test_images_of_another_shape_are_refused(rng):
-    images = rng.normal(size=(6, 2, 3))
+    images = rng.normal(size=(6, 4, 5))
     model = InvariantGPRegressor(invariance="flip", **QUICK).fit(images, np.arange(6))
-    with pytest.raises(ValueError, match=r"\(3, 2\), but images of shape \(2, 3\)"):
-        model.predict(images.reshape(6, 3, 2))
-    with pytest.raises(ValueError, match=r"\(2, 3\), but images of shape \(6, 1\)"):
-        InvariantGPRegressor(invariance="flip", image_shape=(6, 1), **QUICK).fit(images, np.arange(6))
-    model.fit(images.reshape(6, 3, 2), np.arange(6))
-    assert model.predict(images.reshape(6, 3, 2)).shape == (6,)
+    with pytest.raises(ValueError, match=r"\(5, 4\), but images of shape \(4, 5\)"):
+        model.predict(images.reshape(6, 5, 4))
+    with pytest.raises(ValueError, match=r"\(4, 5\), but images of shape \(20, 1\)"):
+        InvariantGPRegressor(invariance="flip", image_shape=(20, 1), **QUICK).fit(images, np.arange(6))
+    model.fit(images.reshape(6, 5, 4), np.arange(6))
+    assert model.predict(images.reshape(6, 5, 4)).shape == (6,)
 
 
 def test_training_data_are_matrices_of_doubles(data):
@@ -238,12 +247,13 @@ def test_variances_are_finite_and_not_negative(value):
 
 def test_only_arrays_of_images_are_flattened(data):
     model = InvariantGPRegressor(invariance="flip")
-    same, shape = flatten_images(model, data[0])
+    same, layout = flatten_images(model, data[0])
     assert same is data[0]
-    assert shape is None
-    flat, shape = flatten_images(model, data[0].reshape(9, 2, 2))
-    assert shape == (2, 2)
-    np.testing.assert_array_equal(flat, data[0])
+    assert layout.shape is None
+    images = np.repeat(data[0], 4, axis=1)
+    flat, layout = flatten_images(model, images.reshape(9, 4, 4))
+    assert layout.shape == (4, 4)
+    np.testing.assert_array_equal(flat, images)
 
 
 @pytest.mark.parametrize("size", [1e154, 1e200, 1e-200, 1e-310])
@@ -314,3 +324,156 @@ def test_unlabelled_rows_must_be_rows(data, unlabeled):
         InvariantSVC().fit(data[0], np.arange(9) % 2, unlabeled=unlabeled)
     with pytest.raises(ValueError, match="could not convert"):
         InvariantSVC().fit(data[0], np.arange(9) % 2, unlabeled=[["a"] * 4])
+
+
+def colours(rng, count: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Colour images [n, 3, h, w] of bars, and how far they lean."""
+    images = 0.1 * rng.random((count, 3, 6, 5))
+    images[:, 0, 1:5, 2] += np.linspace(0, 1, count)[:, None]
+    return images, np.linspace(0, 1, count)
+
+
+LAST = {
+    "array": lambda x: x,
+    "tensor": torch.from_numpy,
+    "list": list,
+    "rows": lambda x: x.reshape(len(x), -1),
+}
+
+
+@pytest.mark.parametrize("kind", LAST)
+def test_channels_may_come_last(kind, rng):
+    images, y = colours(rng)
+    last = np.ascontiguousarray(np.moveaxis(images, 1, -1))
+    settings = {"num_nodes": 2, "max_iterations": 3, "random_state": 0, "invariance": "rotation"}
+    expected = InvariantGPRegressor(**settings).fit(images, y)
+    shape = (6, 5, 3) if kind == "rows" else None
+    model = InvariantGPRegressor(image_shape=shape, **settings).fit(LAST[kind](last), y)
+    assert (expected.channels_, model.channels_) == ("first", "last")
+    assert model._image_shape == (3, 6, 5)
+    assert model.orbit_.learned()["angle"] == pytest.approx(expected.orbit_.learned()["angle"], rel=1e-9)
+    np.testing.assert_allclose(model.predict(LAST[kind](last)), expected.predict(images), rtol=1e-9)
+    np.testing.assert_allclose(model.predict(last.reshape(10, -1)), expected.predict(images), rtol=1e-9)
+    moved = model.sample_orbit(last, n=3).reshape(10, 3, 6, 5, 3)
+    np.testing.assert_allclose(
+        np.moveaxis(moved, -1, 2), expected.sample_orbit(images, n=3).reshape(10, 3, 3, 6, 5), atol=1e-9
+    )
+
+
+def test_one_channel_may_come_last(rng):
+    images, y = colours(rng)
+    grey = images[:, 0]
+    expected = InvariantGPRegressor(invariance="flip", **QUICK).fit(grey, y).predict(grey)
+    for given, order in ((grey[..., None], "last"), (grey[:, None], "first")):
+        model = InvariantGPRegressor(invariance="flip", **QUICK).fit(given, y)
+        assert model.channels_ == order
+        np.testing.assert_allclose(model.predict(given), expected, rtol=1e-9)
+
+
+def test_images_are_predicted_in_the_order_of_the_fit(rng):
+    images, y = colours(rng)
+    model = InvariantGPRegressor(invariance="flip", **QUICK).fit(np.moveaxis(images, 1, -1), y)
+    with pytest.raises(ValueError, match=r"\(3, 6, 5\), but images of shape \(6, 5, 3\), channels last"):
+        model.predict(images)
+    with pytest.raises(ValueError, match="channels first"):
+        model.predict_functional(Gradient(), images.reshape(10, -1))
+
+
+def test_an_order_that_cannot_be_told_is_asked_for(rng):
+    images = rng.normal(size=(4, 3, 6, 3))
+    with pytest.raises(ValueError, match=r'channels="first" or channels="last"'):
+        InvariantGPRegressor(invariance="flip", **QUICK).fit(images, np.arange(4))
+    for order in ("first", "last"):
+        model = InvariantGPRegressor(invariance="flip", channels=order, **QUICK).fit(images, np.arange(4))
+        mirrored = images[..., ::-1] if order == "first" else images[:, :, ::-1]
+        np.testing.assert_allclose(model.predict(mirrored.copy()), model.predict(images), atol=1e-9)
+    with pytest.raises(ValueError, match="channels must be 'auto', 'first' or 'last', not 'middle'"):
+        InvariantGPRegressor(invariance="flip").set_params(channels="middle").fit(images, np.arange(4))
+
+
+def test_clouds_and_signals_are_not_taken_for_images(rng):
+    clouds, signals, y = rng.normal(size=(9, 12, 2)), rng.normal(size=(9, 3, 30)), np.arange(9.0)
+    with pytest.raises(ValueError, match=r"PointCloudOrbit\(num_points=12, num_dim.*image_shape=\(12"):
+        InvariantGPRegressor(invariance="rotation").fit(clouds, y)
+    with pytest.raises(ValueError, match=r"SignalOrbit\(signal_shape=\(3, 30\)"):
+        InvariantGPRegressor(invariance="flip").fit(signals, y)
+    with pytest.raises(ValueError, match=r"dim 3.*PointCloudOrbit"):
+        InvariantGPRegressor(invariance="permutation").fit(clouds, y)
+    said = InvariantGPRegressor(invariance="flip", image_shape=(12, 2), **QUICK).fit(clouds, y)
+    np.testing.assert_allclose(said.predict(clouds[..., ::-1].copy()), said.predict(clouds), atol=1e-9)
+    named = InvariantGPRegressor(invariance="flip", **QUICK).fit(clouds[:, None], y)
+    np.testing.assert_allclose(named.predict(clouds[:, None]), said.predict(clouds), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("orbit", "shape"),
+    [(PointCloudOrbit(5, 2, angle=0.5), (5, 2)), (SignalOrbit((2, 7), shift=1.0), (2, 7))],
+    ids=["cloud", "signal"],
+)
+def test_an_orbit_takes_inputs_with_its_own_dimensions(orbit, shape, rng):
+    x, y = rng.normal(size=(8, *shape)), np.arange(8.0)
+    settings = {"invariance": orbit, "num_nodes": 2, "random_state": 0, **QUICK}
+    model = InvariantGPRegressor(**settings).fit(x, y)
+    assert model._image_shape is None
+    expected = InvariantGPRegressor(**settings).fit(x.reshape(8, -1), y).predict(x.reshape(8, -1))
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-9)
+    turned = np.swapaxes(x, 1, 2)
+    with pytest.raises(ValueError, match="moves"):
+        InvariantGPRegressor(**settings).fit(turned, y)
+    with pytest.raises(ValueError, match="inputs of shape"):
+        model.predict(turned)
+    with pytest.raises(ValueError, match="but these inputs are images"):
+        InvariantGPRegressor(image_shape=shape, **settings).fit(x.reshape(8, -1), y)
+
+
+@pytest.mark.parametrize("name", ["cyclic", "permutation", "sign"])
+def test_invariances_of_columns_do_not_move_images(name, rng):
+    images = rng.normal(size=(5, 2, 2))
+    with pytest.raises(ValueError, match="of tables, but these inputs are images: use an invariance of im"):
+        InvariantGPRegressor(invariance=name, image_shape=(2, 2), **QUICK).fit(images, np.arange(5))
+    InvariantGPRegressor(invariance="negation", image_shape=(2, 2), **QUICK).fit(images, np.arange(5))
+
+
+def test_an_orbit_of_other_images_is_refused(rng):
+    orbit = ImageOrbit((4, 4), {"angle": 0.1})
+    with pytest.raises(ValueError, match=r"moves images of shape \(1, 4, 4\)"):
+        InvariantGPRegressor(invariance=orbit, image_shape=(2, 8)).fit(rng.normal(size=(5, 16)), np.arange(5))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        InvariantGPClassifier(invariance="flip", max_iterations=0),
+        InvariantSVC(invariance="differences"),
+        InvariantSVC(invariance="tangent"),
+        VirtualSVC(invariance="moves"),
+        SparseGPRegressor(invariance="flip", max_iterations=0, num_inducing=4, random_state=0),
+        InvariantKernelRidge(invariance="moves"),
+    ],
+    ids=lambda model: f"{type(model).__name__} {model.invariance}",
+)
+def test_every_estimator_reads_both_orders_and_no_clouds(model, rng):
+    images, y = colours(rng)
+    y = (y > 0.5).astype(int)
+    ask = "decision_function" if hasattr(model, "decision_function") else "predict"
+    ask = "predict_proba" if isinstance(model, InvariantGPClassifier) else ask
+    last = np.moveaxis(images, 1, -1)
+    expected = getattr(clone(model).fit(images, y), ask)(images)
+    fitted = clone(model).fit(last, y)
+    assert fitted.channels_ == "last"
+    np.testing.assert_allclose(getattr(fitted, ask)(last), expected, rtol=1e-6, atol=1e-9)
+    with pytest.raises(ValueError, match="PointCloudOrbit"):
+        clone(model).fit(rng.normal(size=(10, 12, 2)), y)
+
+
+def test_functions_of_the_user_move_rows_as_they_were_given(rng):
+    images, y = colours(rng)
+    last = np.ascontiguousarray(np.moveaxis(images, 1, -1))
+    seen = []
+
+    def copied(rows):
+        seen.append(rows.copy())
+        return rows[:, None]
+
+    VirtualSVC(invariance=copied, image_shape=(6, 5, 3)).fit(last, y > 0.5)
+    np.testing.assert_array_equal(seen[0], last.reshape(10, -1))

@@ -1,7 +1,13 @@
 import torch
 
 from orbitwise.functionals import Difference, DirectionalDerivative, Evaluation, OrbitAverage, OrbitSum
-from orbitwise.functionals.freezing import freeze_functional, is_drawn, learnable_orbits
+from orbitwise.functionals.freezing import (
+    drawn_form,
+    freeze_functional,
+    is_drawn,
+    learnable_orbits,
+    orbit_in,
+)
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.transforms import Translation, coordinate_permutations
 
@@ -60,3 +66,22 @@ def test_sums_of_subsampled_orbits_are_frozen_too():
     total = freeze_functional(OrbitSum(FiniteOrbit(coordinate_permutations(3), num_samples=4)), 2)
     assert not is_drawn(total)
     assert total.atoms(torch.randn(2, 3)).weights.tolist() == [[1.0] * 6] * 2
+
+
+def test_the_orbit_of_a_functional_is_the_learned_one_or_a_finite_one():
+    finite = FiniteOrbit(coordinate_permutations(3))
+    learned = SampledOrbit(Translation(3), -1.0, 1.0)
+    assert orbit_in(Evaluation()) is None
+    assert orbit_in(OrbitAverage(finite)) is finite
+    assert orbit_in(OrbitAverage(finite) @ OrbitAverage(learned)) is learned
+    assert orbit_in(freeze_functional(OrbitAverage(learned), 3)) is learned
+
+
+def test_a_finite_orbit_draws_its_elements():
+    orbit = drawn_form(FiniteOrbit(coordinate_permutations(3)))
+    x = torch.tensor([[1.0, 2.0, 3.0]])
+    moved = orbit.move(x, orbit.noise((1, 64), torch.Generator().manual_seed(0), x))[0]
+    assert len({tuple(row) for row in moved.tolist()}) == 6
+    learned = SampledOrbit(Translation(3), -1.0, 1.0)
+    assert drawn_form(learned) is learned
+    assert drawn_form(learned.freeze(2)) is learned

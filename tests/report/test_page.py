@@ -193,3 +193,17 @@ def test_a_model_that_is_not_fitted_is_refused(symmetric, tmp_path):
     with pytest.raises(NotFittedError):
         write_report(tmp_path / "report.html", InvariantGPRegressor(), symmetric.x, symmetric.y)
     assert not list(tmp_path.iterdir())
+
+
+def test_images_with_their_channels_last_look_the_same(turned, tmp_path):
+    colours = np.stack([turned.x, turned.x[:, ::-1], turned.x[:, :, ::-1]], 1)[:20]
+    pages = []
+    for order, images in (("first", colours), ("last", np.moveaxis(colours, 1, -1))):
+        model = InvariantGPClassifier(invariance="rotation", num_nodes=2, max_iterations=2, random_state=0)
+        model.fit(images, turned.y[:20])
+        text, elements = read(write_report(tmp_path / f"{order}.html", model, images, turned.y[:20]))
+        assert f"(images, channels {order})" in text
+        sources = [attributes["src"] for tag, attributes in elements if tag == "img"]
+        pages.append([each for each in sources if each.startswith("data:image/png")])
+    assert len(pages[0]) > 20
+    assert pages[0] == pages[1]

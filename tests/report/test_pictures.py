@@ -4,6 +4,7 @@ import io
 import numpy as np
 from PIL import Image
 
+from orbitwise.estimators.channels import Layout
 from orbitwise.report.pictures import painter_for, png_uri
 
 
@@ -56,3 +57,11 @@ def test_large_images_are_shown_smaller():
 def test_five_channels_are_shown_by_their_mean():
     rows = np.random.default_rng(0).uniform(size=(1, 20))
     assert opened(painter_for(rows, (5, 2, 2)).uri(rows[0])).shape == (2, 2)
+
+
+def test_channels_that_come_last_are_painted_alike():
+    images = np.random.default_rng(0).random((4, 3, 5, 6))
+    first = painter_for(images.reshape(4, -1), (3, 5, 6))
+    rows = np.moveaxis(images, 1, -1).reshape(4, -1)
+    last = painter_for(rows, Layout((3, 5, 6), "last"))
+    np.testing.assert_array_equal(last.pixels(rows), first.pixels(images.reshape(4, -1)))

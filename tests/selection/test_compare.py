@@ -70,3 +70,24 @@ def test_one_warning_speaks_for_all_candidates_that_did_not_converge(symmetric_d
     assert len(caught) == 1
     assert "3 of 3 fits ended too early (none, permutation, sign)" in str(caught[0].message)
     assert "raise max_iterations" in str(caught[0].message)
+
+
+def test_images_are_images_to_every_candidate():
+    rng = np.random.default_rng(0)
+    images = rng.random((8, 5, 6, 3))
+    quick = {"max_iterations": 1, "num_nodes": 2, "random_state": 0}
+    asked = {"invariances": [None, "flip", "rotation"], **quick}
+    last = compare(images, np.arange(8.0) / 8, **asked)
+    first = compare(np.moveaxis(images, -1, 1), np.arange(8.0) / 8, **asked)
+    for one, other in zip(last.candidates, first.candidates, strict=True):
+        assert one.name == other.name
+        assert (one.estimator.channels_, other.estimator.channels_) == ("last", "first")
+        assert one.log_evidence == pytest.approx(other.log_evidence, rel=1e-9)
+
+
+def test_clouds_are_no_images_to_any_candidate():
+    clouds = np.random.default_rng(0).random((8, 12, 2))
+    with pytest.raises(ValueError, match=r"'rotation' is an invariance of images.*PointCloudOrbit"):
+        compare(clouds, np.arange(8.0) / 8)
+    with pytest.raises(ValueError, match="'cyclic' is an invariance of tables, but these inputs are images"):
+        compare(clouds.reshape(8, 4, 6), np.arange(8.0) / 8, invariances=["cyclic", "flip"])

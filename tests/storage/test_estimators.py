@@ -11,10 +11,16 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior
 from sklearn.base import clone
 
-from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
+from orbitwise import (
+    InvariantGPClassifier,
+    InvariantGPRegressor,
+    InvariantSVC,
+    SparseGPRegressor,
+    VirtualSVC,
+)
 from orbitwise.functionals import DirectionalDerivative, FeatureMap, Gradient, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, ModuleOrbit, PatchOrbit, WeightedOrbit
-from orbitwise.storage import StorageError, load, save
+from orbitwise.storage import StorageError, describe, load, save
 from orbitwise.storage import estimators as stored
 from orbitwise.transforms import coordinate_permutations
 
@@ -310,3 +316,59 @@ def test_a_device_that_is_not_here_becomes_the_cpu(device: str):
         assert stored.put_together(structure, writer.arrays).device == "cpu"
     with pytest.raises(StorageError, match="device must be"):
         stored.put_together(structure, writer.arrays, "/dev/sda")
+
+
+COLOURS = RNG.normal(size=(14, 5, 6, 3))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        InvariantGPClassifier(invariance="rotation", **QUICK),
+        InvariantSVC(invariance="tangent"),
+        VirtualSVC(invariance="moves"),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_where_images_have_their_channels_comes_back(again, model, tmp_path):
+    model = clone(model).fit(COLOURS, LABELS)
+    back = again(model)
+    assert back.channels_ == "last"
+    assert describe(tmp_path / "model.orbitwise")["channels"] == "last"
+    assert_same_bits(model.predict(COLOURS), back.predict(COLOURS))
+    with pytest.raises(ValueError, match="channels last were announced"):
+        back.predict(np.moveaxis(COLOURS, -1, 1))
+
+
+def test_files_of_earlier_versions_had_their_channels_first(tmp_path):
+    images = np.moveaxis(COLOURS, -1, 1)
+    model = InvariantGPClassifier(invariance="flip", **QUICK).fit(images, LABELS)
+    structure, writer = stored.take_apart(model)
+    # what a file held before there were orders of channels, and orbits of finite invariances
+    del structure["parameters"]["channels"], structure["fitted"]["channels_"]
+    structure["fitted"]["orbit_"] = None
+    back = stored.put_together(structure, writer.arrays)
+    assert (back.channels, back.channels_) == ("auto", "first")
+    assert back.orbit_.size == 2
+    assert_same_bits(model.predict_proba(images), back.predict_proba(images))
+    with pytest.raises(ValueError, match="channels first were announced"):
+        back.predict(COLOURS)
+
+
+@pytest.mark.parametrize(
+    "change", [{"channels_": "middle"}, {"_image_shape": [4, 4]}, {"_image_shape": None}]
+)
+def test_channels_that_cannot_be_are_refused(change):
+    model = InvariantGPClassifier(invariance="flip", **QUICK).fit(COLOURS, LABELS)
+    structure, writer = stored.take_apart(model)
+    structure["fitted"] |= change
+    with pytest.raises(StorageError, match="damaged or hostile"):
+        stored.put_together(structure, writer.arrays)
+
+
+def test_a_finite_orbit_comes_back(again):
+    model = InvariantGPClassifier(invariance="flip", **QUICK).fit(IMAGES, LABELS)
+    back = again(model)
+    assert back.orbit_.size == model.orbit_.size == 2
+    assert stored.take_apart(model)[0]["notes"] == []
+    assert_same_bits(model.sample_orbit(IMAGES), back.sample_orbit(IMAGES))

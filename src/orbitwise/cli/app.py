@@ -17,11 +17,13 @@ from orbitwise.cli.demo import demo_data, demo_plan, one_thread
 from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.exporting import Library, exported
 from orbitwise.cli.folders import Folder, check_new, model_file
-from orbitwise.cli.invariances import candidates, parse
+from orbitwise.cli.invariances import candidates, not_images, parse
 from orbitwise.cli.learning import Plan, check_device
 from orbitwise.cli.options import (
     Bad,
     BadRows,
+    ChannelOrder,
+    ChannelsOption,
     DataPath,
     Device,
     Engine,
@@ -35,6 +37,7 @@ from orbitwise.cli.options import (
     TaskName,
     as_images,
     command_of,
+    images_text,
     size_of,
 )
 from orbitwise.cli.predicting import predict as write_predictions
@@ -100,6 +103,7 @@ def learn(
     image_shape: Annotated[
         str | None, typer.Option(metavar="HxW", help="Columns are the pixels of images of this shape.")
     ] = None,
+    channels: ChannelsOption = ChannelOrder.auto,  # pyright: ignore
     resize: Resize = None,
     bad_rows: Bad = BadRows.stop,  # pyright: ignore
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut short.")] = False,
@@ -126,9 +130,9 @@ def learn(
     check_device(device)
     size = None if resize is None else size_of(resize, "--resize")
     source = Source(data, target, tuple(ignore or ()), bad_rows == BadRows.skip, size)
-    read_data = read(source).take(rows, seed)
-    if image_shape is not None:
-        read_data = as_images(read_data, size_of(image_shape, "--image-shape"))
+    as_read = read(source).take(rows, seed)
+    plane = None if image_shape is None else size_of(image_shape, "--image-shape")
+    read_data = as_images(as_read, plane, str(channels))
     held_out = None if test is None else read(replace(source, path=test, part="test"), read_data)
     names = candidates(invariance or [], read_data)
     for name in names:
@@ -147,8 +151,13 @@ def learn(
     if task is None:
         other = "regression" if found == "classification" else "classification"
         console.print(f"{found} of {read_data.target!r} (--task {other} overrides)")
+    told = images_text(read_data) if as_read.channels is None else ""
+    for text in (told, "" if invariance else not_images(read_data)):
+        if text:
+            console.print(text, markup=False)
     asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
     asked |= {"ignore": ignore, "image-shape": image_shape, "resize": resize, "bad-rows": bad_rows}
+    asked |= {"channels": None if str(channels) == "auto" else channels}
     asked |= {"time-limit": time_limit, "device": device, "seed": seed, **chosen, "out": out}
     about = {"data": data, "command": command_of("learn", data, asked)}
     run(read_data, held_out, plan, Folder(out), console, about, resume, force, time_limit, with_report)
@@ -245,8 +254,12 @@ def export(
     ending = ".json" if str(to) == "json" else ".py"
     if out.suffix != ending:
         raise CommandError(f"{out} must end in {ending} for --to {to}")
-    write_atomically(out, exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin))
-    _console().print(f"{to}: {out}", soft_wrap=True)
+    text, note = exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin)
+    write_atomically(out, text)
+    console = _console()
+    console.print(f"{to}: {out}" + ("" if note else " (run on one input)"), soft_wrap=True, markup=False)
+    if note:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
 
 
 @app.command("datasets")

@@ -18,6 +18,7 @@ from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.cli.images import class_folders, images_in, is_image, load_images
 from orbitwise.cli.members import inputs_member
 from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
+from orbitwise.estimators.channels import Layout, Order
 
 Part = Literal["train", "test"]
 ROWS_AT_ONCE = 1024
@@ -42,7 +43,8 @@ class Source:
 class Data:
     """Inputs [n, d], targets or None, what rows and columns are called, and what there is to say.
 
-    `shape` is that of one input where it has dimensions, and `kinds` labels its points, say atomic numbers.
+    `shape` is that of one input where it has dimensions, as it was given; `channels` says where images have
+    theirs, and `kinds` labels points, say atomic numbers.
     """
 
     X: NDArray[np.float64]
@@ -54,9 +56,17 @@ class Data:
     target: str = "y"
     kinds: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
+    channels: Order | None = None
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def layout(self) -> Layout:
+        """How images lie in the rows."""
+        if self.shape is None or self.channels != "last":
+            return Layout(self.shape, self.channels)
+        return Layout((self.shape[-1], *self.shape[:-1]), "last")
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -78,18 +88,21 @@ def read(source: Source, like: Data | None = None) -> Data:
     """All of the data, with targets; with the columns, or the shape of images, of data `like` these."""
     kind = _kind(source.path)
     path = Path(source.path)
-    shape = None if like is None or not like.is_image else like.shape
+    layout = Layout() if like is None or not like.is_image else like.layout
     if kind in ("npz", "set"):
         data = _of_arrays(source, _arrays(source, kind), with_target=True)
     elif kind == "folder":
         files, labels = class_folders(path)
-        data = _of_files(source, files, labels, "class", shape)
+        data = _of_files(source, files, labels, "class", layout)
     else:
         columns = None if like is None else like.columns
-        data = _of_table(source, list(table_batches(path, ROWS_AT_ONCE)), columns, shape)
+        data = _of_table(source, list(table_batches(path, ROWS_AT_ONCE)), columns, layout)
     data = _without_bad(data, source)
     if len(data) == 0:
         raise CommandError(f"{source.path} has no rows that can be used")
+    if like is not None and kind in ("npz", "set") and data.shape is not None:
+        _check_shape(source, data.shape, like.layout)
+        data = replace(data, channels=like.channels)
     if like is not None and data.X.shape[1] != like.X.shape[1]:
         raise CommandError(
             f"{source.path} has inputs of {data.X.shape[1]} numbers, but the model takes {like.X.shape[1]}"
@@ -97,15 +110,14 @@ def read(source: Source, like: Data | None = None) -> Data:
     return data
 
 
-def batches(
-    source: Source, columns: Sequence[str] | None, shape: Sequence[int] | None, size: int
-) -> Iterator[Data]:
-    """Inputs without targets, `size` rows at a time, for a model of these columns or this shape of images."""
+def batches(source: Source, columns: Sequence[str] | None, layout: Layout, size: int) -> Iterator[Data]:
+    """Inputs without targets, `size` rows at a time, for a model of these columns or images so laid out."""
     kind = _kind(source.path)
     path = Path(source.path)
     if kind in ("npz", "set"):
         start = 0
         for rows in _array_batches(source, kind, size):
+            _check_shape(source, rows.shape[1:], layout)
             labels = [f"row {start + i + 1}" for i in range(len(rows))]
             yield _without_bad(Data(_flat(rows), None, labels, None), source)
             start += len(rows)
@@ -114,15 +126,15 @@ def batches(
         if not files:
             raise CommandError(f"{path} has no images; give a folder with some")
         for start in range(0, len(files), size):
-            part = _of_files(source, files[start : start + size], None, "class", shape)
+            part = _of_files(source, files[start : start + size], None, "class", layout)
             names = [str(Path(name).relative_to(path)) for name in part.labels]
             yield _without_bad(replace(part, labels=names), source)
     else:
         for rows in table_batches(path, size):
             image_column = _image_column(rows, source.target)
-            if image_column is not None and shape is not None:
+            if image_column is not None and layout.shape is not None:
                 files = _files(rows, image_column, path)
-                yield _without_bad(_of_files(source, files, None, "class", shape), source)
+                yield _without_bad(_of_files(source, files, None, "class", layout), source)
                 continue
             names = _columns_of(rows, source) if columns is None else _matched(columns, rows, path)
             X = np.stack([numbers(rows, name) for name in names], axis=1)
@@ -171,6 +183,16 @@ def _array_batches(source: Source, kind: str, size: int) -> Iterator[NDArray[Any
     return (x[start : start + size] for start in range(0, len(x), size))
 
 
+def _check_shape(source: Source, shape: tuple[int, ...], layout: Layout) -> None:
+    """Raise a CommandError where arrays have other dimensions than the images of a model."""
+    if len(shape) > 1 and layout.given is not None and shape != tuple(layout.given):
+        order = "" if layout.channels is None else f", channels {layout.channels}"
+        raise CommandError(
+            f"{source.path} has inputs of shape {shape}, but the model takes images of shape "
+            f"{tuple(layout.given)}{order}; bring the arrays into that shape"
+        )
+
+
 def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
     return x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
 
@@ -180,9 +202,9 @@ def _of_files(
     files: Sequence[Path],
     y: Sequence[Any] | None,
     target: str,
-    shape: Sequence[int] | None = None,
+    layout: Layout,
 ) -> Data:
-    resize = source.resize
+    resize, shape = source.resize, layout.shape
     if shape is not None and resize is not None:
         resize = (shape[-2], shape[-1])
     images = load_images(files, shape, resize)
@@ -201,13 +223,14 @@ def _of_files(
         raise CommandError(f"none of the {len(files)} images of {source.path} can be read")
     labels = [str(files[place]) for place in images.kept]
     targets = None if y is None else np.array([y[place] for place in images.kept])
+    order: Order | None = "first" if pixels.ndim == 4 else None
+    if layout.channels == "last":
+        pixels, order = np.moveaxis(pixels, 1, -1), "last"
     flat = pixels.reshape(len(pixels), -1)
-    return Data(flat, targets, labels, None, pixels.shape[1:], True, target, notes=notes)
+    return Data(flat, targets, labels, None, pixels.shape[1:], True, target, notes=notes, channels=order)
 
 
-def _of_table(
-    source: Source, parts: list[Rows], columns: Sequence[str] | None, shape: Sequence[int] | None
-) -> Data:
+def _of_table(source: Source, parts: list[Rows], columns: Sequence[str] | None, layout: Layout) -> Data:
     path = Path(source.path)
     if not parts:
         raise CommandError(f"{path} has no rows below its header")
@@ -217,7 +240,7 @@ def _of_table(
     image_column = _image_column(parts[0], target)
     if image_column is not None:
         files = [file for rows in parts for file in _files(rows, image_column, path)]
-        return _of_files(source, files, list(y), target, shape)
+        return _of_files(source, files, list(y), target, layout)
     if columns is not None:
         wanted = _matched(columns, parts[0], path)
     else:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, nearest
-from orbitwise.estimators.names import OF_COLUMNS, OF_IMAGES, Invariance, is_of_images
+from orbitwise.estimators.families import check_family, check_picture, is_picture, looks_like
+from orbitwise.estimators.names import OF_COLUMNS, OF_IMAGES, Invariance, functional_of, is_of_images
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.transforms.permutations import exchange_permutations
 
@@ -16,17 +17,34 @@ KNOWN = ("none", *sorted([*OF_COLUMNS, *OF_IMAGES]), "permutation:A,B,…")
 
 
 def candidates(wanted: Sequence[str], data: Data) -> list[str]:
-    """The invariances to compare; images without a wish get the usual ones, tables none."""
-    if wanted:
-        return list(dict.fromkeys(wanted))
-    return list(IMAGE_CANDIDATES) if data.is_image or data.shape is not None else ["none"]
+    """The invariances to compare; images without a wish get the usual ones, tables and points none."""
+    if not wanted:
+        return list(IMAGE_CANDIDATES) if has_images([], data) else ["none"]
+    if any(is_of_images(name) for name in wanted):
+        # what is a picture to one candidate is no row of points to another
+        for name in wanted if data.shape is not None else ():
+            check_family(_base(name), "image")
+    return list(dict.fromkeys(wanted))
 
 
 def has_images(names: Sequence[str], data: Data) -> bool:
     """Whether inputs with dimensions are meant as images, rather than as points that change places."""
     if data.is_image or any(is_of_images(name) for name in names):
         return True
-    return data.shape is not None and not any(_base(name) in OF_COLUMNS for name in names)
+    if any(_base(name) in OF_COLUMNS for name in names) or data.kinds is not None:
+        return False
+    return data.shape is not None and len(data.shape) == 2 and is_picture(data.shape)
+
+
+def not_images(data: Data) -> str:
+    """What is said of inputs with two dimensions that are not taken for images without being asked."""
+    if data.shape is None or len(data.shape) != 2 or has_images([], data):
+        return ""
+    height, width = data.shape
+    return (
+        f"inputs of {height} x {width} numbers are not taken for images: they look like "
+        f"{looks_like(data.shape)}. {_ask(data.shape)} says that they are images."
+    )
 
 
 def parse(name: str, data: Data) -> Invariance:
@@ -44,7 +62,15 @@ def parse(name: str, data: Data) -> Invariance:
         raise CommandError(f"{name!r}: only permutation takes names behind a colon, not {base}")
     if base in OF_IMAGES and data.shape is None:
         raise CommandError(f"{name} moves images; say what shape the rows have, with --image-shape HxW")
+    if base in OF_IMAGES and data.shape is not None:
+        if not data.is_image:
+            check_picture(base, data.shape, _ask(data.shape))
+        # quarter turns of images that are not square are refused before anything is learned
+        functional_of(base, data.X.shape[1], data.layout.shape)
     points = data.shape is not None and len(data.shape) == 2 and not data.is_image
+    if base in OF_COLUMNS and data.shape is not None and not (points and base == "permutation"):
+        is_cloud = points and not is_picture(data.shape)
+        check_family(base, "cloud" if is_cloud else "image")
     if base == "permutation" and (rest or points):
         return _exchanges(rest, data, points)
     return base
@@ -64,6 +90,10 @@ def _exchanges(rest: str, data: Data, points: bool) -> FiniteOrbit:
     else:
         labels = [0] * len(names) if data.kinds is None else data.kinds.tolist()
     return FiniteOrbit(exchange_permutations(labels, size))
+
+
+def _ask(shape: Sequence[int]) -> str:
+    return f"--image-shape {'x'.join(map(str, shape))}"
 
 
 def _base(name: str) -> str:

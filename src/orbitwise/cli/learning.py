@@ -48,7 +48,9 @@ class Plan:
             "seed": self.seed,
             "device": self.device,
         }
-        return {**about, **chosen, "options": dict(self.options)}
+        # the same numbers in another order are other images
+        order = {} if data.channels is None else {"channels": data.channels}
+        return {**about, **order, **chosen, "options": dict(self.options)}
 
 
 @final
@@ -91,7 +93,8 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
     if done is not None and done.get("finished") and done.get("best") == best.name and folder.model.is_file():
         return replace(best, estimator=load(folder.model, plan.device))
     number = list(plan.names).index(best.name)
-    if not best.estimator._learned_parameters and best.estimator.orbit_ is not None:
+    orbit = best.estimator.orbit_
+    if not best.estimator._learned_parameters and orbit is not None and orbit.learned():
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})
         best = best if again is None else again
@@ -106,6 +109,7 @@ def estimator_of(plan: Plan, data: Data, invariance: Invariance) -> Any:
     return kind(
         invariance=invariance,
         image_shape=shape,
+        channels="auto" if data.channels is None else data.channels,
         random_state=plan.seed,
         device=plan.device,
         **plan.options,

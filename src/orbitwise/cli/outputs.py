@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from orbitwise.cli.cells import escaped
 from orbitwise.cli.errors import CommandError
 from orbitwise.storage.atomic import REASONS
 
@@ -55,9 +56,10 @@ def _csv(path: Path) -> Iterator[Write]:
         def write(batch: Batch) -> None:
             nonlocal started
             if not started:
-                writer.writerow(batch)
+                writer.writerow([escaped(name) for name in batch])
                 started = True
-            writer.writerows(zip(*batch.values(), strict=True))
+            columns = [[escaped(cell) for cell in column] for column in batch.values()]
+            writer.writerows(zip(*columns, strict=True))
 
         yield write
 

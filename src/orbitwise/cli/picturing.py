@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from orbitwise.estimators.validation import layout_of
 from orbitwise.report.answer import NO_INVARIANCE, lead
 from orbitwise.report.drawing import BLUE, GREY, INK, LIGHT, STYLE, shortened
 from orbitwise.report.numbers import with_error
@@ -101,7 +102,7 @@ def draw_evidence(axes: Axes, comparison: Comparison) -> None:
 
 def draw_orbit(axes: Axes, model: Any, rows: NDArray[np.float64], seed: int) -> None:
     """Real images, framed, each beside random points of its learned orbit."""
-    painter = painter_for(rows, model._image_shape)
+    painter = painter_for(rows, layout_of(model))
     height, width = painter.size
     ratio = height / width
     samples = model.sample_orbit(rows, n=NUM_SAMPLES, random_state=seed)
@@ -123,8 +124,9 @@ def draw_orbit(axes: Axes, model: Any, rows: NDArray[np.float64], seed: int) -> 
     axes.set_ylim(len(rows) * ratio * (TILE + GAP), -0.06)
     axes.set_axis_off()
     axes.set_anchor("NW")
-    axes.set_title("Real images, and random points of the orbit learned from them", loc="left")
     ranges = learned_ranges(model)
+    which = "the orbit learned from them" if ranges else "their orbit"
+    axes.set_title(f"Real images, and random points of {which}", loc="left")
     lines = textwrap.wrap(", ".join(_range(each) for each in ranges), LINE_LENGTH)
     if ranges and not any(each.is_determined or each.error is None for each in ranges):
         lines.append("(each of these alone is uncertain by more than itself)")

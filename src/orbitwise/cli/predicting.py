@@ -12,6 +12,7 @@ from orbitwise.cli.data import Source, batches
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.metrics import unnamed
 from orbitwise.cli.outputs import table_writer
+from orbitwise.estimators.validation import layout_of
 
 MOST_NOTES = 5
 
@@ -22,7 +23,7 @@ def predict(model: Any, source: Source, file: Path, batch_size: int) -> tuple[in
     columns = None if names is None else [str(name) for name in names]
     count, notes = 0, []
     with table_writer(file) as write:
-        for data in batches(source, columns, model._image_shape, batch_size):
+        for data in batches(source, columns, layout_of(model), batch_size):
             if data.X.shape[1] != model.n_features_in_:
                 raise CommandError(
                     f"{source.path} has inputs of {data.X.shape[1]} numbers, but the model takes "

@@ -12,6 +12,7 @@ from orbitwise.cli.data import Data, Source, read
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
 from orbitwise.cli.targets import checked_targets
+from orbitwise.estimators.validation import layout_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.storage import load
 
@@ -42,14 +43,15 @@ def report_of_data(model: Any, source: Source, test: Source | None, file: Path) 
     from orbitwise.report import write_report
 
     names = getattr(model, "feature_names_in_", None)
-    width = model.n_features_in_
+    width, layout = model.n_features_in_, layout_of(model)
     like = Data(
         np.zeros((0, width)),
         None,
         [],
         None if names is None else tuple(str(name) for name in names),
-        model._image_shape,
-        model._image_shape is not None,
+        layout.given,
+        layout.shape is not None,
+        channels=layout.channels,
     )
     data = read(source, like)
     held_out = None if test is None else read(test, like)

@@ -67,7 +67,8 @@ def model_table(file: Path) -> Table:
     error = about["log_evidence_error"]
     spread = f" ± {error:,.1f}" if error > 0 else ""
     shape = about["image_shape"]
-    images = f" (images {'x'.join(map(str, shape))})" if shape else ""
+    order = f", channels {about['channels']}" if about.get("channels") else ""
+    images = f" (images {'x'.join(map(str, shape))}{order})" if shape else ""
     count = settings.get("rows")
     classes = about.get("classes")
     lines = {

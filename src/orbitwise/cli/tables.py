@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from orbitwise.cli.cells import unescaped
 from orbitwise.cli.errors import CommandError, nearest
 
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
@@ -74,7 +75,7 @@ def _csv(path: Path, size: int) -> Iterator[Rows]:
             file.seek(0)
             delimiter = max(",;\t", key=first.count)
             reader = csv.reader(file, delimiter=delimiter, strict=True)
-            header = [name.strip() for name in next(reader, [])]
+            header = [unescaped(name.strip()) for name in next(reader, [])]
             _check_header(header, path)
             rows: list[list[str]] = []
             labels: list[str] = []
@@ -87,7 +88,7 @@ def _csv(path: Path, size: int) -> Iterator[Rows]:
                         f"line {reader.line_num} of {path} has {len(row)} cells, but its header names "
                         f"{len(header)} columns; mend that line"
                     )
-                rows.append(row)
+                rows.append([unescaped(cell) for cell in row])
                 count += 1
                 labels.append(f"row {count}")
                 if len(rows) == size:

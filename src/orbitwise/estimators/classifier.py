@@ -16,6 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import answering, learning
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.engines import (
     Engine,
     Fit,
@@ -30,7 +31,7 @@ from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of
-from orbitwise.estimators.validation import check_data, check_inputs, flatten_images
+from orbitwise.estimators.validation import check_data, check_inputs, flatten_images, set_layout
 from orbitwise.inference.calibration import (
     best_scale,
     cross_entropy,
@@ -63,7 +64,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so
         leave-one-out on the training set often predicts better.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width) of an image in a row of X.
+        (height, width), or three sizes in the order of `channels`, of an image in a row of X.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images [n, …], and three sizes of `image_shape`, have their channels. "auto" takes the axis of
+        1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
+        rows with the channels first.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
     num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
@@ -80,6 +85,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
+    channels_ : "first" or "last", where images had their channels; None where there are none.
     log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y.
     """
 
@@ -91,6 +97,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         likelihood: Coding = "one_hot",
         noise: Literal["evidence", "leave_one_out"] = "evidence",
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         inference: Engine = "auto",
         num_inducing: int = 500,
         num_nodes: int | None = None,
@@ -110,6 +117,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.likelihood = likelihood
         self.noise = noise
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.inference = inference
         self.num_inducing = num_inducing
         self.num_nodes = num_nodes
@@ -127,10 +135,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels."""
-        flat, shape = flatten_images(self, X)
+        flat, layout = flatten_images(self, X)
         x, labels = check_data(self, flat, y, ensure_min_samples=1)
         check_classification_targets(labels)
-        self._image_shape = self.image_shape if shape is None else shape
+        x = set_layout(self, layout, x)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("Classification needs at least two classes, but the labels hold one class only.")

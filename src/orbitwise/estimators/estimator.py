@@ -16,11 +16,13 @@ from torch import nn
 from orbitwise.estimators.calls import answering
 from orbitwise.estimators.error_bars import learned_errors, parameter_errors
 from orbitwise.estimators.regression_model import constant_part
-from orbitwise.estimators.validation import check_inputs
-from orbitwise.functionals.freezing import learnable_orbits
+from orbitwise.estimators.validation import check_inputs, layout_of
+from orbitwise.functionals.freezing import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.transforms.images import check_image_shape
 
 ROWS_AT_ONCE = 1024
 
@@ -34,13 +36,15 @@ class LearnedOrbit(ABC):
     _image_shape: Sequence[int] | None
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
-        """Remember the orbit to be learned, and what counts as background.
+        """Remember the orbit, to be learned or finite, and what counts as background.
 
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
         """
-        orbits = learnable_orbits(functional)
-        self.orbit_ = orbits[0] if orbits else None
-        self._background = float(x.min()) if orbits and self._image_shape is not None else 0.0
+        self.orbit_ = orbit_in(functional)
+        if isinstance(self.orbit_, FiniteOrbit) and self._image_shape is not None:
+            self.orbit_.image_shape = check_image_shape(self._image_shape)
+        is_warped = bool(learnable_orbits(functional)) and self._image_shape is not None
+        self._background = float(x.min()) if is_warped else 0.0
 
     def _set_objective(self, objective: Callable[[], torch.Tensor], parameters: list[nn.Parameter]) -> None:
         """Remember what was maximised over what, for error bars."""
@@ -52,7 +56,7 @@ class LearnedOrbit(ABC):
     def orbit_errors_(self) -> dict[str, float]:
         """The standard error of every learned range, by the evidence's curvature; computed when asked for."""
         check_is_fitted(self)
-        if self.orbit_ is None:
+        if self.orbit_ is None or not self.orbit_.learned():
             return {}
         if not hasattr(self, "_orbit_errors"):
             with torch.inference_mode(False), torch.enable_grad():
@@ -68,22 +72,24 @@ class LearnedOrbit(ABC):
     def sample_orbit(
         self, X: ArrayLike, n: int = 8, random_state: int | np.random.RandomState | None = 0
     ) -> NDArray[np.float64]:
-        """n random points of the learned orbit of every row of X: [rows, n, features]."""
+        """n random points of the orbit of every row of X, laid out as these are: [rows, n, features]."""
         check_is_fitted(self)
         x = check_inputs(self, X).to(self._place) - self._background
+        layout = layout_of(self)
         if self.orbit_ is None:
-            return np.repeat(np.asarray(x.cpu())[:, None], n, axis=1) + self._background
+            return layout.outward(np.repeat(np.asarray(x.cpu())[:, None], n, axis=1) + self._background)
         generator = torch.Generator(self._place).manual_seed(
             int(check_random_state(random_state).randint(2**31))
         )
         with torch.no_grad():
-            moved = self.orbit_.move(x, self.orbit_.noise((len(x), n), generator, x))
-        return moved.cpu().numpy() + self._background
+            orbit = drawn_form(self.orbit_)
+            moved = orbit.move(x, orbit.noise((len(x), n), generator, x))
+        return layout.outward(moved.cpu().numpy() + self._background)
 
     def insensitivity(
         self, X: ArrayLike, n: int = 4, random_state: int | np.random.RandomState | None = 0
     ) -> dict[str, dict[str, float]]:
-        """How much f changes under the learned orbit, by all its moves together and by each alone.
+        """How much f changes under its orbit, by all its moves together and by each alone.
 
         E[(f(x) - f(x_a))²] over the prior variance of f(x), under prior and posterior. A function of which x
         tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
@@ -96,10 +102,9 @@ class LearnedOrbit(ABC):
             int(check_random_state(random_state).randint(2**31))
         )
         with torch.no_grad():
-            noise = self.orbit_.noise((len(x), n), generator, x)
-            return {
-                name: self._change(x, self.orbit_.move(x, noise * mask)) for name, mask in self._moves(noise)
-            }
+            orbit = drawn_form(self.orbit_)
+            noise = orbit.noise((len(x), n), generator, x)
+            return {name: self._change(x, orbit.move(x, noise * mask)) for name, mask in self._moves(noise)}
 
     def _moves(self, noise: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """Masks of the noise that leave one named move each; "deformation" is what has no bounds."""

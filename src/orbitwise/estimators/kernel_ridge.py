@@ -16,12 +16,19 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orbitwise.estimators.calls import answering, learning
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.choosing import by_squared_evidence
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import TOLERANCE, announce, asked_grids, certify, check_basis
 from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
-from orbitwise.estimators.validation import check_data, check_inputs, check_weights, flatten_images
+from orbitwise.estimators.validation import (
+    check_data,
+    check_inputs,
+    check_weights,
+    flatten_images,
+    set_layout,
+)
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.losses import Loss, Squared, loss_of
@@ -42,7 +49,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    kernel, invariance, bandwidth, basis, image_shape, solver, random_state
+    kernel, invariance, bandwidth, basis, image_shape, channels, solver, random_state
         As in `InvariantSVC`.
     C : float, default=10.0
         How often a target counts, λ.
@@ -76,6 +83,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         bandwidth: float | str = "median",
         basis: str = "bias",
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         solver: str = "auto",
         Cs: Sequence[float] | None = None,
         strengths: Sequence[float] | None = None,
@@ -90,6 +98,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self.bandwidth = bandwidth
         self.basis = basis
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.solver = solver
         self.Cs = Cs
         self.strengths = strengths
@@ -163,11 +172,9 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         check_settings(self, ("evidence",))
-        self._image_shape = None
-        flat, shape = flatten_images(self, X)
+        flat, layout = flatten_images(self, X)
         x, targets = check_data(self, flat, y, multi_output=True, y_numeric=True)
-        targets = np.asarray(targets, dtype=np.float64)
-        self._image_shape = self.image_shape if shape is None else shape
+        x, targets = set_layout(self, layout, x), np.asarray(targets, dtype=np.float64)
         self._is_vector = targets.ndim == 1
         weight = check_weights(sample_weight, x)
         kept = weight > 0

@@ -19,6 +19,7 @@ from orbitwise.estimators.validation import (
     check_inputs,
     check_weights,
     flatten_images,
+    set_layout,
 )
 from orbitwise.inference.risk.machine import BASES
 from orbitwise.inference.risk.solving import SOLVERS
@@ -46,15 +47,14 @@ def check_labelled(
     unlabeled: ArrayLike | None,
     sample_weight: ArrayLike | None,
 ) -> Labelled:
-    """Validated training data; sets `classes_`, `n_features_in_` and `_image_shape`.
+    """Validated training data; sets `classes_`, `n_features_in_`, `_image_shape` and `channels_`.
 
     A weight of zero takes a row out, as if it had not been given.
     """
     check_settings(estimator)
-    estimator._image_shape = None
-    flat, shape = flatten_images(estimator, X)
+    flat, layout = flatten_images(estimator, X)
     x, labels = check_data(estimator, flat, y)
-    estimator._image_shape = estimator.image_shape if shape is None else shape
+    x = set_layout(estimator, layout, x)
     check_classification_targets(labels)
     weight = check_weights(sample_weight, x)
     is_labelled = _is_labelled(estimator.unlabeled_label, labels)

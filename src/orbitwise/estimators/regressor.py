@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 
 from orbitwise.estimators.calls import learning
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.engines import Engine, Fit, nodes_for
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.names import Invariance, functional_of
@@ -27,7 +28,7 @@ from orbitwise.estimators.regression_engines import (
     sparse_problem,
 )
 from orbitwise.estimators.regression_model import Observation, RegressionModel, prepare
-from orbitwise.estimators.validation import check_training
+from orbitwise.estimators.validation import check_channels_first, check_training
 from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.inference.exact import ExactPosterior
 
@@ -53,7 +54,12 @@ class InvariantGPRegressor(
     mean : {"zero", "constant", "linear"}, default="zero"
         Mean function of g, learned with the kernel. With `normalize_y`, "zero" means the mean of the targets.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width), for invariances of images when X has two dimensions.
+        (height, width), or three sizes in the order of `channels`, for invariances of images when X has two
+        dimensions.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images [n, …], and three sizes of `image_shape`, have their channels. "auto" takes the axis of
+        1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
+        rows with the channels first.
     normalize_y : bool, default=True
         Standardise targets. The evidence is always that of the targets as given.
     one_sided : {"auto", True, False}, default="auto"
@@ -81,6 +87,7 @@ class InvariantGPRegressor(
     kernel_ : the learned kernel. noise_ : the learned noise variance. functional_ : L.
     observation_noise_ : the noise variance of each of the `observations`.
     inference_ : the engine that was used.
+    channels_ : "first" or "last", where images had their channels; None where there are none.
     log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted, which is
         "exact", or a "lower bound" on it.
     log_evidence_error_ : its standard error over draws of the orbit, 0 where nothing is drawn.
@@ -101,6 +108,7 @@ class InvariantGPRegressor(
         noise: float | None = None,
         mean: Literal["zero", "constant", "linear"] = "zero",
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         normalize_y: bool = True,
         one_sided: Literal["auto"] | bool = "auto",
         num_nodes: int | None = None,
@@ -122,6 +130,7 @@ class InvariantGPRegressor(
         self.noise = noise
         self.mean = mean
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.normalize_y = normalize_y
         self.one_sided = one_sided
         self.num_nodes = num_nodes
@@ -154,6 +163,8 @@ class InvariantGPRegressor(
         [n, rows, outputs].
         """
         x, targets, weight = check_training(self, X, y, sample_weight)
+        if observations:
+            check_channels_first(self, "Observations of other functionals")
         check_settings(self)
         engine = regression_engine(self, weight, observations)
         seed = int(check_random_state(self.random_state).randint(2**31))

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 
 from orbitwise.estimators.calls import learning
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.regression_engines import generator_on, place
@@ -68,7 +69,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         one of them ended the search, the certificate says so, and a ConvergenceWarning.
     noise : float, default=None
         Noise variance in units of y squared, positive; None learns it.
-    mean, image_shape, normalize_y, one_sided, num_nodes
+    mean, image_shape, channels, normalize_y, one_sided, num_nodes
         As in `InvariantGPRegressor`; `num_nodes`, default 16, is for orbits drawn at random.
     max_iterations : int, default=100
         L-BFGS iterations of each stage at most; 0 keeps kernel and noise as they are.
@@ -108,6 +109,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         noise: float | None = None,
         mean: Literal["zero", "constant", "linear"] = "zero",
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         normalize_y: bool = True,
         one_sided: Literal["auto"] | bool = "auto",
         num_nodes: int = 16,
@@ -132,6 +134,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.noise = noise
         self.mean = mean
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.normalize_y = normalize_y
         self.one_sided = one_sided
         self.num_nodes = num_nodes

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 
 from orbitwise.estimators.calls import learning
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.estimator import KernelDecisions
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.kernel_machine import Ground
@@ -60,7 +61,11 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     unlabeled_label : object, default=None
         A value of y that means "no label". None: every value is a class.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width) of an image in a row of X.
+        (height, width), or three sizes in the order of `channels`, of an image in a row of X.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images [n, …], and three sizes of `image_shape`, have their channels. "auto" takes the axis of
+        1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
+        rows with the channels first.
     solver : str, default="auto"
         "newton", "lbfgs", "newton_cg", "random", "steepest" or "stochastic".
     Cs, strengths : sequences of float, default=None
@@ -73,6 +78,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_, machine_, C_, strength_, bandwidth_ : what was found, and with which settings.
+    channels_ : "first" or "last", where images had their channels; None where there are none.
     objective_, gap_, n_iter_ : the risk, a bound on its distance from the least, and the iterations; one for
         every output.
     log_evidence_, evidence_kind_, cv_error_ : of what was chosen, where there was a choice.
@@ -95,6 +101,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         class_weight: str | dict[Any, float] | None = None,
         unlabeled_label: Any = None,
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         solver: str = "auto",
         Cs: Sequence[float] | NDArray[Any] | None = None,
         strengths: Sequence[float] | NDArray[Any] | None = None,
@@ -113,6 +120,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         self.class_weight = class_weight
         self.unlabeled_label = unlabeled_label
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.solver = solver
         self.Cs = Cs
         self.strengths = strengths

@@ -13,7 +13,18 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
-from orbitwise.estimators.names import is_of_images
+from orbitwise.estimators.channels import Layout, image_layout
+from orbitwise.estimators.families import (
+    PLURALS,
+    check_family,
+    check_picture,
+    family_of,
+    is_picture,
+    looks_like,
+    named,
+    own_shape,
+)
+from orbitwise.transforms.images import check_image_shape
 
 LARGEST = 1e140
 """Numbers beyond this, or all below its inverse, have variances that double precision cannot hold."""
@@ -73,26 +84,117 @@ def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -
         )
 
 
-def flatten_images(estimator: Any, X: ArrayLike) -> tuple[ArrayLike, tuple[int, ...] | None]:
-    """X as a matrix, and the shape of one image when X came as images [n, h, w] or [n, c, h, w]."""
+def flatten_images(estimator: Any, X: ArrayLike, reset: bool = True) -> tuple[ArrayLike, Layout]:
+    """X as a matrix, in the order it was given, and the layout of its images where it holds images.
+
+    Images come as [n, h, w], [n, c, h, w] or [n, h, w, c], or in rows with `image_shape`; `reset=False` means
+    those of the fit. Signals and clouds of points may have the dimensions that their orbit knows.
+    """
     X = as_array(X)
+    dimensions = _dimensions(X)
+    if reset:
+        layout = _layout(estimator, dimensions)
+    else:
+        layout = layout_of(estimator)
+        if dimensions is not None:
+            _check_dimensions(estimator, dimensions, layout)
+    if dimensions is None:
+        return X, layout
+    array = np.asarray(X)
+    return array.reshape(len(array), math.prod(dimensions)), layout
+
+
+def set_layout(estimator: Any, layout: Layout, x: Any) -> NDArray[np.float64]:
+    """Rows with their channels first; the estimator remembers how they were given."""
+    estimator._image_shape, estimator.channels_ = layout
+    return layout.inward(x)
+
+
+def layout_of(estimator: Any) -> Layout:
+    """How the inputs of a fitted estimator are laid out."""
+    shape = getattr(estimator, "_image_shape", None)
+    return Layout(None if shape is None else tuple(shape), getattr(estimator, "channels_", None))
+
+
+def check_channels_first(estimator: Any, what: str) -> None:
+    """Raise a ValueError where `what` speaks of single pixels and these have their channels last."""
+    if getattr(estimator, "channels_", None) == "last":
+        raise ValueError(
+            f"{what} go with rows that have their channels first: fit to images "
+            "[n, channels, height, width], np.moveaxis(X, -1, 1)."
+        )
+
+
+def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
+    """The shape of one input where X is an array, or a list of arrays, with dimensions."""
     is_array = isinstance(X, np.ndarray)
     is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(next(iter(X))) in (2, 3)
-    shape: tuple[int, ...] = np.shape(cast(Any, X)) if is_array or is_list else ()
-    if len(shape) not in (3, 4):
-        return X, None
-    expects_images = is_of_images(estimator.invariance) or estimator.image_shape is not None
-    if not expects_images:
+    shape: tuple[int, ...] = tuple(np.shape(cast(Any, X))) if is_array or is_list else ()
+    return shape[1:] if len(shape) in (3, 4) else None
+
+
+def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
+    """The layout of training data, after a look whether the invariance is one of such data."""
+    invariance, announced = estimator.invariance, estimator.image_shape
+    channels = getattr(estimator, "channels", "auto")
+    own = own_shape(invariance)
+    if announced is not None:
+        check_family(invariance, "image")
+        layout = image_layout(dimensions, announced, channels)
+    elif dimensions is None:
+        return Layout()
+    elif own is not None and own[0] != "image":
+        if dimensions != own[1]:
+            raise ValueError(
+                f"X has inputs of shape {dimensions}, but {named(invariance)} moves {PLURALS[own[0]]} of "
+                f"shape {own[1]}."
+            )
+        return Layout()
+    elif own is not None:
+        plane = own[1][1:] if own[1][0] == 1 and len(dimensions) == 2 else own[1]
+        matches = dimensions in (plane, (*plane[1:], plane[0]))
+        layout = image_layout(dimensions, dimensions if matches else plane, channels)
+    elif family_of(invariance) == "image":
+        check_picture(invariance, dimensions)
+        layout = image_layout(dimensions, None, channels)
+    else:
+        looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
         raise ValueError(
-            f"Found array with dim {len(shape)} and shape {tuple(shape)}: X must be [n_samples, n_features]. "
-            "Images need an invariance of images or image_shape=(height, width)."
+            f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: X must be "
+            "[n_samples, n_features], say X.reshape(len(X), -1). Images need an invariance of images or "
+            f"image_shape=(height, width).{looks}"
         )
-    known = getattr(estimator, "_image_shape", None) or estimator.image_shape
-    if known is not None and tuple(known) != tuple(shape[1:]):
+    if own is not None and layout.shape is not None and check_image_shape(layout.shape) != own[1]:
         raise ValueError(
-            f"X has images of shape {tuple(shape[1:])}, but images of shape {tuple(known)} were announced."
+            f"{named(invariance)} moves images of shape {own[1]}, channels first, but these are of shape "
+            f"{layout.shape}."
         )
-    return np.asarray(X).reshape(len(np.asarray(X)), math.prod(shape[1:])), tuple(shape[1:])
+    if layout.channels == "last" and isinstance(invariance, list | tuple):
+        estimator.channels_ = "last"
+        check_channels_first(estimator, "Functionals at other inputs")
+    return layout
+
+
+def _is_odd(dimensions: Sequence[int]) -> bool:
+    return len(dimensions) == 2 and not is_picture(dimensions)
+
+
+def _check_dimensions(estimator: Any, dimensions: tuple[int, ...], layout: Layout) -> None:
+    """Raise a ValueError where inputs have other dimensions than those that the estimator was fitted to."""
+    own = own_shape(estimator.invariance)
+    known = layout.given if layout.given is not None or own is None else own[1]
+    if known is None:
+        raise ValueError(
+            f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: X must be "
+            "[n_samples, n_features], as in fit. Images need an invariance of images or "
+            "image_shape=(height, width)."
+        )
+    if dimensions != tuple(known):
+        order = f", channels {layout.channels}" if layout.channels is not None else ""
+        what = "inputs" if layout.given is None else "images"
+        raise ValueError(
+            f"X has {what} of shape {dimensions}, but {what} of shape {tuple(known)}{order} were announced."
+        )
 
 
 def check_training(
@@ -100,18 +202,17 @@ def check_training(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Validated inputs, targets [n, c] and weights.
 
-    It sets `n_features_in_`, `_image_shape` and `_is_vector`, unless they are to be met (`reset=False`).
+    It sets `n_features_in_`, `_image_shape`, `channels_` and `_is_vector`, unless they are to be met
+    (`reset=False`).
     """
     _check_arguments(estimator)
-    if reset:
-        estimator._image_shape = None
-    flat, shape = flatten_images(estimator, X)
+    flat, layout = flatten_images(estimator, X, reset)
     x, targets = check_data(
         estimator, flat, y, multi_output=True, y_numeric=True, ensure_min_samples=1, reset=reset
     )
     targets = np.asarray(targets, dtype=np.float64)
+    x = set_layout(estimator, layout, x)
     if reset:
-        estimator._image_shape = estimator.image_shape if shape is None else shape
         estimator._is_vector = targets.ndim == 1
     return cast(Any, x), targets.reshape(len(x), -1), check_weights(sample_weight, x)
 
@@ -125,9 +226,12 @@ def check_weights(sample_weight: Any, x: NDArray[np.float64]) -> NDArray[np.floa
 def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tensor:
     """Validated inputs of a fitted estimator; those of other functionals may be pairs [n, 2, d]."""
     X = as_array(X)
-    if plain or np.shape(X)[1:] == estimator._image_shape:
-        flat, _ = flatten_images(estimator, X)
-        return torch.from_numpy(np.array(check_data(estimator, flat, reset=False)))
+    layout = layout_of(estimator)
+    if not plain:
+        check_channels_first(estimator, "Functionals")
+    if plain or np.shape(X)[1:] == layout.given:
+        flat, _ = flatten_images(estimator, X, reset=False)
+        return torch.from_numpy(layout.inward(np.array(check_data(estimator, flat, reset=False))))
     return check_rows(X, estimator.n_features_in_, "X")
 
 

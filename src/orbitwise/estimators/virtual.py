@@ -15,10 +15,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import answering, learning
+from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.machine_inputs import check_positive
-from orbitwise.estimators.validation import check_data, check_inputs, flatten_images
+from orbitwise.estimators.validation import (
+    check_data,
+    check_inputs,
+    flatten_images,
+    layout_of,
+    set_layout,
+)
+from orbitwise.functionals.freezing import drawn_form
 from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
 from orbitwise.orbits.orbit import Orbit
 
@@ -48,13 +56,18 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
     class_weight : None, dict or "balanced", default=None
         As in `sklearn.svm.SVC`.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width) of an image in a row of X.
+        (height, width), or three sizes in the order of `channels`, of an image in a row of X.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images [n, …], and three sizes of `image_shape`, have their channels. "auto" takes the axis of
+        1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
+        rows with the channels first.
     random_state : int, default=None
         Of copies that are drawn.
 
     Attributes
     ----------
     classes_, svc_, bandwidth_, num_samples_ : what was learned, and from how many rows and copies.
+    channels_ : "first" or "last", where images had their channels; None where there are none.
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         num_copies: int = 8,
         class_weight: Any = None,
         image_shape: Sequence[int] | None = None,
+        channels: Channels = "auto",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.invariance = invariance
@@ -78,6 +92,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         self.num_copies = num_copies
         self.class_weight = class_weight
         self.image_shape = image_shape
+        self.channels: Channels = channels
         self.random_state = random_state
 
     @learning("bandwidth_")
@@ -88,11 +103,10 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
             check_positive(self.bandwidth, "bandwidth", ", or 'median'")
         if self.virtual not in VIRTUAL:
             raise ValueError(f"virtual must be one of {', '.join(VIRTUAL)}, not {self.virtual!r}.")
-        self._image_shape = None
-        flat, shape = flatten_images(self, X)
+        flat, layout = flatten_images(self, X)
         x, labels = check_data(self, flat, y)
         check_classification_targets(labels)
-        self._image_shape = self.image_shape if shape is None else shape
+        x = set_layout(self, layout, x)
         self.classes_ = np.unique(labels)
         asked = self.bandwidth
         points = torch.from_numpy(np.unique(x, axis=0))
@@ -145,16 +159,18 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
             generator = torch.Generator().manual_seed(seed)
             rows = torch.from_numpy(x)
             with torch.no_grad():
-                orbit: Any = self.invariance
+                orbit = drawn_form(self.invariance)
                 return orbit.move(rows, orbit.noise((len(x), self.num_copies), generator, rows)).numpy()
         if not callable(self.invariance):
             raise TypeError(
                 "invariance must be None, 'moves', an orbit or a function of rows, not "
                 f"{type(self.invariance).__name__} {self.invariance!r}."
             )
-        copies = np.asarray(self.invariance(x), dtype=np.float64)
+        # a function of the user takes and gives rows as the user does
+        layout = layout_of(self)
+        copies = np.asarray(self.invariance(layout.outward(x)), dtype=np.float64)
         if copies.ndim != 3 or copies.shape[::2] != x.shape or not np.isfinite(copies).all():
             raise ValueError(
                 f"invariance must turn rows {x.shape} into finite copies [n, k, d], not {copies.shape}."
             )
-        return copies
+        return layout.inward(copies)

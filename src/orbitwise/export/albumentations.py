@@ -22,7 +22,9 @@ from orbitwise.export.builtin import (
     library,
     measure,
     measure_group,
+    tried,
 )
+from orbitwise.export.calls import Call, Constant, make
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.moves import Draw, Moves, uniform_strength
 from orbitwise.orbits.bounds import Interval
@@ -68,22 +70,24 @@ def to_albumentations(
     with `num_draws` draws.
     """
     module = library("albumentations")
-    if faithful:
-        return _faithful(OrbitTransform(orbit, image_shape, fill), probability, module)
     shape = image_shape_of(orbit, image_shape)
+    if faithful:
+        own = OrbitTransform(orbit, image_shape, fill)
+        tried(lambda image: _call(_faithful(own, 1.0, module), image), shape)
+        return _faithful(own, probability, module)
+    transform = make(albumentations_call(orbit, shape, fill), module)
+    tried(lambda image: _call(transform, image), shape)
     if isinstance(orbit, FiniteOrbit):
-        group = group_of(orbit, shape)
-        transform = _sequence(_symmetries(group, module), module)
-        names = ("identity", *group)
+        names = ("identity", *group_of(orbit, shape))
         return Builtin(
             transform, *measure_group(names, lambda x: _call(transform, x), shape, images, num_draws), []
         )
     source, moves, differences = described(orbit)
-    elastic = _elastic(moves, fill, module)
+    elastic = make(_elastic(moves, fill), module)
 
     def apply(image: Tensor, draw: Draw) -> Tensor:
         if moves.is_affine:
-            image = _call(_affine(_fixed(draw, moves), fill, module), image)
+            image = _call(make(_affine(_fixed(draw, moves), fill), module), image)
         if elastic is not None and draw.noise is not None:
             elastic.set_random_state(_Given(draw.noise), elastic.py_random)
             image = _call(elastic, image)
@@ -91,9 +95,17 @@ def to_albumentations(
 
     error, extent = measure(source, apply, moves, images, fill, num_draws)
     differences += _differences(moves)
-    parts = [_affine(moves, fill, module)] if moves.is_affine else []
-    parts += [_elastic(moves, fill, module)] if moves.amplitude else []
-    return Builtin(_sequence(parts, module), error, extent, differences)
+    return Builtin(transform, error, extent, differences)
+
+
+def albumentations_call(orbit: Orbit, shape: tuple[int, int, int], fill: float = 0.0) -> Call:
+    """albumentations' nearest transform of an orbit, which needs no albumentations to be written down."""
+    if isinstance(orbit, FiniteOrbit):
+        return _sequence(_symmetries(group_of(orbit, shape)))
+    _, moves, _ = described(orbit)
+    elastic = _elastic(moves, fill)
+    parts = [_affine(moves, fill)] if moves.is_affine else []
+    return _sequence([*parts, *([] if elastic is None else [elastic])])
 
 
 def _faithful(transform: OrbitTransform, probability: float, module: Any) -> Any:
@@ -155,20 +167,21 @@ def _fixed(draw: Draw, moves: Moves) -> Moves:
     return Moves(moves.image_shape, angle, scale_x, scale_y, shear, shift_x, shift_y)
 
 
-def _affine(moves: Moves, fill: float, module: Any) -> Any:
-    import cv2
-
-    return module.Affine(
-        scale={"x": moves.scale_x, "y": moves.scale_y},
-        translate_px={"x": _pixels(moves.shift_x), "y": _pixels(moves.shift_y)},
-        rotate=moves.angle,
-        shear={"x": (-moves.shear[1], -moves.shear[0]), "y": (0.0, 0.0)},
-        interpolation=cv2.INTER_LINEAR,
-        border_mode=cv2.BORDER_CONSTANT,
-        fill=fill,
-        keep_ratio=False,
-        balanced_scale=False,
-        p=1.0,
+def _affine(moves: Moves, fill: float) -> Call:
+    return Call(
+        "Affine",
+        options={
+            "scale": {"x": moves.scale_x, "y": moves.scale_y},
+            "translate_px": {"x": _pixels(moves.shift_x), "y": _pixels(moves.shift_y)},
+            "rotate": moves.angle,
+            "shear": {"x": (-moves.shear[1], -moves.shear[0]), "y": (0.0, 0.0)},
+            "interpolation": Constant("INTER_LINEAR", "cv2"),
+            "border_mode": Constant("BORDER_CONSTANT", "cv2"),
+            "fill": fill,
+            "keep_ratio": False,
+            "balanced_scale": False,
+            "p": 1.0,
+        },
     )
 
 
@@ -177,21 +190,22 @@ def _pixels(interval: Interval) -> tuple[int, int]:
     return (round(low), round(low)) if low == high else whole(interval)
 
 
-def _elastic(moves: Moves, fill: float, module: Any) -> Any:
-    import cv2
-
+def _elastic(moves: Moves, fill: float) -> Call | None:
     if not moves.amplitude:
         return None
     smoothness = max(moves.smoothness, LEAST_SMOOTHNESS)
-    return module.ElasticTransform(
-        # OpenCV's own radius
-        alpha=uniform_strength(moves.amplitude, smoothness, (round(8 * smoothness + 1) | 1) // 2),
-        sigma=smoothness,
-        interpolation=cv2.INTER_LINEAR,
-        noise_distribution="uniform",
-        border_mode=cv2.BORDER_CONSTANT,
-        fill=fill,
-        p=1.0,
+    return Call(
+        "ElasticTransform",
+        options={
+            # OpenCV's own radius
+            "alpha": uniform_strength(moves.amplitude, smoothness, (round(8 * smoothness + 1) | 1) // 2),
+            "sigma": smoothness,
+            "interpolation": Constant("INTER_LINEAR", "cv2"),
+            "noise_distribution": "uniform",
+            "border_mode": Constant("BORDER_CONSTANT", "cv2"),
+            "fill": fill,
+            "p": 1.0,
+        },
     )
 
 
@@ -206,22 +220,23 @@ def _differences(moves: Moves) -> list[str]:
     return found
 
 
-def _symmetries(group: tuple[str, ...], module: Any) -> list[Any]:
+def _symmetries(group: tuple[str, ...]) -> list[Call]:
+    always = {"p": 1.0}
     if len(group) == 7:
-        return [module.D4(p=1.0)]
+        return [Call("D4", options=always)]
     if "turn_90" in group:
-        return [module.RandomRotate90(p=1.0)]
-    flips = {"flip_horizontal": module.HorizontalFlip, "flip_vertical": module.VerticalFlip}
+        return [Call("RandomRotate90", options=always)]
+    flips = {"flip_horizontal": "HorizontalFlip", "flip_vertical": "VerticalFlip"}
     if len(group) == 1:
-        return [flips[group[0]](p=0.5)]
+        return [Call(flips[group[0]], options={"p": 0.5})]
     # a pipeline may give both flips the same seed, so that one choice is made among all four elements
-    alone = [make(p=1.0) for make in flips.values()]
-    both = module.Sequential([make(p=1.0) for make in flips.values()], p=1.0)
-    return [module.OneOf([module.NoOp(p=1.0), *alone, both], p=1.0)]
+    alone = [Call(name, options=always) for name in flips.values()]
+    both = Call("Sequential", (alone,), always)
+    return [Call("OneOf", ([Call("NoOp", options=always), *alone, both],), always)]
 
 
-def _sequence(parts: list[Any], module: Any) -> Any:
-    return parts[0] if len(parts) == 1 else module.Compose(parts)
+def _sequence(parts: list[Call]) -> Call:
+    return parts[0] if len(parts) == 1 else Call("Compose", (parts,))
 
 
 def _call(transform: Any, image: Tensor) -> Tensor:

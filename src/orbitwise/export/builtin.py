@@ -80,6 +80,18 @@ def picture(image_shape: Sequence[int]) -> Float[Tensor, "c h w"]:
     return ink.amax(0).expand(channels, -1, -1).clone()
 
 
+def tried(transform: Callable[[Float[Tensor, "c h w"]], Any], image_shape: Sequence[int]) -> None:
+    """Have a transform move the standard picture once; a ValueError where it does not give a picture back."""
+    image = picture(image_shape)
+    with torch.random.fork_rng(devices=[]):
+        moved = torch.as_tensor(transform(image))
+    if moved.shape != image.shape or not bool(moved.isfinite().all()):
+        raise ValueError(
+            f"The exported transform was run on an image of shape {tuple(image.shape)} and gave shape "
+            f"{tuple(moved.shape)} or numbers that are not finite: use faithful=True."
+        )
+
+
 def measure(
     orbit: ImageOrbit | DeformationOrbit,
     apply: Callable[[Float[Tensor, "c h w"], Draw], Tensor],

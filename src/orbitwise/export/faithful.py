@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.composed import ComposedOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.functionals.freezing import drawn_form
+from orbitwise.orbits.orbit import Orbit
 from orbitwise.transforms.images import check_image_shape
 
 PICTURES = ("L", "RGB", "RGBA", "F")
@@ -47,7 +46,7 @@ class OrbitTransform(nn.Module):
             raise ValueError(f"fill must be a finite pixel value, not {fill}.")
         self.fill = float(fill)
         self.generator = generator
-        self.orbit = copy.deepcopy(_drawn(orbit)).requires_grad_(False)
+        self.orbit = copy.deepcopy(drawn_form(orbit)).requires_grad_(False)
         self._check_moves()
 
     def forward(self, image: Any, *others: Any, generator: torch.Generator | None = None) -> Any:
@@ -145,13 +144,6 @@ def image_shape_of(orbit: object, image_shape: Sequence[int] | None = None) -> t
     if len(known) > 1:
         raise ValueError(f"The orbit and image_shape speak of images of different shapes: {sorted(known)}.")
     return known.pop()
-
-
-def _drawn(orbit: Orbit) -> DrawnOrbit:
-    """The orbit as one that draws: a frozen one by its source, a finite one by its elements."""
-    if isinstance(orbit, FrozenOrbit):
-        return orbit.source
-    return orbit if isinstance(orbit, DrawnOrbit) else ComposedOrbit(orbit)
 
 
 def _whole_range(dtype: torch.dtype) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orbitwise.export.faithful import image_shape_of
+from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.symmetries import names_of, orbit_of
 from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.composed import ComposedOrbit
@@ -51,9 +51,12 @@ CONVENTIONS = {
 def to_json(orbit: Orbit, image_shape: Sequence[int] | None = None) -> str:
     """The orbit as JSON text; a finite one needs `image_shape`, and its elements must have names."""
     shape = image_shape_of(orbit, image_shape)
-    return json.dumps(
+    text = json.dumps(
         {"format": FORMAT, "version": VERSION, "image_shape": list(shape)} | _written(orbit, shape), indent=1
     )
+    # reading it moves an image, so that what is handed out can be used
+    OrbitTransform(from_json(text))
+    return text
 
 
 def from_json(text: str | bytes | Mapping[str, Any]) -> Orbit:

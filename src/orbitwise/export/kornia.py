@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
-from orbitwise.export.builtin import LOST_MEAN, Builtin, described, group_of, library, measure, measure_group
+from orbitwise.export.builtin import (
+    LOST_MEAN,
+    Builtin,
+    described,
+    group_of,
+    library,
+    measure,
+    measure_group,
+    tried,
+)
+from orbitwise.export.calls import Call, make
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.moves import Draw, Moves, uniform_strength
 from orbitwise.orbits.finite import FiniteOrbit
@@ -59,15 +69,15 @@ def to_kornia(
         return OrbitTransform(orbit, image_shape, fill, generator)
     augmentation = library("kornia.augmentation")
     shape = image_shape_of(orbit, image_shape)
+    transform = make(kornia_call(orbit, shape, fill), augmentation)
+    tried(lambda image: transform(image[None])[0], shape)
     if isinstance(orbit, FiniteOrbit):
-        group = group_of(orbit, shape)
-        transform = _sequence([*_symmetries(group, augmentation)], augmentation)
-        names = ("identity", *group)
+        names = ("identity", *group_of(orbit, shape))
         return Builtin(
             transform, *measure_group(names, lambda x: transform(x[None])[0], shape, images, num_draws), []
         )
     source, moves, differences = described(orbit)
-    affine, elastic = _affine(moves, fill, augmentation), _elastic(moves, fill, augmentation)
+    affine, elastic = make(_affine(moves, fill), augmentation), make(_elastic(moves, fill), augmentation)
 
     def apply(image: Tensor, draw: Draw) -> Tensor:
         moved = image[None]
@@ -85,44 +95,57 @@ def to_kornia(
         differences.append("the content is sheared before it is scaled, not after")
     if elastic is not None and fill:
         differences.append("a displacement repeats the image's border where it should read `fill`")
-    parts = [part for part in (affine, elastic) if part is not None]
     error, extent = measure(source, apply, moves, images, fill, num_draws)
-    return Builtin(_sequence(parts, augmentation), error, extent, differences)
+    return Builtin(transform, error, extent, differences)
 
 
-def _affine(moves: Moves, fill: float, augmentation: Any) -> Any:
+def kornia_call(orbit: Orbit, shape: tuple[int, int, int], fill: float = 0.0) -> Call:
+    """kornia's nearest transform of an orbit, which needs no kornia to be written down."""
+    if isinstance(orbit, FiniteOrbit):
+        return _sequence(_symmetries(group_of(orbit, shape)))
+    _, moves, _ = described(orbit)
+    return _sequence([part for part in (_affine(moves, fill), _elastic(moves, fill)) if part is not None])
+
+
+def _affine(moves: Moves, fill: float) -> Call | None:
     if not moves.is_affine:
         return None
     _, height, width = moves.image_shape
     half_x, half_y = ((high - low) / 2 for low, high in (moves.shift_x, moves.shift_y))
-    return augmentation.RandomAffine(
-        degrees=(-moves.angle[1], -moves.angle[0]),
-        translate=(half_x / width, half_y / height),
-        scale=(*moves.scale_x, *moves.scale_y),
-        shear=(-moves.shear[1], -moves.shear[0]),
-        resample="bilinear",
-        align_corners=False,
-        padding_mode="fill" if fill else "zeros",
-        fill_value=fill if fill else None,
-        p=1.0,
+    return Call(
+        "RandomAffine",
+        options={
+            "degrees": (-moves.angle[1], -moves.angle[0]),
+            "translate": (half_x / width, half_y / height),
+            "scale": (*moves.scale_x, *moves.scale_y),
+            "shear": (-moves.shear[1], -moves.shear[0]),
+            "resample": "bilinear",
+            "align_corners": False,
+            "padding_mode": "fill" if fill else "zeros",
+            "fill_value": fill if fill else None,
+            "p": 1.0,
+        },
     )
 
 
-def _elastic(moves: Moves, fill: float, augmentation: Any) -> Any:
+def _elastic(moves: Moves, fill: float) -> Call | None:
     if not moves.amplitude:
         return None
     _, height, width = moves.image_shape
     radius = math.ceil(4 * moves.smoothness)
     # displacements are in units of half the image
     strength = 2 * uniform_strength(moves.amplitude, moves.smoothness, radius)
-    return augmentation.RandomElasticTransform(
-        kernel_size=(2 * radius + 1, 2 * radius + 1),
-        sigma=(moves.smoothness, moves.smoothness),
-        alpha=(strength / width, strength / height),
-        align_corners=False,
-        resample="bilinear",
-        padding_mode="border" if fill else "zeros",
-        p=1.0,
+    return Call(
+        "RandomElasticTransform",
+        options={
+            "kernel_size": (2 * radius + 1, 2 * radius + 1),
+            "sigma": (moves.smoothness, moves.smoothness),
+            "alpha": (strength / width, strength / height),
+            "align_corners": False,
+            "resample": "bilinear",
+            "padding_mode": "border" if fill else "zeros",
+            "p": 1.0,
+        },
     )
 
 
@@ -140,17 +163,17 @@ def _parameters(draw: Draw, moves: Moves) -> dict[str, Tensor]:
     }
 
 
-def _symmetries(group: tuple[str, ...], augmentation: Any) -> list[nn.Module]:
+def _symmetries(group: tuple[str, ...]) -> list[Call]:
     """Independent flips, after a quarter turn where there are any."""
     turns = "turn_90" in group
     # `times` is drawn evenly and rounded, so that half a turn beyond each end makes -1, 0, 1 and 2 alike
-    parts = [augmentation.RandomRotation90(times=(-1.5, 2.5), p=1.0)] if turns else []
+    parts = [Call("RandomRotation90", options={"times": (-1.5, 2.5), "p": 1.0})] if turns else []
     if "flip_horizontal" in group:
-        parts.append(augmentation.RandomHorizontalFlip(p=0.5))
+        parts.append(Call("RandomHorizontalFlip", options={"p": 0.5}))
     if "flip_vertical" in group and not turns:
-        parts.append(augmentation.RandomVerticalFlip(p=0.5))
+        parts.append(Call("RandomVerticalFlip", options={"p": 0.5}))
     return parts
 
 
-def _sequence(parts: list[Any], augmentation: Any) -> Any:
-    return parts[0] if len(parts) == 1 else augmentation.ImageSequential(*parts)
+def _sequence(parts: list[Call]) -> Call:
+    return parts[0] if len(parts) == 1 else Call("ImageSequential", tuple(parts))

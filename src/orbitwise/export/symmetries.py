@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orbitwise.orbits.closure import closure
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.transforms.images import flips, quarter_turns
+from orbitwise.transforms.images import check_image_shape, flips, quarter_turns
 from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
 
 FLIPS = ("identity", "flip_horizontal", "flip_vertical", "turn_180")
@@ -72,4 +72,6 @@ def orbit_of(names: Sequence[str], image_shape: Sequence[int]) -> FiniteOrbit:
         raise ValueError(f"Elements must start with 'identity' and be different, not {', '.join(names)}.")
     index = torch.stack([known[name] for name in names])
     is_group = closure(SignedPermutations(index)).size == len(names)
-    return FiniteOrbit(SignedPermutations(index, is_group=is_group))
+    orbit = FiniteOrbit(SignedPermutations(index, is_group=is_group))
+    orbit.image_shape = check_image_shape(image_shape)
+    return orbit

@@ -23,7 +23,9 @@ from orbitwise.export.builtin import (
     library,
     measure,
     measure_group,
+    tried,
 )
+from orbitwise.export.calls import Call, Constant, make
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.moves import Draw, Moves, uniform_strength
 from orbitwise.orbits.bounds import Interval
@@ -70,15 +72,14 @@ def to_torchvision(
         return OrbitTransform(orbit, image_shape, fill, generator)
     v2 = library("torchvision.transforms.v2")
     shape = image_shape_of(orbit, image_shape)
+    transform = make(torchvision_call(orbit, shape, fill), v2)
+    tried(transform, shape)
     if isinstance(orbit, FiniteOrbit):
-        group = group_of(orbit, shape)
-        transform = _sequence(_symmetries(group, v2), v2)
-        return Builtin(
-            transform, *measure_group(("identity", *group), transform, shape, images, num_draws), []
-        )
+        names = ("identity", *group_of(orbit, shape))
+        return Builtin(transform, *measure_group(names, transform, shape, images, num_draws), [])
     source, moves, differences = described(orbit)
     scale, scale_at = one_scale(moves)
-    affine, elastic = _affine(moves, scale, fill, v2), _elastic(moves, fill, v2)
+    affine, elastic = make(_affine(moves, scale, fill), v2), make(_elastic(moves, fill), v2)
 
     def apply(image: Tensor, draw: Draw) -> Tensor:
         moved = image
@@ -91,9 +92,19 @@ def to_torchvision(
     if moves.scale_x != (1.0, 1.0) or moves.scale_y != (1.0, 1.0):
         differences.append("both axes have one scale instead of one each")
     differences += _differences(moves, elastic, fill)
-    parts = [part for part in (affine, elastic) if part is not None]
     error, extent = measure(source, apply, moves, images, fill, num_draws)
-    return Builtin(_sequence(parts, v2), error, extent, differences)
+    return Builtin(transform, error, extent, differences)
+
+
+def torchvision_call(orbit: Orbit, shape: tuple[int, int, int], fill: float = 0.0) -> Call:
+    """torchvision's nearest transform of an orbit, which needs no torchvision to be written down."""
+    if isinstance(orbit, FiniteOrbit):
+        return _sequence(_symmetries(group_of(orbit, shape)))
+    _, moves, _ = described(orbit)
+    scale, _ = one_scale(moves)
+    return _sequence(
+        [part for part in (_affine(moves, scale, fill), _elastic(moves, fill)) if part is not None]
+    )
 
 
 def one_scale(moves: Moves) -> tuple[Interval, Callable[[Draw], float]]:
@@ -125,18 +136,21 @@ def one_scale(moves: Moves) -> tuple[Interval, Callable[[Draw], float]]:
     return (first, last), at
 
 
-def _affine(moves: Moves, scale: Interval, fill: float, v2: Any) -> Any:
+def _affine(moves: Moves, scale: Interval, fill: float) -> Call | None:
     if not moves.is_affine:
         return None
     _, height, width = moves.image_shape
     half_x, half_y = ((high - low) / 2 for low, high in (moves.shift_x, moves.shift_y))
-    return v2.RandomAffine(
-        degrees=[-moves.angle[1], -moves.angle[0]],
-        translate=(half_x / width, half_y / height),
-        scale=scale,
-        shear=[-moves.shear[1], -moves.shear[0]],
-        interpolation=v2.InterpolationMode.BILINEAR,
-        fill=fill if fill else None,
+    return Call(
+        "RandomAffine",
+        options={
+            "degrees": [-moves.angle[1], -moves.angle[0]],
+            "translate": (half_x / width, half_y / height),
+            "scale": scale,
+            "shear": [-moves.shear[1], -moves.shear[0]],
+            "interpolation": Constant("InterpolationMode.BILINEAR"),
+            "fill": fill if fill else None,
+        },
     )
 
 
@@ -147,12 +161,13 @@ def _parameters(draw: Draw, moves: Moves, scale: float) -> dict[str, Any]:
     return {"angle": -draw.angle, "translate": shifts, "scale": scale, "shear": (-draw.shear, 0.0)}
 
 
-def _elastic(moves: Moves, fill: float, v2: Any) -> Any:
+def _elastic(moves: Moves, fill: float) -> Call | None:
     radius = _radius(moves.smoothness)
     if not moves.amplitude or radius >= min(moves.image_shape[1:]):
         return None
     strength = 2 * uniform_strength(moves.amplitude, moves.smoothness, radius)
-    return v2.ElasticTransform(alpha=strength, sigma=moves.smoothness, fill=fill if fill else None)
+    options = {"alpha": strength, "sigma": moves.smoothness, "fill": fill if fill else None}
+    return Call("ElasticTransform", options=options)
 
 
 def _radius(smoothness: float) -> int:
@@ -183,17 +198,17 @@ def _differences(moves: Moves, elastic: Any, fill: float) -> list[str]:
     return found
 
 
-def _symmetries(group: tuple[str, ...], v2: Any) -> list[Any]:
+def _symmetries(group: tuple[str, ...]) -> list[Call]:
     """Independent flips, after a quarter turn where there are any."""
     turns = "turn_90" in group
-    quarter = [v2.RandomRotation((angle, angle)) for angle in (0, 90, 180, 270)]
-    parts: list[Any] = [v2.RandomChoice(quarter)] if turns else []
+    quarter = [Call("RandomRotation", ((angle, angle),)) for angle in (0, 90, 180, 270)]
+    parts = [Call("RandomChoice", (quarter,))] if turns else []
     if "flip_horizontal" in group:
-        parts.append(v2.RandomHorizontalFlip(p=0.5))
+        parts.append(Call("RandomHorizontalFlip", options={"p": 0.5}))
     if "flip_vertical" in group and not turns:
-        parts.append(v2.RandomVerticalFlip(p=0.5))
+        parts.append(Call("RandomVerticalFlip", options={"p": 0.5}))
     return parts
 
 
-def _sequence(parts: list[Any], v2: Any) -> Any:
-    return v2.Compose(parts) if len(parts) > 1 else parts[0] if parts else v2.Identity()
+def _sequence(parts: list[Call]) -> Call:
+    return Call("Compose", (parts,)) if len(parts) > 1 else parts[0] if parts else Call("Identity")

@@ -7,6 +7,7 @@ from torch import nn
 
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum
 from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
@@ -38,6 +39,19 @@ def freeze_functional(
 def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
     """The orbits with bounds to learn inside a functional, whether drawn afresh or frozen."""
     return [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
+
+
+def orbit_in(functional: nn.Module) -> Orbit | None:
+    """The orbit that a functional averages over: one to learn where there is one, else any, say finite."""
+    orbits = [module for module in functional.modules() if isinstance(module, Orbit)]
+    return next(iter([*learnable_orbits(functional), *orbits]), None)
+
+
+def drawn_form(orbit: Orbit) -> DrawnOrbit:
+    """An orbit as one that draws: a frozen one by its source, a finite one by its elements."""
+    if isinstance(orbit, FrozenOrbit):
+        return orbit.source
+    return orbit if isinstance(orbit, DrawnOrbit) else ComposedOrbit(orbit)
 
 
 def is_drawn(functional: nn.Module) -> bool:

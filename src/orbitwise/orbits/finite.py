@@ -29,6 +29,8 @@ class FiniteOrbit(Orbit):
     size: int
     elements: Tensor | None
     weights: Tensor | None
+    image_shape: tuple[int, int, int] | None = None
+    """That of the images it moves, where it is known: a finite orbit itself moves rows of numbers."""
 
     def __init__(
         self,

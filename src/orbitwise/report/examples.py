@@ -34,7 +34,7 @@ def orbit_section(
 ) -> str:
     """Examples, each beside random points of its learned orbit (LIM figure 1), or elements of a finite."""
     rows, strips = exploration.rows, ""
-    if model.orbit_ is None:
+    if model.orbit_ is None or not model.orbit_.learned():
         samples = exploration.tracks[0].moved[:, 1 : NUM_SAMPLES + 1]
         kind, title = "elements of its orbit", "The orbit"
     else:

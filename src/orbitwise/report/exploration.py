@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from orbitwise.estimators.validation import check_inputs
+from orbitwise.estimators.channels import Layout
+from orbitwise.estimators.validation import check_inputs, layout_of
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.report.moves import Move, along, change_of_f, moves_of
 from orbitwise.report.pictures import Painter, painter_for
@@ -78,7 +79,7 @@ def explore(
 ) -> Exploration:
     """Move the chosen rows of X along every move of the orbit, and predict them there."""
     x = check_inputs(model, np.asarray(X)[chosen]).to(model._place) - model._background
-    tracks = []
+    layout, tracks = layout_of(model), []
     for move in moves_of(orbit, seed):
         if progress is not None:
             progress(f"moving examples: {move.label}")
@@ -86,10 +87,10 @@ def explore(
         if moved.shape[-1] != x.shape[-1]:
             continue
         change, deviation = own_change(model, judged, chosen, *change_of_f(model, x, moved))
-        pixels = moved.cpu().numpy() + model._background
+        pixels = layout.outward(moved.cpu().numpy() + model._background)
         bands = _predict(model, pixels, seed)
         tracks.append(Track(move, pixels, change, deviation, *bands))
-    return Exploration(chosen, x.cpu().numpy() + model._background, tuple(tracks))
+    return Exploration(chosen, layout.outward(x.cpu().numpy() + model._background), tuple(tracks))
 
 
 def own_change(
@@ -114,11 +115,11 @@ def own_change(
 
 
 def page_data(
-    model: Any, exploration: Exploration, judged: Judged, names: Sequence[str], image_shape: Sequence[int]
+    model: Any, exploration: Exploration, judged: Judged, names: Sequence[str], layout: Layout | Sequence[int]
 ) -> dict[str, Any]:
     """Everything that the page's script needs, as plain data; probabilities in thousandths."""
     tracks = exploration.tracks
-    painter = _painter(exploration, image_shape)
+    painter = _painter(exploration, layout)
     is_labelled = isinstance(judged, Labelled)
     examples: list[dict[str, Any]] = []
     for i, name in enumerate(names):
@@ -172,13 +173,13 @@ def _predict(model: Any, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[nd
     return first, second, third
 
 
-def _painter(exploration: Exploration, image_shape: Sequence[int]) -> Painter:
+def _painter(exploration: Exploration, layout: Layout | Sequence[int]) -> Painter:
     rows, step = exploration.rows, 1
     count = sum(track.moved.shape[1] for track in exploration.tracks) * len(rows)
-    painter = painter_for(rows, image_shape)
+    painter = painter_for(rows, layout)
     while count * painter.size[0] * painter.size[1] * painter.num_channels > MOST_BYTES:
         step += 1
-        painter = painter_for(rows, image_shape, step)
+        painter = painter_for(rows, layout, step)
     return painter
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from orbitwise.functionals.freezing import drawn_form
 from orbitwise.functionals.points import Difference
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
@@ -85,8 +86,7 @@ def moves_of(orbit: Orbit, seed: int = 0) -> list[Move]:
 
 def drawn_of(orbit: Orbit) -> DrawnOrbit:
     """The orbit whose noise the paths of `moves_of` are."""
-    drawn = orbit.source if isinstance(orbit, FrozenOrbit) else orbit
-    return drawn if isinstance(drawn, DrawnOrbit) else ComposedOrbit(drawn)
+    return drawn_form(orbit)
 
 
 def along(orbit: Orbit, move: Move, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k d"]:

@@ -15,6 +15,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.validation import layout_of
 from orbitwise.report.answer import headline, standing
 from orbitwise.report.examples import (
     example_name,
@@ -167,7 +168,7 @@ def _example_sections(
         return []
     sections = []
     if model._image_shape is not None:
-        painter = painter_for(exploration.rows, model._image_shape)
+        painter = painter_for(exploration.rows, layout_of(model))
         moves = [track.move for track in exploration.tracks]
         uris = thumbnails(exploration, painter)
         sections.append(orbit_section(model, exploration, names, painter, seed))
@@ -200,13 +201,13 @@ def _painter(model: Any, shown: ndarray) -> Any:
     if model._image_shape is None:
         return None
     flat = shown.reshape(len(shown), -1).astype(np.float64)
-    return painter_for(flat[:1000], model._image_shape)
+    return painter_for(flat[:1000], layout_of(model))
 
 
 def _data(model: Any, exploration: Exploration | None, names: Sequence[str], judged: Judged) -> str:
     if exploration is None or not exploration.tracks or model._image_shape is None:
         return "null"
-    return json_text(page_data(model, exploration, judged, names, model._image_shape))
+    return json_text(page_data(model, exploration, judged, names, layout_of(model)))
 
 
 def _tell(progress: Progress | None, what: str) -> None:

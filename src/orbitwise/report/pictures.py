@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 from PIL import Image
 
+from orbitwise.estimators.channels import Layout, Order
 from orbitwise.transforms.images import check_image_shape
 
 
@@ -26,6 +27,7 @@ class Painter:
     high: float
     is_ink: bool
     step: int = 1
+    channels: Order | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -41,7 +43,8 @@ class Painter:
     def pixels(self, rows: Float[ndarray, "n d"]) -> UInt8[ndarray, "n h w c"]:
         """The rows as pictures of whole numbers from 0 to 255."""
         channels, height, width = self.image_shape
-        images = rows.reshape(len(rows), channels, height, width)
+        first = Layout(self.image_shape, self.channels).inward(rows)
+        images = first.reshape(len(rows), channels, height, width)
         if channels not in (1, 3):
             images = images.mean(1, keepdims=True)
         images = _shrunk(images, self.step)
@@ -60,13 +63,17 @@ class Painter:
         return png_uri(tiles.transpose(0, 2, 1, 3, 4).reshape(count * height, across * width, -1))
 
 
-def painter_for(rows: Float[ndarray, "n d"], image_shape: Sequence[int], step: int = 1) -> Painter:
-    """A painter with the brightness of the rows; one channel of mostly darkest pixels is ink on paper."""
-    shape = check_image_shape(image_shape)
+def painter_for(rows: Float[ndarray, "n d"], images: Layout | Sequence[int], step: int = 1) -> Painter:
+    """A painter with the brightness of the rows; one channel of mostly darkest pixels is ink on paper.
+
+    `images` is how the rows are laid out, or their shape with the channels first.
+    """
+    layout = images if isinstance(images, Layout) else Layout(tuple(images))
+    shape = check_image_shape(layout.shape or ())
     low, high = float(rows.min()), float(np.quantile(rows, 0.999))
     high = high if high > low else float(rows.max())
     dark = float(np.mean(rows <= low + 0.1 * (high - low)))
-    return Painter(shape, low, high, shape[0] != 3 and dark > 0.3, step)
+    return Painter(shape, low, high, shape[0] != 3 and dark > 0.3, step, layout.channels)
 
 
 def png_uri(pixels: UInt8[ndarray, "h w c"]) -> str:

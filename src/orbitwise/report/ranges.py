@@ -9,10 +9,9 @@ from typing import Any, final
 
 from orbitwise.estimators.error_bars import expected_seconds
 from orbitwise.estimators.names import functional_of
-from orbitwise.functionals.freezing import learnable_orbits
+from orbitwise.functionals.freezing import learnable_orbits, orbit_in
 from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.orbits.units import Unit, unit_of
 from orbitwise.report.numbers import decimals_of, number
@@ -121,17 +120,14 @@ def label_of(name: str) -> str:
 
 def orbit_of(model: Any) -> Orbit | None:
     """The orbit in a fitted model: the learned one, else a finite one, else None."""
-    if model.orbit_ is not None:
-        return model.orbit_
-    orbits = [part for part in model.functional_.modules() if isinstance(part, Orbit)]
-    found = next(iter(orbits), None)
-    return found.source if isinstance(found, FrozenOrbit) else found
+    # models of earlier versions remember learned orbits only
+    return orbit_in(model.functional_) if model.orbit_ is None else model.orbit_
 
 
 def learned_ranges(model: Any) -> list[Range]:
     """Every learned range of a fitted model, with its error where it can be had in time."""
     orbit = model.orbit_
-    if orbit is None:
+    if orbit is None or not orbit.learned():
         return []
     starts, errors, units = start_of(model), range_errors(model), orbit.units()
     return [

@@ -18,7 +18,7 @@ class RangeHistory:
 
     def __call__(self, step: int, bound: float) -> None:
         orbit = getattr(self.estimator, "orbit_", None)
-        if orbit is not None:
+        if orbit is not None and orbit.learned():
             self.ranges.append(dict(orbit.learned()))
         if self.then is not None:
             self.then(step, bound)

@@ -153,8 +153,10 @@ def reproduction_section(model: Any, X: ndarray, y: ndarray, command: str | None
     shown = call if command is None else command
     settings = "" if command is None else f"<p>The model, as Python:</p><pre>{escape(call)}</pre>"
     versions = {"orbitwise": _own_version(), "python": platform.python_version(), **_versions()}
+    channels = getattr(model, "channels_", None)
+    order = f" (images, channels {channels})" if channels is not None else ""
     data = [
-        ["inputs", "×".join(map(str, X.shape)), escape(X.dtype), fingerprint(X)],
+        ["inputs", "×".join(map(str, X.shape)) + order, escape(X.dtype), fingerprint(X)],
         ["targets", "×".join(map(str, y.shape)), escape(y.dtype), fingerprint(y)],
     ]
     return section(

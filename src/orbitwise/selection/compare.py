@@ -18,7 +18,8 @@ from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
-from orbitwise.estimators.names import Invariance
+from orbitwise.estimators.families import check_picture
+from orbitwise.estimators.names import Invariance, is_of_images
 from orbitwise.estimators.regressor import InvariantGPRegressor
 
 DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")
@@ -101,8 +102,9 @@ def compare(
     """Fit the estimator once for every invariance and rank the fits by their evidence.
 
     `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the
-    estimator. Fits run in parallel through joblib (`n_jobs`), so its back-ends for clusters serve them. One
-    ConvergenceWarning names all fits that did not converge.
+    estimator; images that come with their dimensions need no `image_shape`. Fits run in parallel through
+    joblib (`n_jobs`), so its back-ends for clusters serve them. One ConvergenceWarning names all fits that
+    did not converge.
     """
     if not invariances:
         raise ValueError("compare needs at least one invariance; None stands for no invariance.")
@@ -110,6 +112,13 @@ def compare(
         is_regression = type_of_target(np.asarray(y)).startswith("continuous")
         estimator = InvariantGPRegressor() if is_regression else InvariantGPClassifier()
     prototype: Any = estimator
+    given = {**prototype.get_params(deep=False), **settings}
+    meant = next((each for each in invariances if is_of_images(each)), None)
+    dimensions = np.shape(cast(Any, X))[1:]
+    if meant is not None and len(dimensions) > 1 and given.get("image_shape", ()) is None:
+        # what is an image to one candidate is one to all, also to none
+        check_picture(meant, dimensions)
+        settings = {**settings, "image_shape": dimensions}
     fits: Any = Parallel(n_jobs=n_jobs)(
         delayed(_fit)(cast(Any, clone(prototype)).set_params(**settings, invariance=invariance), X, y)
         for invariance in invariances

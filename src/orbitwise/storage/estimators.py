@@ -5,6 +5,7 @@ A new estimator is one entry of `ESTIMATORS`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,10 +28,12 @@ from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.estimators.streaming import Stream
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.estimators.virtual import VirtualSVC
+from orbitwise.functionals.freezing import orbit_in
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
 from orbitwise.losses import Loss
+from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.selection.search.auto import AutoGPRegressor
 from orbitwise.storage import machines, searches, support_vectors
@@ -42,6 +45,7 @@ from orbitwise.storage.reader import Reader
 from orbitwise.storage.recipes import Field
 from orbitwise.storage.streams import STREAMS
 from orbitwise.storage.writer import Writer
+from orbitwise.transforms.images import check_image_shape
 
 TABLE = {
     **KERNELS,
@@ -99,7 +103,13 @@ REGRESSION = {
     "_shift": Field(Tensor),
     "noise_": NOISE,
 }
-OPTIONAL = {"_orbit_errors": Field(dict), "feature_names_in_": Field(np.ndarray)}
+OPTIONAL = {
+    "_orbit_errors": Field(dict),
+    "channels_": Field((str, NoneType)),
+    "feature_names_in_": Field(np.ndarray),
+}
+ADDED = {"channels": "auto"}
+"""Parameters that files of earlier versions do not have, and what they stand for there."""
 LEFT_OUT = {"_objective", "_learned_parameters"}
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
@@ -185,7 +195,11 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
     if known is None:
         raise StorageError(f"The file holds an unknown estimator, {brief(structure.get('estimator'))}.")
-    if not isinstance(parameters, dict) or set(parameters) != set(known.kind._get_param_names()):
+    names = set(known.kind._get_param_names())
+    if isinstance(parameters, dict):
+        later = {each: value for each, value in ADDED.items() if each in names}
+        parameters = {**later, **parameters}
+    if not isinstance(parameters, dict) or set(parameters) != names:
         raise StorageError(f"The file has other parameters than those of {known.kind.__name__}.")
     fields = {**known.fitted, **known.optional}
     if not isinstance(fitted, dict) or not set(known.fitted) <= set(fitted) <= set(fields):
@@ -199,8 +213,16 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     values = reader.arguments(fitted, {each: fields[each] for each in fitted}, known.kind.__name__)
     for each, value in values.items():
         setattr(model, each, value)
+    if getattr(model, "_image_shape", None) is not None and not hasattr(model, "channels_"):
+        # earlier versions took all images for ones with the channels first
+        model.channels_ = "first" if len(model._image_shape) == 3 else None
     _check(model)
     if hasattr(model, "orbit_"):
+        # earlier versions remembered learned orbits only
+        if "orbit_" in values and values["orbit_"] is None:
+            model.orbit_ = orbit_in(model.functional_)
+        if isinstance(model.orbit_, FiniteOrbit) and model._image_shape is not None:
+            model.orbit_.image_shape = check_image_shape(model._image_shape)
         model._objective, model._learned_parameters = NoObjective(), []
     return model
 
@@ -212,6 +234,12 @@ def _check(model: Any) -> None:
         raise StorageError("The file is damaged or hostile: its classes are no list of labels.")
     if names is not None and names.shape != (model.n_features_in_,):
         raise StorageError("The file is damaged or hostile: it names other features than it has.")
+    shape, channels = getattr(model, "_image_shape", None), getattr(model, "channels_", None)
+    if channels not in (None, "first", "last") or (
+        channels is not None
+        and (shape is None or len(shape) != 3 or math.prod(shape) != model.n_features_in_)
+    ):
+        raise StorageError("The file is damaged or hostile: its images have other channels than it says.")
     try:
         if hasattr(model, "machine_"):
             machines.check_machine_of(model)
@@ -234,7 +262,8 @@ def _place(name: Any) -> torch.device:
 
 def _find_errors(model: Any, error_seconds: float) -> list[str]:
     """Have the model find the error bars of its learned ranges, or say why it did not."""
-    if getattr(model, "orbit_", None) is None or hasattr(model, "_orbit_errors"):
+    orbit = getattr(model, "orbit_", None)
+    if orbit is None or not orbit.learned() or hasattr(model, "_orbit_errors"):
         return []
     if isinstance(model._objective, NoObjective):
         return ["orbit_errors_ was not there"]
@@ -277,6 +306,7 @@ def _process_summary(model: Any) -> dict[str, Any]:
     return {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
+        "channels": getattr(model, "channels_", None),
         "inference": getattr(model, "inference_", "sparse"),
         "converged": model.converged_,
         "log_evidence": model.log_evidence_,

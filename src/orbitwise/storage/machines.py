@@ -33,6 +33,7 @@ FITTED = {
 }
 CLASSIFIER = {**FITTED, "classes_": ARRAY, "scale_": NUMBER}
 OPTIONAL = {
+    "channels_": Field((str, NoneType)),
     "cv_error_": NUMBER,
     "evidence_kind_": Field(str),
     "feature_names_in_": ARRAY,
@@ -88,6 +89,7 @@ def machine_summary(model: Any) -> dict[str, Any]:
     return {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
+        "channels": getattr(model, "channels_", None),
         "inference": "regularised risk",
         "converged": bool((model.gap_ <= ACCEPTED * model.objective_).all()),
         "log_evidence": getattr(model, "log_evidence_", float("nan")),

@@ -27,7 +27,7 @@ FITTED = {
     "num_samples_": Field(int),
     "svc_": Field(SVC),
 }
-OPTIONAL = {"feature_names_in_": ARRAY}
+OPTIONAL = {"channels_": Field((str, NoneType)), "feature_names_in_": ARRAY}
 
 
 def rebuild(
@@ -124,6 +124,7 @@ def support_summary(model: Any) -> dict[str, Any]:
     return {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
+        "channels": getattr(model, "channels_", None),
         "inference": "support vectors",
         "converged": model.svc_.fit_status_ == 0,
         "log_evidence": float("nan"),

@@ -1,0 +1,107 @@
+"""Families of data (images, signals, clouds of points, tables), and which invariance belongs to which.
+
+An invariance moves data of its own family only: everything that takes one asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import nn
+
+from orbitwise.estimators.names import MOVED, OF_COLUMNS, OF_IMAGES
+
+Family = Literal["image", "signal", "cloud", "table"]
+PLURALS: dict[str, str] = {
+    "image": "images",
+    "signal": "signals",
+    "cloud": "clouds of points",
+    "table": "tables",
+}
+OF_ANY = ("negation",)
+"""Names of columns that mean the same for data of every family."""
+LEAST_SIDE = 4
+MOST_RATIO = 8
+"""Of sides in pixels: what is smaller or longer is a picture only where it is said to be one."""
+INSTEAD: dict[str, str] = {
+    "image": 'an invariance of images, such as "rotation", "translation" or "flip", or an ImageOrbit',
+    "signal": "a SignalOrbit(signal_shape=(channels, length), …)",
+    "cloud": "a PointCloudOrbit(num_points, num_dimensions, …), or a FiniteOrbit of block_permutations",
+    "table": 'rows of columns, with "permutation", "sign" or "cyclic"',
+}
+
+
+def family_of(invariance: object) -> Family | None:
+    """The family that an invariance moves; None where it moves rows of any kind, or is unknown."""
+    if isinstance(invariance, str):
+        if invariance in OF_IMAGES or invariance in MOVED:
+            return "image"
+        return "table" if invariance in OF_COLUMNS and invariance not in OF_ANY else None
+    found = own_shape(invariance)
+    return None if found is None else found[0]
+
+
+def own_shape(invariance: object) -> tuple[Family, tuple[int, ...]] | None:
+    """The family of an orbit or functional, and the shape of one of its inputs, where it knows them."""
+    for part in invariance.modules() if isinstance(invariance, nn.Module) else ():
+        shape, signal = getattr(part, "image_shape", None), getattr(part, "signal_shape", None)
+        if shape is not None:
+            return "image", tuple(shape)
+        if signal is not None:
+            return "signal", tuple(signal)
+        if hasattr(part, "num_points") and hasattr(part, "num_dimensions"):
+            return "cloud", (part.num_points, part.num_dimensions)  # pyright: ignore
+    return None
+
+
+def check_family(invariance: object, family: Family) -> None:
+    """Raise a ValueError where an invariance is not one of this family; rows of a table may be anything."""
+    own = family_of(invariance)
+    if own is None or own == family:
+        return
+    if family == "table" and not isinstance(invariance, str):
+        return  # a row may be a signal or a cloud written one number after the other
+    raise ValueError(
+        f"{named(invariance)} is an invariance of {PLURALS[own]}, but these inputs are {PLURALS[family]}: "
+        f"use {INSTEAD[family]}."
+    )
+
+
+def is_picture(dimensions: Sequence[int]) -> bool:
+    """Whether inputs of two dimensions may be taken for pictures without asking."""
+    short, long = sorted(dimensions)
+    return short >= LEAST_SIDE and long <= MOST_RATIO * short
+
+
+def check_picture(invariance: object, dimensions: Sequence[int], ask: str | None = None) -> None:
+    """Raise a ValueError where an invariance of images meets inputs that look like something else."""
+    if len(dimensions) != 2 or is_picture(dimensions):
+        return
+    shape = tuple(int(size) for size in dimensions)
+    said = f"image_shape={shape}" if ask is None else ask
+    raise ValueError(
+        f"{named(invariance)} is an invariance of images, but inputs of shape {shape} look like "
+        f"{looks_like(shape)}. If they are pictures of {shape[0]} x {shape[1]} pixels, say {said}."
+    )
+
+
+def looks_like(dimensions: Sequence[int]) -> str:
+    """What inputs of two dimensions that are no plausible picture may be, and what moves them."""
+    first, second = dimensions
+    cloud = (
+        f"clouds of {first} points in {second} dimensions, which "
+        f"PointCloudOrbit(num_points={first}, num_dimensions={second}, …) moves"
+    )
+    channels, length = (first, second) if first <= second else (second, first)
+    turned = "" if first <= second else " once they are (channels, length)"
+    signal = (
+        f"signals of {channels} channel{'s' if channels > 1 else ''} and {length} samples, which "
+        f"SignalOrbit(signal_shape=({channels}, {length}), …) moves{turned}"
+    )
+    return f"{cloud}, or {signal}" if second in (2, 3) else signal
+
+
+def named(invariance: object) -> str:
+    """How a message speaks of an invariance."""
+    return repr(invariance) if isinstance(invariance, str) else type(invariance).__name__
