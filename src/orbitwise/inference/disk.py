@@ -10,7 +10,10 @@ import contextlib
 import errno
 import os
 import socket
+import stat
+import warnings
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
@@ -51,6 +54,41 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def write_in_place(path: Path, start: int, content: bytes, is_as_left: Callable[[int], bool]) -> None:
+    """Put `content` at `start` of a file, as its end, and have it reach the disk; the file may be new.
+
+    The file is locked meanwhile. An OSError says why nothing, or not all, was written, also where the file is
+    not as `is_as_left` expects it: another process then writes to it too.
+    """
+    is_new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if try_lock(file.fileno()) is False or not is_as_left(file.fileno()):
+            raise OSError(errno.EBUSY, "another process writes to it, or has removed it")
+        file.seek(start)
+        file.truncate()
+        if file.write(content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    if is_new:
+        sync_folder(path.parent)
+
+
+def warn_ignored(path: Path, why: object) -> None:
+    """Say that a checkpoint is not used."""
+    warnings.warn(f"{path} is ignored, and the fit starts anew: {why}.", UserWarning, stacklevel=3)
+
+
+def warn_ended(path: Path, error: OSError) -> None:
+    """Say that a fit goes on without checkpoints."""
+    why = error.strerror or error
+    message = f"{path} cannot be written ({why}): the fit goes on, but keeps no more checkpoints."
+    warnings.warn(message, UserWarning, stacklevel=3)
 
 
 @final
