@@ -77,7 +77,9 @@ def test_seconds_of_processes_add_up(tmp_path, monkeypatch):
 
 
 def test_seconds_that_cannot_be_kept_do_not_end_a_fit(tmp_path):
-    (tmp_path / "seconds.txt").mkdir()
-    watch = Stopwatch(tmp_path / "seconds.txt")
-    watch.keep(0.0)
-    assert watch.seconds >= 0
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe", "none/file"):
+        watch = Stopwatch(tmp_path / name)
+        watch.keep(0.0)
+        assert watch.seconds >= 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -47,7 +48,7 @@ class Stopwatch:
         if now - self._kept < least:
             return
         # a full disk must not end the fit whose seconds these are
-        with contextlib.suppress(OSError), open(self.file, "a") as file:
+        with contextlib.suppress(OSError), open(self.file, "a", opener=_open_without_waiting) as file:
             file.write(f"{now - self._kept:.3f}\n")
         self._kept = now
 
@@ -132,6 +133,11 @@ class Watch:
                 self.console.print(f"{name}: step {count}, log evidence {bound:,.1f}")
 
         return show, lambda: None
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe must not wait for somebody to read from it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _seconds(line: str) -> float:
