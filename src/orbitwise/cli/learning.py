@@ -210,9 +210,9 @@ def _finished(
             raise CommandError("it was changed after it was learned")
         return candidate_of(name, load(file, plan.device), _seconds(about.get("seconds")), len(data))
     except (CommandError, StorageError, OSError) as error:
-        aside = _set_aside(file)
+        kept = f", but kept as {_set_aside(file).name}" if os.path.lexists(file) else ""
         watch.console.print(
-            f"note: {file} is not used ({sentence(error)}), but kept as {aside.name}; {name} is learned anew",
+            f"note: {file} is not used ({sentence(error)}){kept}; {name} is learned anew",
             markup=False,
             soft_wrap=True,
         )
@@ -223,8 +223,7 @@ def _set_aside(file: Path) -> Path:
     """Give a file that may be somebody's a name of its own."""
     names = (file.with_suffix(f".foreign{number or ''}") for number in itertools.count())
     aside = next(each for each in names if not os.path.lexists(each))
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(file, aside)
+    os.replace(file, aside)
     return aside
 
 
