@@ -1,9 +1,13 @@
-"""The folder of results: when it may be written to, and what is taken away."""
+"""The folder of results: when it may be written to and by whom, and what is taken away."""
+
+import errno
+import json
+import os
 
 import pytest
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder, check_new, model_file
+from orbitwise.cli.folders import Folder, check_new, digest_of, file_digest, model_file
 
 SETTINGS = {"seed": 0, "names": ("a", "b")}
 
@@ -69,6 +73,136 @@ def test_files_are_new_or_forced(tmp_path):
 
 
 def test_a_damaged_file_says_so(tmp_path):
-    (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(CommandError, match="damaged"):
-        Folder(tmp_path).prepare(SETTINGS, resume=True, force=False)
+    for text in (b"{", b"[]", b"\xff", b"[" * 100_000, b"1" * 5000, b"null"):
+        (tmp_path / "settings.json").write_bytes(text)
+        with pytest.raises(CommandError, match="damaged"):
+            Folder(tmp_path).prepare(SETTINGS, resume=True, force=False)
+
+
+def test_one_process_writes_at_a_time(tmp_path):
+    folder = Folder(tmp_path / "run")
+    with folder.writing():
+        folder.prepare(SETTINGS, resume=False, force=False)
+        same = Folder(tmp_path / "also")
+        same.path.symlink_to("run")
+        says = f"process {os.getpid()} on .* is writing to .*also; wait"
+        with pytest.raises(CommandError, match=says), same.writing():
+            pytest.fail("it is taken")
+    names = {each.name for each in folder.path.iterdir()}
+    assert names == {"settings.json", "candidates", "progress"}
+    with same.writing():  # nobody writes any more
+        assert same.prepare(SETTINGS, resume=True, force=False)
+
+
+def test_what_a_killed_process_leaves_is_no_lock(tmp_path):
+    folder = Folder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / ".orbitwise.lock").write_text("process 1 on a machine that is no more")
+    with folder.writing():
+        assert not folder.prepare(SETTINGS, resume=False, force=False)
+    assert not (folder.path / ".orbitwise.lock").exists()
+
+
+def test_a_folder_that_was_taken_away_gets_nothing_more(tmp_path):
+    folder = Folder(tmp_path / "run")
+    with folder.writing():
+        folder.prepare(SETTINGS, resume=False, force=False)
+        folder.path.rename(tmp_path / "old")
+        other = Folder(tmp_path / "run")
+        with other.writing():
+            other.prepare({"seed": 1}, resume=False, force=False)
+            with pytest.raises(CommandError, match="removed or replaced"):
+                folder.write(folder.comparison, {})
+            folder.sweep()
+    assert not other.comparison.exists()
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+    def unsupported(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", unsupported)
+    with pytest.warns(UserWarning, match="has no locks: make sure"), Folder(tmp_path).writing():
+        pass
+
+
+def test_places_that_cannot_be_written_to_are_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "taken" / ".orbitwise.lock").mkdir(parents=True)
+    for name, says in (
+        ("file", "is a file"),
+        ("loop", "cannot be written to"),
+        ("taken", "cannot be written to"),
+    ):
+        with pytest.raises(CommandError, match=says), Folder(tmp_path / name).writing():
+            pytest.fail("it cannot be written to")
+
+
+def run_of(folder: Folder, settings: dict[str, object]) -> None:
+    """A run that is complete, as far as its parts are tied together."""
+    folder.prepare(settings, resume=False, force=True)
+    folder.model.write_text(f"model of {settings}")
+    folder.examples.write_text(f"examples of {settings}")
+    tied = {"model": file_digest(folder.model), "examples": file_digest(folder.examples)}
+    folder.write(folder.comparison, {"digest": digest_of(settings), **tied})
+
+
+@pytest.mark.parametrize("name", ["settings.json", "model.orbitwise", "examples.npz", "comparison.json"])
+def test_files_of_two_runs_are_not_taken_for_one(tmp_path, name):
+    one, other = Folder(tmp_path / "one"), Folder(tmp_path / "other")
+    run_of(one, {"seed": 0, "data": "here"})
+    run_of(other, {"seed": 1, "data": "here"})
+    assert one.one_run()[0]["seed"] == 0
+    (one.path / name).write_bytes((other.path / name).read_bytes())
+    with pytest.raises(CommandError, match="is not of the run that"):
+        one.one_run()
+
+
+def test_what_may_differ_does_not_tell_runs_apart():
+    settings = {"seed": 0, "command": "a", "versions": {}, "data": "here"}
+    assert digest_of(settings) == digest_of(
+        json.loads(json.dumps({"seed": 0, "command": "b", "data": "there"}))
+    )
+    assert digest_of(settings) != digest_of({"seed": 1})
+
+
+def test_a_reader_sees_one_run_while_another_begins(tmp_path):
+    folder, seen = Folder(tmp_path), []
+    run_of(folder, {"seed": 0})
+
+    def reading() -> tuple[object, str]:
+        settings, _ = folder.one_run()
+        if not seen:
+            run_of(folder, {"seed": 1})  # between two of its reads
+        seen.append(settings)
+        return settings["seed"], folder.model.read_text()
+
+    assert folder.steadily(reading) == (1, "model of {'seed': 1}")
+    assert [each["seed"] for each in seen] == [0, 1]
+
+
+def test_a_reader_gives_up_where_writers_do_not_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("orbitwise.cli.folders.PAUSE", 0.0)
+    folder = Folder(tmp_path)
+    run_of(folder, {"seed": 0})
+    with pytest.raises(CommandError, match="keeps writing"):
+        folder.steadily(lambda: run_of(folder, {"seed": 0}))
+    folder.model.write_text("of another")
+    with pytest.raises(CommandError, match="is not of the run"):
+        folder.steadily(folder.one_run)
+
+
+def test_links_to_folders_elsewhere_are_removed_and_not_what_they_lead_to(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").write_text("mine")
+    folder = Folder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / "candidates").symlink_to(tmp_path / "elsewhere")
+    folder.prepare(SETTINGS, resume=False, force=True)
+    assert (tmp_path / "elsewhere" / "mine").read_text() == "mine"
+    assert not (folder.path / "candidates").is_symlink()
+    (folder.path / "settings.json").unlink()
+    (folder.path / "settings.json").mkdir()
+    with pytest.raises(CommandError, match="cannot be made ready"):
+        folder.prepare(SETTINGS, resume=False, force=True)

@@ -1,5 +1,8 @@
 """Candidates are fitted, kept and not fitted again; the best is saved with error bars."""
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -113,3 +116,48 @@ def test_a_device_that_is_not_here_is_named():
     check_device("cpu")
     with pytest.raises(CommandError, match="--device nowhere is not here"):
         check_device("nowhere")
+
+
+@pytest.mark.parametrize("copied", ["both", "model"])
+def test_a_candidate_of_another_run_is_learned_anew_and_not_lost(tmp_path, copied):
+    console = Console(file=io.StringIO(), width=400)
+    own, foreign = Folder(tmp_path / "own"), Folder(tmp_path / "foreign")
+    learned(own, images(), ["none"])
+    learned(foreign, images(16), ["none"])
+    right, wrong = own.candidate(0, "none"), foreign.candidate(0, "none")
+    expected, other = own.model.read_bytes(), wrong.read_bytes()
+    own.model.unlink()
+    right.write_bytes(other)
+    if copied == "both":
+        right.with_suffix(".json").write_bytes(wrong.with_suffix(".json").read_bytes())
+    learned(own, images(), ["none"], console)
+    assert own.model.read_bytes() == expected
+    assert right.with_suffix(".foreign").read_bytes() == other
+    why = "other data or with other settings" if copied == "both" else "changed after it was learned"
+    assert why in console.file.getvalue()  # pyright: ignore
+    again = console.file.getvalue()  # pyright: ignore
+    learned(own, images(), ["none"], console)
+    assert console.file.getvalue() == again  # pyright: ignore
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"seconds": "x"}', '{"digest": 1, "seconds": 1e400}'])
+def test_a_damaged_note_on_a_candidate_costs_only_a_fit(tmp_path, text):
+    folder = Folder(tmp_path / "a")
+    learned(folder, images(), ["none"])
+    expected = folder.model.read_bytes()
+    folder.candidate(0, "none").with_suffix(".json").write_text(text)
+    folder.model.unlink()
+    learned(folder, images(), ["none"])
+    assert folder.model.read_bytes() == expected
+
+
+def test_data_that_are_read_in_another_way_are_other_data():
+    data, plan = images(), Plan("classification", ["none"])
+    others = [
+        replace(data, shape=(4, 9)),
+        replace(data, shape=None, is_image=False),
+        replace(data, columns=tuple(f"c{i}" for i in range(36))),
+        replace(data, y=data.targets.astype(str)),
+        replace(data, X=data.X.reshape(24, 18)),
+    ]
+    assert len({plan.settings(each)["digest"] for each in (data, *others)}) == 6

@@ -1,11 +1,13 @@
 """Reports of folders and of models with data."""
 
+import json
+
 import numpy as np
 import pytest
 
 from orbitwise import InvariantGPClassifier, save
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder
+from orbitwise.cli.folders import Folder, file_digest
 from orbitwise.cli.reporting import report_of_folder
 from tests.cli.conftest import QUICK, bars
 
@@ -36,6 +38,23 @@ def test_a_folder_has_all_that_its_report_needs(orbitwise, table):
     text = report_of_folder(folder, folder.report).read_text()
     assert "permutation" in text
     assert "orbitwise learn" in text
+    with folder.writing():
+        busy = orbitwise("report", "r")
+        assert (busy.status, "is writing to r" in busy.error) == (1, True)
+        # elsewhere it only reads
+        assert orbitwise("report", "r", "-o", "page.html").status == 0
+    examples, about = folder.examples.read_bytes(), json.loads(folder.comparison.read_text())
+    np.savez(folder.examples, x_train=np.zeros((2, 9)), y_train=np.zeros(2))
+    with pytest.raises(CommandError, match="is not of the run that"):
+        report_of_folder(folder, folder.report)
+    folder.write(folder.comparison, {**about, "examples": file_digest(folder.examples)})
+    with pytest.raises(CommandError, match="has no rows that this model takes"):
+        report_of_folder(folder, folder.report)
+    folder.examples.write_bytes(examples)
+    # a candidate that went on since is not compared with what it was
+    best = about["candidates"][0]["file"]
+    folder.write(folder.comparison, {**about, "candidates": [{"file": best}, 1, {}]})
+    assert "permutation" in report_of_folder(folder, folder.report).read_text()
     folder.examples.unlink()
     with pytest.raises(CommandError, match="--data DATA"):
         report_of_folder(folder, folder.report)

@@ -80,5 +80,14 @@ def test_seconds_of_processes_add_up(tmp_path, monkeypatch):
     assert second.seconds == pytest.approx(6.2)
     second.keep(0.0)
     kept = (tmp_path / "seconds.txt").read_text()
-    (tmp_path / "seconds.txt").write_text(kept + "torn\ninf\nnan\n-5\n")
+    (tmp_path / "seconds.txt").write_text(kept + "torn\ninf\nnan\n-5\n1e300\n")
     assert Stopwatch(tmp_path / "seconds.txt").seconds == pytest.approx(6.2)
+
+
+def test_seconds_that_cannot_be_kept_do_not_end_a_fit(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe", "none/file"):
+        watch = Stopwatch(tmp_path / name)
+        watch.keep(0.0)
+        assert watch.seconds >= 0

@@ -1,13 +1,18 @@
 """Two slots of states, one of which is always whole, and names for what a fit depends on."""
 
+import errno
+import hashlib
+import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from orbitwise.inference.checkpoint import Progress, Slots, State, fingerprint
+from orbitwise.inference.checkpoint import LENGTH, MAGIC, START, Progress, Slots, State, fingerprint
 
 
 def state(number: int) -> State:
@@ -88,6 +93,135 @@ def test_another_number_of_threads_is_said(tmp_path: Path):
             assert recalled_and_written(3) == 2
     finally:
         torch.set_num_threads(before)
+
+
+def written(path: Path, count: int = 2) -> list[Path]:
+    slots = Slots(path)
+    slots.begin()
+    for number in range(1, count + 1):
+        slots.write(state(number))
+    return slots.paths
+
+
+def recalled(path: Path) -> int | None:
+    back = Slots(path)
+    back.begin()
+    found = back.recall()
+    return None if found is None else found.numbers["step"]
+
+
+def sealed(numbers: object, tensors: dict[str, torch.Tensor] | bytes) -> bytes:
+    """A file with the right checksum, whatever it holds."""
+    text = numbers if isinstance(numbers, bytes) else json.dumps(numbers).encode()
+    body = tensors if isinstance(tensors, bytes) else safetensors.torch.save(tensors)
+    content = len(text).to_bytes(LENGTH, "little") + text + body
+    return MAGIC + hashlib.sha256(content).digest() + content
+
+
+ONE = {"a": torch.zeros(2, 3)}
+RIGHT = {"fit": "fit", "run": 1, "count": 9, "orders": {"a": [0, 1]}}
+STRANGE = {
+    "no text": sealed(b"\xff\xfe", ONE),
+    "no JSON": sealed(b"{", ONE),
+    "deep": sealed(b"[" * 100_000, ONE),
+    "a list": sealed([], ONE),
+    "a number": sealed(1, ONE),
+    "no keys": sealed({}, ONE),
+    "no tensors": sealed(RIGHT, b"\xff" * 40),
+    "huge": sealed(RIGHT, (2**62).to_bytes(8, "little")),
+    "no order": sealed({**RIGHT, "orders": {}}, ONE),
+    "an order of another": sealed({**RIGHT, "orders": {"b": [0, 1]}}, ONE),
+    "a short order": sealed({**RIGHT, "orders": {"a": [0]}}, ONE),
+    "an order of words": sealed({**RIGHT, "orders": {"a": "01"}}, ONE),
+    "no count": sealed({**RIGHT, "count": "9"}, ONE),
+    "a broken count": sealed({**RIGHT, "count": 1e400}, ONE),
+    "a negative run": sealed({**RIGHT, "run": -1}, ONE),
+    "true": sealed({**RIGHT, "run": True}, ONE),
+    "another fit": sealed({**RIGHT, "fit": "other"}, ONE),
+    "garbage": b"garbage" * 20,
+    "another version": b"orbitwise state 1\n" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_strange_state_is_ignored_with_a_warning(tmp_path: Path, kind: str):
+    paths = written(tmp_path / "fit")
+    paths[0].write_bytes(STRANGE[kind])
+    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew"):
+        assert recalled(tmp_path / "fit") == 1
+
+
+def test_a_right_state_with_its_seal_is_read(tmp_path: Path):
+    (tmp_path / "fit.0").write_bytes(sealed({**RIGHT, "step": 5}, ONE))
+    assert recalled(tmp_path / "fit") == 5
+
+
+def test_a_state_of_another_fit_is_not_believed(tmp_path: Path):
+    for number, path in enumerate(written(tmp_path / "one")):
+        (tmp_path / f"other.{number}").write_bytes(path.read_bytes())
+    with pytest.warns(UserWarning, match="it is of another fit"):
+        assert recalled(tmp_path / "other") is None
+
+
+def test_places_that_are_no_files_end_checkpoints_and_not_the_fit(tmp_path: Path):
+    (tmp_path / "fit.0").mkdir()
+    (tmp_path / "fit.1").symlink_to("fit.1")
+    slots = Slots(tmp_path / "fit")
+    slots.begin()
+    assert slots.recall() is None
+    with pytest.warns(UserWarning, match="keeps no more checkpoints"):
+        slots.write(state(1))
+    slots.write(state(2))  # says it once
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_leaves_the_state_before(tmp_path, monkeypatch, number):
+    slots = Slots(tmp_path / "fit")
+    slots.begin()
+    slots.write(state(1))
+
+    def full(handle: int) -> None:
+        os.ftruncate(handle, START + 3)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match=os.strerror(number)):
+        slots.write(state(2))
+    monkeypatch.undo()
+    assert recalled(tmp_path / "fit") == 1
+
+
+def test_the_second_of_two_writers_stops(tmp_path: Path):
+    written(tmp_path / "fit")
+    one, other = Slots(tmp_path / "fit"), Slots(tmp_path / "fit")
+    one.begin()
+    other.begin()
+    one.write(state(3))
+    with pytest.warns(UserWarning, match="another process writes to it"):
+        other.write(state(30))
+    one.write(state(4))
+    assert recalled(tmp_path / "fit") == 4
+
+
+def test_states_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), sync(handle)))
+    written(tmp_path / "fit", 4)
+    assert len(synced) == 6  # four states, and the names of two files
+
+
+def test_a_state_that_does_not_fit_is_ignored_unless_runs_were_passed_over(tmp_path: Path):
+    written(tmp_path / "fit")
+    slots = Slots(tmp_path / "fit")
+    slots.begin()
+    slots.recall()
+    with pytest.warns(UserWarning, match=r"fit\.0 is ignored.*other tensors"):
+        slots.refuse("it has other tensors")
+    slots.begin()
+    with pytest.raises(
+        ValueError, match=r"does not fit \(it has other tensors\): remove the files that begin with fit"
+    ):
+        slots.refuse("it has other tensors")
 
 
 def test_a_fingerprint_tells_fits_apart():

@@ -1,5 +1,9 @@
 """Evaluations come back in order and bit for bit; torn and foreign records end a journal."""
 
+import errno
+import os
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,7 +72,7 @@ def test_a_torn_record_is_dropped_and_written_again(path: Path, lost: int):
 
 def test_a_changed_byte_ends_it(path: Path):
     data = bytearray(path.read_bytes())
-    data[40] ^= 1
+    data[100] ^= 1
     path.write_bytes(bytes(data))
     assert replayed(path) == 0
 
@@ -154,3 +158,132 @@ def test_a_run_that_was_killed_is_replayed_and_goes_on(tmp_path: Path):
     assert found[:2] == expected[:2]
     assert 0 < found[2] < expected[2]
     assert learned(tmp_path / "a.journal") == (*expected[:2], 0)
+
+
+def test_a_journal_of_another_fit_is_not_believed(path: Path):
+    copy = path.with_name("b.journal")
+    copy.write_bytes(path.read_bytes())
+    with pytest.warns(UserWarning, match="starts anew: it is of another fit"):
+        assert replayed(copy) == 0
+    with pytest.warns(UserWarning, match="another fit"):
+        journal = Journal(copy)
+    journal.begin()
+    journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
+    assert replayed(copy) == 1
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"\xff" * 300, b"orbitwise journal 1\n" + b"\0" * 80])
+def test_what_is_no_journal_is_written_over(path: Path, content: bytes):
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew"):
+        journal = Journal(path)
+    journal.begin()
+    assert journal.recall(points(1)[0]) is None
+    journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
+    assert replayed(path) == 1
+
+
+def sealed(content: bytes, length: int | None = None) -> bytes:
+    return struct.pack("<QI", len(content) if length is None else length, zlib.crc32(content)) + content
+
+
+def head(run: int, size: int, slopes: int, value: float) -> bytes:
+    return struct.pack("<IQQd", run, size, slopes, value)
+
+
+POINT = points(1)[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        sealed(head(1, 2**61, 2**61, 0.0) + POINT + POINT),
+        sealed(head(1, 2, 2, 0.0) + POINT),
+        sealed(head(1, 2, 0, 0.0) + POINT),
+        sealed(head(1, 2, 2, np.nan) + POINT + POINT),
+        sealed(head(1, 2, 2, 0.0) + POINT + np.array([np.inf, 0]).tobytes()),
+        sealed(head(1, 0, 0, 0.0)),
+        sealed(b"short"),
+        sealed(b"", 2**63),
+        sealed(head(1, 2, 2, 0.0) + POINT + POINT, 2**33),
+    ],
+)
+def test_a_record_with_the_right_checksum_is_still_doubted(path: Path, record: bytes):
+    header = path.read_bytes()[: len(b"orbitwise journal 2\na.journal\n")]
+    path.write_bytes(header + record)
+    assert replayed(path) == 0
+
+
+def test_words_that_are_no_text_are_read_as_far_as_they_are(path: Path):
+    header = path.read_bytes()[: len(b"orbitwise journal 2\na.journal\n")]
+    path.write_bytes(header + sealed(head(1, 2, 0, np.nan) + POINT + b"no \xff"))
+    journal = Journal(path)
+    journal.begin()
+    found = journal.recall(points(1)[0])
+    assert found is not None
+    assert found.failure.startswith("no ")
+
+
+def test_places_that_are_no_files_end_checkpoints_and_not_the_fit(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "loop", "pipe", "file/a.journal"):
+        journal = Journal(tmp_path / name)
+        journal.begin()
+        assert journal.recall(points(1)[0]) is None
+        with pytest.warns(UserWarning, match="the fit goes on, but keeps no more checkpoints"):
+            journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
+        journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))  # says it once
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("failing_call", [1, 3])
+def test_a_full_disk_ends_checkpoints_and_not_the_fit(tmp_path, monkeypatch, number, failing_call):
+    expected, calls, sync = learned(None), [], os.fsync
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) >= failing_call:
+            raise OSError(number, os.strerror(number))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match=os.strerror(number)) as caught:
+        assert learned(tmp_path / "a.journal") == expected
+    assert len(caught) == 1
+    monkeypatch.undo()
+    assert learned(tmp_path / "a.journal")[:2] == expected[:2]
+
+
+def test_records_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced, sync = [], os.fsync
+
+    def counted(handle: int) -> None:
+        synced.append(handle)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    journal = Journal(tmp_path / "a.journal")
+    journal.begin()
+    for point in points(3):
+        journal.add(point, Evaluation(0.5, point))
+    assert len(synced) == 4  # three records, and the name of the file
+
+
+def test_the_second_of_two_writers_stops(path: Path):
+    one, other = Journal(path), Journal(path)
+    for journal in (one, other):
+        journal.begin()
+        for point in points(3):
+            assert journal.recall(point) is not None
+    new = points(5)[3:]
+    one.add(new[0], Evaluation(0.5, new[0]))
+    with pytest.warns(UserWarning, match="another process writes to it"):
+        other.add(new[0], Evaluation(0.5, new[0]))
+    one.add(new[1], Evaluation(0.5, new[1]))
+    assert replayed(path, 5) == 5
+    path.unlink()
+    with pytest.warns(UserWarning, match="has removed it"):
+        one.add(new[1], Evaluation(0.5, new[1]))

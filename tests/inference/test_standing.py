@@ -7,8 +7,9 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import OrbitAverage
-from orbitwise.inference.checkpoint import Slots
+from orbitwise.inference.checkpoint import Slots, State
 from orbitwise.inference.schedule import Rates
+from orbitwise.inference.standing import Standing, misfit
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import JitterOrbit
@@ -27,8 +28,7 @@ KINDS = {
 }
 
 
-def trained(kind: str, path: Path | None, kill_at: int | None = None) -> StochasticTrainer:
-    """Two runs with other inducing points in between, as estimators do."""
+def trainer_of(kind: str) -> StochasticTrainer:
     data = torch.Generator().manual_seed(1)
     x = torch.randn(40, 2, generator=data, dtype=torch.float64)
     y = x.sum(1, keepdim=True).sin()
@@ -38,9 +38,12 @@ def trained(kind: str, path: Path | None, kill_at: int | None = None) -> Stochas
     process = Process(None, ScaleKernel(RBFKernel()).double())
     functional = OrbitAverage(JitterOrbit(2, 0.3, num_samples=4)).double()
     targets = (y > 0).double() if is_binary else y
-    trainer = StochasticTrainer(
-        process, functional, likelihood, x, targets, x[:5], generator, 16, **KINDS[kind]
-    )
+    return StochasticTrainer(process, functional, likelihood, x, targets, x[:5], generator, 16, **KINDS[kind])
+
+
+def trained(kind: str, path: Path | None, kill_at: int | None = None) -> StochasticTrainer:
+    """Two runs with other inducing points in between, as estimators do."""
+    trainer = trainer_of(kind)
     slots = None if path is None else Slots(path)
     seen = 0
 
@@ -51,7 +54,7 @@ def trained(kind: str, path: Path | None, kill_at: int | None = None) -> Stochas
             raise KilledError
 
     trainer.run(30, warm_up=10, callback=callback, slots=slots)
-    trainer.replace_inducing(x[:9])
+    trainer.replace_inducing(trainer.x[:9])
     trainer.run(30, warm_up=10, callback=callback, slots=slots)
     return trainer
 
@@ -72,3 +75,69 @@ def test_it_goes_on_bit_for_bit(tmp_path: Path, kind: str, kill_at: int):
     assert torch.equal(found.inducing, whole.inducing)
     assert torch.equal(found.q.mean, whole.q.mean)
     assert torch.equal(found.generator.get_state(), whole.generator.get_state())
+
+
+def with_tensor(name: str, value: torch.Tensor):
+    return lambda state: State({**state.tensors, name: value}, state.numbers)
+
+
+STRANGE = {
+    "missing": lambda state: State({k: v for k, v in state.tensors.items() if k != "order"}, state.numbers),
+    "more": with_tensor("else", torch.zeros(1)),
+    "shape": with_tensor("now.precision", torch.zeros(3)),
+    "type": with_tensor("memory.seen", torch.zeros(40)),
+    "nan": with_tensor("memory.residual", torch.full((40,), float("nan"), dtype=torch.float64)),
+    "rows": with_tensor("order", torch.tensor([40])),
+    "random": with_tensor("generator", torch.zeros(5056, dtype=torch.uint8)),
+    "history": with_tensor("smoothed", torch.zeros(1, dtype=torch.float64)),
+}
+NUMBERS = {
+    "step": "3",
+    "age": -1,
+    "failures": 1e300,
+    "first": 10**6,
+    "factor": 0.0,
+    "best_bound": float("nan"),
+    "best": None,
+    "moved": 1,
+    "reasons": [1],
+    "back_offs": True,
+}
+STRANGE |= {
+    name: lambda state, name=name, value=value: State(state.tensors, {**state.numbers, name: value})
+    for name, value in NUMBERS.items()
+}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a run that was killed."""
+    path = tmp_path_factory.mktemp("killed") / "fit"
+    with pytest.raises(KilledError):
+        trained("natural", path, 28)
+    return path
+
+
+def test_a_state_is_doubted_before_anything_of_it_is_used(killed: Path):
+    slots = Slots(killed)
+    slots.begin()
+    state = slots.recall()
+    assert state is not None
+    trainer = trainer_of("natural")
+    parts = trainer, trainer._descent(), Standing(*trainer._snapshot())
+    assert misfit(*parts, state) == ""
+    for kind, change in STRANGE.items():
+        assert misfit(*parts, change(state)), kind
+
+
+def test_a_run_whose_state_is_strange_starts_anew(killed: Path, monkeypatch: pytest.MonkeyPatch):
+    recall = Slots.recall
+
+    def strange(self: Slots) -> State | None:
+        state = recall(self)
+        return None if state is None else STRANGE["nan"](state)
+
+    monkeypatch.setattr(Slots, "recall", strange)
+    with pytest.warns(UserWarning, match="ignored, and the fit starts anew: memory.residual is not finite"):
+        found = trained("natural", killed)
+    assert found.history.bound == trained("natural", None).history.bound

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orbitwise.storage import write_atomically
+from orbitwise.storage.atomic import replacing, sweep
 
 
 def test_bytes_and_text_are_written(tmp_path: Path):
@@ -83,3 +84,36 @@ def test_a_new_file_has_the_usual_permissions(tmp_path: Path):
     (tmp_path / "usual").write_bytes(b"")
     write_atomically(tmp_path / "ours", b"")
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_what_a_live_process_writes_is_not_swept_away(tmp_path: Path):
+    left = tmp_path / f".{'0' * 16}.tmp"
+    left.write_bytes(b"of a process that was killed")
+    (tmp_path / ".mine.tmp").write_bytes(b"mine")
+    (tmp_path / f".{'1' * 16}.tmp").mkdir()
+    (tmp_path / f".{'2' * 16}.tmp").symlink_to(tmp_path / ".mine.tmp")
+    with replacing(tmp_path / "table") as (temporary, handle):
+        os.write(handle, b"rows")
+        sweep(tmp_path)
+        assert temporary.is_file()
+        assert not left.exists()
+    assert (tmp_path / "table").read_bytes() == b"rows"
+    sweep(tmp_path)
+    kept = {".mine.tmp", f".{'1' * 16}.tmp", f".{'2' * 16}.tmp", "table"}
+    assert {each.name for each in tmp_path.iterdir()} == kept
+
+
+def test_a_temporary_file_that_was_swept_before_it_was_locked_is_made_again(tmp_path: Path, monkeypatch):
+    swept = []
+
+    def late(handle: int) -> bool:
+        if not swept:
+            swept.extend(tmp_path.glob("*.tmp"))
+            swept[0].unlink()
+        return True
+
+    monkeypatch.setattr("orbitwise.storage.atomic.try_lock", late)
+    write_atomically(tmp_path / "model", b"new")
+    assert (tmp_path / "model").read_bytes() == b"new"
+    assert len(swept) == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]

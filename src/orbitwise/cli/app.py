@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Sequence
@@ -221,7 +222,10 @@ def report(
         held_out = None if test is None else Source(test, target, part="test")
         written = report_of_data(load(file), Source(data, target), held_out, page)
     elif model.is_dir():
-        written = report_of_folder(Folder(model), page)
+        folder = Folder(model)
+        # its own page is written by one process at a time, like all that is in it
+        with folder.writing() if out is None else contextlib.nullcontext():
+            written = report_of_folder(folder, page)
     else:
         raise CommandError(f"the report of {model} needs data: add --data DATA, or name the folder of learn")
     _console().print(f"report: {written}", soft_wrap=True)

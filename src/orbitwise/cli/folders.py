@@ -8,26 +8,42 @@ settings.json      what was asked for, so that a run that was cut short goes on 
 examples.npz       some rows, for the report
 candidates/        a model for every candidate, saved as soon as it is learned
 progress/          what a fit that has not ended needs to go on
+.orbitwise.lock    only while a process writes
+
+One process at a time writes. What it writes is tied together by digests: every candidate to the data and
+settings it was learned from, and the comparison to all of it, so that nobody takes files of two runs for one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.storage import write_atomically
-from orbitwise.storage.atomic import REASONS
+from orbitwise.inference.disk import Lock
+from orbitwise.storage import StorageError, write_atomically
+from orbitwise.storage.atomic import REASONS, TEMPORARY, sweep
+from orbitwise.storage.container import brief
 
 FILES = ("model.orbitwise", "report.html", "picture.png", "comparison.json", "examples.npz", "settings.json")
 FOLDERS = ("candidates", "progress")
-TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+LOCK = ".orbitwise.lock"
 FREE = {"command", "versions"}
 """Settings that may differ when a run goes on."""
+MOST_BYTES = 2**26
+"""No JSON file of ours is larger."""
+ATTEMPTS = 20
+PAUSE = 0.05
+Found = TypeVar("Found")
 
 
 @final
@@ -39,31 +55,68 @@ class Folder:
         self.model, self.report = path / "model.orbitwise", path / "report.html"
         self.comparison, self.settings = path / "comparison.json", path / "settings.json"
         self.examples, self.picture = path / "examples.npz", path / "picture.png"
+        self._lock: Lock | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Have the folder to oneself; a CommandError where another process writes to it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise CommandError(f"{self.path} is a file; give --out a folder")
+        lock = Lock(self.path / LOCK)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            held = lock.acquire()
+        except OSError as error:
+            raise CommandError(f"the folder {self.path} cannot be written to: {_reason(error)}") from error
+        if held is False:
+            raise CommandError(
+                f"{lock.holder or 'another process'} is writing to {self.path}; wait until it ends, stop it, "
+                "or choose another --out"
+            )
+        if held is None:
+            warnings.warn(
+                f"The file system of {self.path} has no locks: make sure that no other process writes there.",
+                UserWarning,
+                stacklevel=3,
+            )
+        self._lock = lock
+        try:
+            yield
+        finally:
+            self._lock = None
+            lock.release()
+
+    def check_ours(self) -> None:
+        """Raise a CommandError where the folder was taken away from under the process that writes to it."""
+        if self._lock is not None and not self._lock.is_ours():
+            raise CommandError(
+                f"{self.path} was removed or replaced while this process wrote to it, and gets nothing more; "
+                "learn again, into another --out"
+            )
 
     def prepare(self, settings: Mapping[str, Any], resume: bool, force: bool) -> bool:
         """Make the folder ready; returns whether an earlier run goes on. Nothing is replaced unasked."""
-        if self.path.exists() and not self.path.is_dir():
-            raise CommandError(f"{self.path} is a file; give --out a folder")
         before = self.read(self.settings) if resume else None
         if before is not None:
             self._check_same(before, settings)
             self.sweep()
             return True
-        held = [name for name in FILES if (self.path / name).exists()]
+        held = [name for name in FILES if os.path.lexists(self.path / name)]
         held += [name for name in FOLDERS if any((self.path / name).glob("*"))]
-        others = self.path.exists() and any(not TEMPORARY.fullmatch(e.name) for e in self.path.iterdir())
+        others = self.path.exists() and any(not _is_passing(each.name) for each in self.path.iterdir())
         if (held or (others and not resume)) and not force:
             hint = "go on with --resume, " if "settings.json" in held else ""
             raise CommandError(
                 f"{self.path} exists and is not empty; {hint}replace its results with --force, or choose "
                 "another --out"
             )
-        self._clear()
         try:
+            self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            reason = REASONS.get(error.errno or 0, error.strerror or str(error))
-            raise CommandError(f"the folder {self.path} cannot be made: {reason}") from error
+            raise CommandError(
+                f"the folder {self.path} cannot be made ready: {_reason(error)}; choose another --out"
+            ) from error
         self.write(self.settings, settings)
         self.sweep()
         return False
@@ -74,45 +127,124 @@ class Folder:
 
     def progress(self, number: int, name: str) -> Path:
         """Where the fit of a candidate keeps its progress."""
-        return self.path / "progress" / f"{number}-{_slug(name)}"
+        place = self.path / "progress" / f"{number}-{_slug(name)}"
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"the folder {place} cannot be made: {_reason(error)}") from error
+        return place
 
     def read(self, file: Path) -> dict[str, Any] | None:
         """A JSON file of this folder, None where it is not there."""
-        if not file.is_file():
-            return None
         try:
+            if not file.is_file():
+                return None
+            if file.stat().st_size > MOST_BYTES:
+                raise ValueError("it is too large")
             content = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CommandError(f"{file} is damaged ({error}); learn again with --force") from error
-        return content if isinstance(content, dict) else None
+            if not isinstance(content, dict):
+                raise ValueError("it is no JSON object")
+        except (ValueError, RecursionError) as error:
+            raise CommandError(f"{file} is damaged ({brief(error)}); learn again with --force") from error
+        except OSError as error:
+            raise CommandError(f"{file} cannot be read: {_reason(error)}") from error
+        return content
 
     def write(self, file: Path, content: Mapping[str, Any]) -> None:
         """Write a JSON file of this folder."""
+        self.check_ours()
         write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def sweep(self) -> None:
         """Take away what a killed process was about to write."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
-            folder.mkdir(parents=True, exist_ok=True)
-            for file in folder.iterdir():
-                if TEMPORARY.fullmatch(file.name):
-                    file.unlink(missing_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                sweep(folder)
+            except OSError as error:
+                raise CommandError(f"the folder {folder} cannot be used: {_reason(error)}") from error
+
+    def one_run(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings and comparison of the model's run; a CommandError where files of several are mixed."""
+        settings, comparison = self.read(self.settings), self.read(self.comparison)
+        if settings is None or comparison is None:
+            missing = self.settings.name if settings is None else self.comparison.name
+            raise CommandError(
+                f"{self.path} has no {missing}; finish the run with orbitwise learn … --resume"
+            )
+        if comparison.get("digest") != digest_of(settings):
+            raise self._mixed(self.settings)
+        for file, kept in ((self.model, "model"), (self.examples, "examples")):
+            if file.is_file() and comparison.get(kept) != file_digest(file):
+                raise self._mixed(file)
+        return settings, comparison
+
+    def steadily(self, reading: Callable[[], Found]) -> Found:
+        """What a function reads of this folder while nobody changes it; else it reads again."""
+        for _ in range(ATTEMPTS):
+            before = self._stamp()
+            try:
+                found = reading()
+            except (CommandError, StorageError, OSError):
+                if self._stamp() == before:
+                    raise
+            else:
+                if self._stamp() == before:
+                    return found
+            time.sleep(PAUSE)
+        raise CommandError(f"another process keeps writing to {self.path}; try again when it has ended")
+
+    def _stamp(self) -> list[tuple[str, int, int, int]]:
+        """Which files are there: each is replaced as a whole, and never changed."""
+        files = [self.path / name for name in FILES if name not in ("report.html", "picture.png")]
+        try:
+            files += sorted((self.path / "candidates").glob("*"))
+            stats = [(file.name, file.stat()) for file in files if file.exists()]
+        except OSError:
+            return []
+        return [(name, each.st_ino, each.st_mtime_ns, each.st_size) for name, each in stats]
+
+    def _mixed(self, file: Path) -> CommandError:
+        return CommandError(
+            f"{file} is not of the run that {self.comparison} is of; finish the run with orbitwise learn … "
+            "--resume, or learn again with --force"
+        )
 
     def _clear(self) -> None:
-        for name in FOLDERS:
-            if (self.path / name).is_dir():
-                shutil.rmtree(self.path / name)
-        for name in FILES:
-            (self.path / name).unlink(missing_ok=True)
+        """The model goes first and the settings last, so that no model is beside settings of another run."""
+        for name in (*FILES[:-1], *FOLDERS, FILES[-1]):
+            place = self.path / name
+            if place.is_dir() and not place.is_symlink() and name in FOLDERS:
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
 
     def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         plain = json.loads(json.dumps(now))
+        if before.get("digest") != plain.get("digest"):
+            raise CommandError(
+                f"--resume goes on with the data of the run in {self.path}, but other data are given now; "
+                "learn anew with --force, or choose another --out"
+            )
         for key in sorted({*before, *plain} - FREE):
             if before.get(key) != plain.get(key):
                 raise CommandError(
                     f"--resume goes on with the settings of the run in {self.path}, but {key} was "
-                    f"{before.get(key)!r} and is {plain.get(key)!r} now; learn anew with --force"
+                    f"{brief(repr(before.get(key)))} and is {brief(repr(plain.get(key)))} now; learn anew "
+                    "with --force"
                 )
+
+
+def digest_of(settings: Mapping[str, Any]) -> str:
+    """What ties files to a run: a digest of all settings that the result depends on."""
+    held = {key: value for key, value in settings.items() if key not in FREE | {"data"}}
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file."""
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def model_file(path: Path) -> Path:
@@ -136,6 +268,15 @@ def check_new(file: Path, force: bool) -> None:
         raise CommandError(f"{file} exists; replace it with --force, or choose another name")
     if not file.parent.is_dir():
         raise CommandError(f"{file.parent} is no folder; make it first")
+
+
+def _is_passing(name: str) -> bool:
+    """Whether a file is there only while somebody writes."""
+    return name == LOCK or TEMPORARY.fullmatch(name) is not None
+
+
+def _reason(error: OSError) -> str:
+    return REASONS.get(error.errno or 0, error.strerror or str(error))
 
 
 def _slug(name: str) -> str:

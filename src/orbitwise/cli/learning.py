@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import itertools
+import json
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +18,8 @@ import numpy as np
 import torch
 
 from orbitwise.cli.data import Data
-from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder
+from orbitwise.cli.errors import CommandError, sentence
+from orbitwise.cli.folders import Folder, digest_of, file_digest
 from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
 from orbitwise.cli.watching import Stopwatch, Watch
@@ -23,7 +28,7 @@ from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
-from orbitwise.storage import load, save, write_atomically
+from orbitwise.storage import StorageError, load, save, write_atomically
 
 MOST_EXAMPLES = 2000
 
@@ -70,7 +75,7 @@ def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
     stopped: dict[str, str] = {}
     with watch.signals():
         for number, (name, invariance) in enumerate(zip(plan.names, invariances, strict=True)):
-            found = _finished(folder, number, name, plan.device, len(data))
+            found = _finished(data, plan, folder, watch, number, name)
             if found is None and not (watch.is_over and fitted):
                 share = 1 / (len(invariances) - number)
                 found = _fit(data, plan, folder, watch, (number, name, invariance), share, stopped)
@@ -89,15 +94,17 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
 
     These need a fit: a candidate of an earlier run is replayed, in full, from the progress it left.
     """
-    done = folder.read(folder.comparison)
-    if done is not None and done.get("finished") and done.get("best") == best.name and folder.model.is_file():
-        return replace(best, estimator=load(folder.model, plan.device))
+    with contextlib.suppress(CommandError, StorageError):
+        _, done = folder.one_run()
+        if done.get("finished") and done.get("best") == best.name:
+            return replace(best, estimator=load(folder.model, plan.device))
     number = list(plan.names).index(best.name)
     orbit = best.estimator.orbit_
     if not best.estimator._learned_parameters and orbit is not None and orbit.learned():
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})
         best = best if again is None else again
+    folder.check_ours()
     save_quietly(best.estimator, folder.model)
     return best
 
@@ -124,6 +131,7 @@ def write_examples(folder: Folder, data: Data, test: Data | None, seed: int) -> 
     arrays |= {f"y_{name}": part.y for name, part in parts.items()}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    folder.check_ours()
     write_atomically(folder.examples, buffer.getvalue())
 
 
@@ -156,7 +164,6 @@ def _fit(
 
     number, name, invariance = which
     progress = folder.progress(number, name)
-    progress.mkdir(parents=True, exist_ok=True)
     estimator = estimator_of(plan, data, invariance)
     stopwatch = Stopwatch(progress / "seconds.txt")
     with watch.candidate(name, _steps(estimator, len(data)), share) as (callback, reasons):
@@ -181,21 +188,57 @@ def _fit(
     if reasons:
         stopped[name] = reasons[0]
     file = folder.candidate(number, name)
+    folder.check_ours()
     save(estimator, file, error_seconds=0)
-    folder.write(file.with_suffix(".json"), {"name": name, "seconds": seconds, "stopped": stopped.get(name)})
+    about = {"name": name, "seconds": seconds, "stopped": stopped.get(name)}
+    tied = {"digest": _candidate_digest(data, plan, name), "sha256": file_digest(file)}
+    folder.write(file.with_suffix(".json"), {**about, **tied})
     # what was recorded is for the report, and is not stored
     ranges.then = None
     estimator.set_params(callback=ranges)
     return candidate_of(name, estimator, seconds, len(data))
 
 
-def _finished(folder: Folder, number: int, name: str, device: str, count: int) -> Candidate | None:
-    """A candidate that an earlier run fitted to the end."""
+def _finished(
+    data: Data, plan: Plan, folder: Folder, watch: Watch, number: int, name: str
+) -> Candidate | None:
+    """A candidate that an earlier process fitted to the end, from these data and with these settings."""
     file = folder.candidate(number, name)
-    about = folder.read(file.with_suffix(".json"))
-    if about is None or about.get("stopped") is not None or not file.is_file():
+    try:
+        about = folder.read(file.with_suffix(".json"))
+        # a process that was killed leaves a model that nothing is said of yet
+        if about is None or about.get("stopped") is not None or not file.is_file():
+            return None
+        if about.get("digest") != _candidate_digest(data, plan, name):
+            raise CommandError("it was learned from other data or with other settings")
+        if about.get("sha256") != file_digest(file):
+            raise CommandError("it was changed after it was learned")
+        return candidate_of(name, load(file, plan.device), _seconds(about.get("seconds")), len(data))
+    except (CommandError, StorageError, OSError) as error:
+        kept = f", but kept as {_set_aside(file).name}" if os.path.lexists(file) else ""
+        watch.console.print(
+            f"note: {file} is not used ({sentence(error)}){kept}; {name} is learned anew",
+            markup=False,
+            soft_wrap=True,
+        )
         return None
-    return candidate_of(name, load(file, device), float(about["seconds"]), count)
+
+
+def _set_aside(file: Path) -> Path:
+    """Give a file that may be somebody's a name of its own."""
+    names = (file.with_suffix(f".foreign{number or ''}") for number in itertools.count())
+    aside = next(each for each in names if not os.path.lexists(each))
+    os.replace(file, aside)
+    return aside
+
+
+def _candidate_digest(data: Data, plan: Plan, name: str) -> str:
+    """What ties a candidate to its data and settings, whatever it is compared with."""
+    return digest_of({**plan.settings(data), "invariances": name})
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
 
 
 def _steps(estimator: Any, count: int) -> int:
@@ -205,7 +248,13 @@ def _steps(estimator: Any, count: int) -> int:
 
 
 def _digest(data: Data) -> str:
-    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes())
-    if data.y is not None:
-        digest.update("\n".join(map(str, data.y.ravel().tolist())).encode())
+    """Of all that is learned from: inputs and targets, and how they are to be read."""
+    digest = hashlib.sha256(f"{data.X.dtype} {data.X.shape}".encode())
+    digest.update(np.ascontiguousarray(data.X).tobytes())
+    y = np.zeros(0) if data.y is None else data.y
+    kinds = None if data.kinds is None else np.asarray(data.kinds).tolist()
+    columns = None if data.columns is None else list(data.columns)
+    shape = None if data.shape is None else list(data.shape)
+    parts = [y.dtype.kind, y.shape, y.tolist(), columns, shape, data.is_image, kinds]
+    digest.update(json.dumps(parts, default=str).encode())
     return digest.hexdigest()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 from orbitwise.cli.cells import escaped
 from orbitwise.cli.errors import CommandError
-from orbitwise.storage.atomic import REASONS
+from orbitwise.storage.atomic import REASONS, replacing
 
 Batch = Mapping[str, Sequence[Any]]
 Write = Callable[[Batch], None]
@@ -33,23 +31,17 @@ def table_writer(path: Path) -> Iterator[Write]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary file in the same folder, which takes the place of `path` when all went well."""
-    temporary = path.resolve().with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path.resolve())
+        with replacing(path.resolve()) as (temporary, _):
+            yield temporary
     except OSError as error:
         reason = REASONS.get(error.errno or 0, error.strerror or str(error))
         raise OSError(error.errno, f"Cannot write {path}: {reason}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 @contextmanager
 def _csv(path: Path) -> Iterator[Write]:
-    with open(path, "x", encoding="utf-8", newline="") as file:
+    with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         started = False
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orbitwise.cli.arrays import npz_arrays
 from orbitwise.cli.data import Data, Source, read
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder
+from orbitwise.cli.folders import Folder, file_digest
 from orbitwise.cli.targets import checked_targets
 from orbitwise.estimators.validation import layout_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
@@ -23,19 +24,40 @@ def report_of_folder(folder: Folder, file: Path) -> Path:
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
     from orbitwise.report import write_report
 
-    arrays, settings = npz_arrays(folder.examples), folder.read(folder.settings) or {}
-    comparison = _comparison(folder, int(settings.get("rows", len(arrays["x_train"]))))
+    model, arrays, settings, comparison = folder.steadily(lambda: _run(folder))
     return write_report(
         file,
-        load(folder.model) if comparison is None else comparison.best_estimator,
+        model,
         arrays["x_train"],
         arrays["y_train"],
         X_test=arrays.get("x_test"),
         y_test=arrays.get("y_test"),
         comparison=comparison,
-        command=settings.get("command"),
-        seed=int(settings.get("seed", 0)),
+        command=settings["command"] if isinstance(settings.get("command"), str) else None,
+        seed=_number(settings.get("seed"), 0),
     )
+
+
+def _run(folder: Folder) -> tuple[Any, dict[str, NDArray[Any]], dict[str, Any], Comparison | None]:
+    """The model, the examples, the settings and the candidates of one run."""
+    settings, about = folder.one_run()
+    arrays = npz_arrays(folder.examples)
+    comparison = _comparison(folder, about, _number(settings.get("rows"), 1))
+    model = load(folder.model) if comparison is None else comparison.best_estimator
+    width = model.n_features_in_
+    for part in ("train", "test"):
+        x, y = arrays.get(f"x_{part}"), arrays.get(f"y_{part}")
+        if x is None and y is None and part == "test":
+            continue
+        if x is None or y is None or x.ndim != 2 or x.shape[1] != width or len(x) != len(y) or not len(x):
+            raise CommandError(
+                f"{folder.examples} has no rows that this model takes; give the training data with --data"
+            )
+    return model, arrays, settings, comparison
+
+
+def _number(value: Any, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
 
 
 def report_of_data(model: Any, source: Source, test: Source | None, file: Path) -> Path:
@@ -71,13 +93,17 @@ def targets_of(model: Any, data: Data) -> Any:
     return checked_targets(data.targets, task, data.target)
 
 
-def _comparison(folder: Folder, count: int) -> Comparison | None:
+def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison | None:
     """The candidates as they were saved, best first; None where there was one only, or some are gone."""
-    about = folder.read(folder.comparison)
     found: list[Candidate] = []
-    for entry in [] if about is None else about.get("candidates", []):
-        file = folder.path / "candidates" / Path(str(entry["file"])).name
-        if not file.is_file():
+    entries = about.get("candidates")
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict):
             return None
-        found.append(candidate_of(str(entry["name"]), load(file), float(entry["seconds"]), count))
+        file = folder.path / "candidates" / Path(str(entry.get("file"))).name
+        if not file.is_file() or entry.get("sha256") != file_digest(file):
+            return None
+        seconds = entry.get("seconds")
+        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
+        found.append(candidate_of(str(entry.get("name")), load(file), spent, max(count, 1)))
     return Comparison(tuple(found)) if len(found) > 1 else None

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, sentence
-from orbitwise.cli.folders import Folder
+from orbitwise.cli.folders import Folder, digest_of, file_digest
 from orbitwise.cli.learning import Outcome, Plan, learn, write_examples
 from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table, learned_text
@@ -44,6 +44,22 @@ def run(
         test = replace(test, y=y)
         if plan.task == "classification":
             check_classes(y, np.unique(data.targets))
+    with folder.writing():
+        return _run(data, test, plan, folder, console, about, resume, force, time_limit, with_report)
+
+
+def _run(
+    data: Data,
+    test: Data | None,
+    plan: Plan,
+    folder: Folder,
+    console: Console,
+    about: Mapping[str, Any],
+    resume: bool,
+    force: bool,
+    time_limit: float | None,
+    with_report: bool,
+) -> Outcome:
     settings = {**about, **plan.settings(data), "versions": _versions()}
     if folder.prepare(settings, resume, force):
         console.print(f"going on with {folder.path}")
@@ -56,7 +72,7 @@ def run(
         metrics = {
             each.name: measure(each.estimator, test.X, test.targets) for each in outcome.comparison.candidates
         }
-    folder.write(folder.comparison, _summary(folder, plan, outcome, metrics))
+    folder.write(folder.comparison, _summary(folder, data, plan, outcome, metrics))
     if not outcome.stopped:
         shutil.rmtree(folder.path / "progress", ignore_errors=True)
     console.print(comparison_table(outcome.comparison, outcome.stopped, metrics))
@@ -88,6 +104,7 @@ def _report(
 
     several = len(outcome.comparison.candidates) > 1
     try:
+        folder.check_ours()
         path: Path = write_report(
             folder.report,
             outcome.comparison.best_estimator,
@@ -141,10 +158,13 @@ def _same_kind(y: NDArray[Any], like: NDArray[Any], name: str) -> NDArray[Any]:
         ) from error
 
 
-def _summary(folder: Folder, plan: Plan, outcome: Outcome, metrics: Metrics) -> dict[str, Any]:
+def _summary(folder: Folder, data: Data, plan: Plan, outcome: Outcome, metrics: Metrics) -> dict[str, Any]:
     comparison, names = outcome.comparison, list(plan.names)
     return {
         "best": comparison.best.name,
+        "digest": digest_of(plan.settings(data)),
+        "model": file_digest(folder.model),
+        "examples": file_digest(folder.examples),
         "finished": not outcome.stopped,
         "tied": list(comparison.tied),
         "candidates": [
@@ -157,6 +177,7 @@ def _summary(folder: Folder, plan: Plan, outcome: Outcome, metrics: Metrics) -> 
                 "evidence_kind": each.evidence_kind,
                 "learned": {name: list(interval) for name, interval in each.learned.items()},
                 "seconds": each.seconds,
+                "sha256": file_digest(folder.candidate(names.index(each.name), each.name)),
                 "stopped": outcome.stopped.get(each.name),
                 "test": dict(metrics.get(each.name, {})),
             }

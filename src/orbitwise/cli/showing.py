@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from orbitwise import datasets
+from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
 from orbitwise.selection.compare import Candidate, Comparison
 from orbitwise.storage import describe
@@ -58,9 +59,7 @@ def learned_text(candidate: Candidate) -> str:
 
 def model_table(file: Path) -> Table:
     """A model on one screen, without loading it: learned bounds, evidence, data, versions."""
-    about = describe(file)
-    folder = Folder(file.parent)
-    settings, kept = (folder.read(each) or {} for each in (folder.settings, folder.comparison))
+    about, settings, kept, mixed = Folder(file.parent).steadily(lambda: _read(file))
     table = Table(title=escape(str(file)), title_justify="left", show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -69,7 +68,7 @@ def model_table(file: Path) -> Table:
     shape = about["image_shape"]
     order = f", channels {about['channels']}" if about.get("channels") else ""
     images = f" (images {'x'.join(map(str, shape))}{order})" if shape else ""
-    count = settings.get("rows")
+    count = settings.get("rows") if isinstance(settings.get("rows"), int) else None
     classes = about.get("classes")
     lines = {
         "model": about["estimator"],
@@ -87,13 +86,24 @@ def model_table(file: Path) -> Table:
         "certificate": about.get("certificate", ""),
         "size": f"{about['num_bytes'] / 1e6:,.1f} MB",
         "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
-        "notes": "; ".join(about["notes"]),
+        "notes": "; ".join([*about["notes"], *mixed]),
     }
     width = shutil.get_terminal_size().columns
     for name, text in lines.items():
         if text:
             table.add_row(name, escape(str(text)[: 6 * width]))
     return table
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
+    """What a model says, the settings and the comparison of its run, and why these two are left out."""
+    about, folder = describe(file), Folder(file.parent)
+    if file.name != folder.model.name or not (folder.settings.is_file() or folder.comparison.is_file()):
+        return about, {}, {}, []
+    try:
+        return about, *folder.one_run(), []
+    except CommandError as error:
+        return about, {}, {}, [str(error)]
 
 
 def datasets_table() -> Table:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import os
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 Callback = Callable[[int, float], None]
 LINE_EVERY = 5.0
 KEPT_EVERY = 1.0
+MOST_SECONDS = 1e9
 
 
 @final
@@ -29,8 +31,10 @@ class Stopwatch:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
-        self._before = sum(max(0.0, _seconds(line)) for line in lines)
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+        self._before = sum(_seconds(line) for line in lines)
         self._start = self._kept = time.perf_counter()
 
     @property
@@ -43,7 +47,8 @@ class Stopwatch:
         now = time.perf_counter()
         if now - self._kept < least:
             return
-        with open(self.file, "a") as file:
+        # a full disk must not end the fit whose seconds these are
+        with contextlib.suppress(OSError), open(self.file, "a", opener=_open_without_waiting) as file:
             file.write(f"{now - self._kept:.3f}\n")
         self._kept = now
 
@@ -137,8 +142,14 @@ class Watch:
         return show, lambda: None
 
 
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe must not wait for somebody to read from it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
 def _seconds(line: str) -> float:
+    """The seconds of a line, 0 where it is none of ours."""
     try:
-        return float(line) if math.isfinite(float(line)) else 0.0
+        return float(line) if 0 <= float(line) < MOST_SECONDS else 0.0
     except ValueError:
         return 0.0

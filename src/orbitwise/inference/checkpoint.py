@@ -1,7 +1,8 @@
 """What a fit leaves on disk to go on from: a journal for L-BFGS, and two slots for states of stochastic runs.
 
 The slots are written in turn, each with a checksum, so that one of them is whole whenever the process ends.
-Nothing is renamed and no temporary file is left. A file holds JSON and safetensors, and no code.
+Nothing is renamed and no temporary file is left. A file holds JSON and safetensors, and no code, and the name
+of its fit. A file that is not as it should be is ignored, with a warning where no kill explains it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from orbitwise.inference.disk import warn_ended, warn_ignored, write_in_place
 from orbitwise.inference.journal import Journal, warn_of_threads
 
-MAGIC = b"orbitwise state 1\n"
+MAGIC = b"orbitwise state 2\n"
 LENGTH = 8
+START = len(MAGIC) + hashlib.sha256().digest_size
 
 
 class State(NamedTuple):
@@ -41,7 +44,9 @@ class Slots:
         self._threads: list[int] = []
         self._latest: State | None = None
         self._count = 0
-        found = [state for state in map(_read, self.paths) if state is not None]
+        self._is_kept = True
+        self._heads = [_head(path) for path in self.paths]
+        found = [state for path in self.paths if (state := _read(path, self._key)) is not None]
         if found:
             self._latest = max(found, key=lambda state: state.numbers["count"])
             self._count = self._latest.numbers["count"]
@@ -63,10 +68,22 @@ class Slots:
             warn_of_threads(f"{named} {'thread' if named == '1' else 'threads'}", self.paths[0])
         return state
 
+    def refuse(self, why: str) -> None:
+        """What `recall` gave is not a state of this run."""
+        if self.run > 1:
+            # the runs before this one were passed over, because their states are not kept any more
+            raise ValueError(
+                f"{self.paths[0].parent} has a checkpoint that does not fit ({why}): remove the files that "
+                f"begin with {self._key}, and fit again."
+            )
+        warn_ignored(self.paths[self._count % 2], why)
+
     def write(self, state: State) -> None:
-        """Keep a state in place of the last but one."""
+        """Keep a state in place of the last but one; where that fails, none is kept any more."""
+        if not self._is_kept:
+            return
         self._count += 1
-        numbers = {**state.numbers, "run": self.run, "count": self._count, "orders": {}}
+        numbers = {**state.numbers, "run": self.run, "count": self._count, "fit": self._key, "orders": {}}
         tensors = {}
         for name, tensor in state.tensors.items():
             # the order of dimensions in memory, on which rounding may depend
@@ -77,9 +94,22 @@ class Slots:
         numbers["threads"] = self._threads = sorted({*self._threads, torch.get_num_threads()})
         text = json.dumps(numbers).encode()
         content = len(text).to_bytes(LENGTH, "little") + text + safetensors.torch.save(tensors)
-        path = self.paths[self._count % 2]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
+        written = MAGIC + hashlib.sha256(content).digest() + content
+        place = self._count % 2
+        try:
+            write_in_place(self.paths[place], 0, written, lambda _: self._is_as_left())
+        except OSError as error:
+            self._is_kept = False
+            warn_ended(self.paths[place], error)
+        else:
+            self._heads[place] = written[:START]
+
+    @property
+    def _key(self) -> str:
+        return self.paths[0].name.removesuffix(".0")
+
+    def _is_as_left(self) -> bool:
+        return [_head(path) for path in self.paths] == self._heads
 
 
 @final
@@ -133,19 +163,49 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str)
 
 
-def _read(path: Path) -> State | None:
-    """The state of a file, None where it is not there or was torn."""
-    if not path.is_file():
+def _head(path: Path) -> bytes:
+    """The beginning of a file, with the checksum of the rest; empty where there is none."""
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            return file.read(START)
+    except OSError:
+        return b""
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe must not wait for somebody to write into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _read(path: Path, key: str) -> State | None:
+    """The state of a file, None where it is not there, was torn, or is not what it should be."""
+    try:
+        if not path.is_file():
+            return None
+        data = path.read_bytes()
+        content = data[START:]
+        if data[:START] != MAGIC + hashlib.sha256(content).digest():
+            if not MAGIC.startswith(data[: len(MAGIC)]):  # a kill leaves the beginning of a state
+                warn_ignored(path, "it is no checkpoint of this version")
+            return None
+        return _parsed(content, key)
+    except Exception as error:  # whatever the file holds, the fit can do without
+        warn_ignored(path, f"{type(error).__name__}: {error}"[:200])
         return None
-    data = path.read_bytes()
-    start = len(MAGIC) + hashlib.sha256().digest_size
-    content = data[start:]
-    if data[:start] != MAGIC + hashlib.sha256(content).digest():
-        return None
+
+
+def _parsed(content: bytes, key: str) -> State:
     size = int.from_bytes(content[:LENGTH], "little")
     numbers = json.loads(content[LENGTH : LENGTH + size])
     stored = safetensors.torch.load(content[LENGTH + size :])
+    if numbers.pop("fit") != key:
+        raise ValueError("it is of another fit")
+    if any(type(numbers[name]) is not int or numbers[name] < 1 for name in ("run", "count")):
+        raise ValueError("its numbers are no counts")
+    orders = numbers.pop("orders")
+    if set(orders) != set(stored):
+        raise ValueError("it has other tensors than it names")
     tensors = {}
-    for name, order in numbers.pop("orders").items():
+    for name, order in orders.items():
         tensors[name] = stored[name].permute([order.index(each) for each in range(len(order))])
     return State(tensors, numbers)

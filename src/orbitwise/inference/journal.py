@@ -6,7 +6,8 @@ what follows it, and a journal that goes on with another number warns.
 L-BFGS is deterministic given values and gradients, so these are all that a run has to leave behind. Each is
 appended to a file as a record: its length, a checksum, then the number of the run within the fit, the point,
 and value and gradient or why there are none. A record that was torn ends the file, and so does one of a point
-that is not asked for.
+that is not asked for. The file begins with its own name, which stands for all that a fit depends on, so that
+one that was copied from another fit is not believed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orbitwise.inference.disk import warn_ended, warn_ignored, write_in_place
+
+MAGIC = b"orbitwise journal 2\n"
 FRAME = struct.Struct("<QI")
 HEAD = struct.Struct("<IQQd")
-MOST_BYTES = 2**34
 
 
 class Evaluation(NamedTuple):
@@ -55,8 +58,11 @@ class Journal:
         self.run = 0
         self._threads = 0.0
         self.num_recalled = 0
+        self._header = MAGIC + self.path.name.encode(errors="replace") + b"\n"
         self._end = 0
-        self._replays = self.path.is_file()
+        self._size = 0
+        self._is_kept = True
+        self._replays = self._open()
 
     def begin(self) -> None:
         """Another run of the optimiser starts."""
@@ -66,7 +72,11 @@ class Journal:
         """What was found at this point, if it is what was asked for next before."""
         if not self._replays:
             return None
-        found = self._next()
+        try:
+            found = self._next()
+        except OSError as error:
+            warn_ignored(self.path, error.strerror or error)
+            found = None
         if found is not None:
             run, known, evaluation, size = found
             if run == 0:
@@ -97,16 +107,38 @@ class Journal:
             )
         )
         record = FRAME.pack(len(content), zlib.crc32(content)) + content
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Once the file is closed, the operating system has it, and the record outlives the process.
-        self.path.touch()
-        with open(self.path, "r+b", buffering=0) as file:
-            file.seek(self._end)
-            file.truncate()
-            if file.write(record) != len(record):
-                raise OSError(f"{self.path} could not be written in full: is the disk full?")
-        self._end += len(record)
         self._replays = False
+        if not self._is_kept:
+            return
+        written = record if self._end else self._header + record
+        try:
+            write_in_place(self.path, self._end, written, lambda file: os.fstat(file).st_size == self._size)
+        except OSError as error:
+            self._is_kept = False
+            warn_ended(self.path, error)
+            return
+        self._end = self._size = self._end + len(written)
+
+    def _open(self) -> bool:
+        """Whether there is a file to replay."""
+        try:
+            if not self.path.is_file():
+                return False
+            with open(self.path, "rb") as file:
+                self._size = os.fstat(file.fileno()).st_size
+                start = file.read(len(self._header))
+        except OSError as error:
+            warn_ignored(self.path, error.strerror or error)
+            return False
+        if start == self._header:
+            self._end = len(start)
+            return True
+        if not self._header.startswith(start):  # what a killed process leaves is the beginning of one
+            is_other = start.startswith(MAGIC)
+            warn_ignored(
+                self.path, "it is of another fit" if is_other else "it is no journal of this version"
+            )
+        return False
 
     def _compare_threads(self, kept: float) -> None:
         if kept not in (self._threads, torch.get_num_threads()):
@@ -115,16 +147,21 @@ class Journal:
 
     def _next(self) -> tuple[int, NDArray[np.float64], Evaluation, int] | None:
         with open(self.path, "rb") as file:
+            left = os.fstat(file.fileno()).st_size - self._end - FRAME.size
             file.seek(self._end)
             frame = file.read(FRAME.size)
             if len(frame) < FRAME.size:
                 return None
             length, checksum = FRAME.unpack(frame)
-            content = file.read(length) if HEAD.size <= length <= MOST_BYTES else b""
+            content = file.read(length) if HEAD.size <= length <= left else b""
         if len(content) < max(length, 1) or zlib.crc32(content) != checksum:
             return None
         run, size, slopes, value = HEAD.unpack_from(content)
+        if HEAD.size + 8 * (size + slopes) > length:
+            return None
         point = np.frombuffer(content, dtype="<f8", count=size, offset=HEAD.size)
         gradient = np.frombuffer(content, dtype="<f8", count=slopes, offset=HEAD.size + 8 * size)
-        failure = content[HEAD.size + 8 * (size + slopes) :].decode()
+        failure = content[HEAD.size + 8 * (size + slopes) :].decode(errors="replace")
+        if not failure and not (slopes == size and np.isfinite(value) and np.isfinite(gradient).all()):
+            return None
         return run, point, Evaluation(value, gradient.copy(), failure), FRAME.size + length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,56 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
         "reasons": history.reasons,
     }
     return State(tensors, numbers)
+
+
+def misfit(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> str:
+    """Why a state is none that this trainer could have been in; empty where it may be one."""
+    own = capture(trainer, descent, standing, standing.step)
+    tensors, numbers = state
+    averages = {
+        f"adam.{place}.{name}": parameter
+        for place, parameter in enumerate(_moving(descent))
+        for name in ("step", "exp_avg", "exp_avg_sq")
+    }
+    if not set(own.tensors) - set(averages) <= set(tensors) <= set(own.tensors) | set(averages):
+        return "it has other tensors"
+    for name, tensor in tensors.items():
+        like = own.tensors.get(name, averages.get(name))
+        if name in ("order", "bound", "smoothed"):
+            like = tensor.new_zeros(tensor.numel(), dtype=own.tensors[name].dtype)
+        elif name.endswith(".step") and name in averages:
+            like = tensor.new_zeros((), dtype=torch.float32)
+        if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
+            return f"{name} has another shape or type"
+        if not bool((tensor.isfinite() | ~like.detach().to(tensor.device).isfinite()).all()):
+            return f"{name} is not finite"
+    order, length = tensors["order"], len(tensors["bound"])
+    if len(order) and not 0 <= int(order.min()) <= int(order.max()) < trainer.batches.count:
+        return "it is of other rows"
+    if len(tensors["smoothed"]) != length:
+        return "its history is torn"
+    try:
+        torch.Generator(trainer.generator.device).set_state(tensors["generator"])
+    except RuntimeError as error:
+        return f"its random state is wrong: {error}"
+    return _wrong_number(numbers, own.numbers, length)
+
+
+def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> str:
+    counts = {"step": None, "failures": None, "age": None, "back_offs": None, "first": length}
+    for name, most in counts.items():
+        value = numbers.get(name)
+        if type(value) is not int or value < 0 or value > (2**53 if most is None else most):
+            return f"{name} is no count"
+    for name in ("best_bound", "factor", "best"):
+        if type(numbers.get(name)) is not float or math.isnan(numbers[name]):
+            return f"{name} is no number"
+    reasons = numbers.get("reasons")
+    if not 0 < numbers["factor"] <= 1 or type(numbers.get("moved")) is not bool:
+        return "its rates are wrong"
+    if not isinstance(reasons, list) or not all(isinstance(each, str) for each in reasons):
+        return "its reasons are no words"
+    return "" if set(own) <= set(numbers) else "it has other numbers"
 
 
 def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> None:

@@ -32,7 +32,7 @@ from orbitwise.inference.projection import (
     lower_rows,
 )
 from orbitwise.inference.schedule import Batches, History, Rates
-from orbitwise.inference.standing import Standing, capture, restore
+from orbitwise.inference.standing import Standing, capture, misfit, restore
 from orbitwise.inference.training import log_prior
 from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn, natural_step
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
@@ -150,7 +150,10 @@ class StochasticTrainer:
     ) -> bool:
         descent, standing = self._descent(), Standing(*self._snapshot())
         if slots is not None and (state := slots.recall()) is not None:
-            restore(self, descent, standing, state)
+            if why := misfit(self, descent, standing, state):
+                slots.refuse(why)
+            else:
+                restore(self, descent, standing, state)
         for step in range(standing.step, num_steps):
             warming, evaluated = step < warm_up, False
             try:

@@ -1,0 +1,170 @@
+"""What fits and run folders ask of the disk: names that last, and locks that end with their process.
+
+A lock belongs to the process that opened its file, and the operating system takes it away when that process
+ends, however it ends. So a lock is never stale, and none has to be broken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
+BYTE = 2**30
+"""The byte that Windows locks: far behind the text, which others may read."""
+MOST_TEXT = 200
+
+
+def try_lock(handle: int) -> bool | None:
+    """Lock an open file without waiting: whether it is ours now, None where the file system has no locks."""
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            import msvcrt
+
+            os.lseek(handle, BYTE, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]
+            os.lseek(handle, 0, os.SEEK_SET)
+    except OSError as error:
+        if error.errno in BUSY:
+            return False
+        if error.errno in UNSUPPORTED:
+            return None
+        raise
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Have new names in a folder reach the disk, where folders can be synchronised."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_in_place(path: Path, start: int, content: bytes, is_as_left: Callable[[int], bool]) -> None:
+    """Put `content` at `start` of a file, as its end, and have it reach the disk; the file may be new.
+
+    The file is locked meanwhile. An OSError says why nothing, or not all, was written, also where the file is
+    not as `is_as_left` expects it: another process then writes to it too.
+    """
+    is_new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if try_lock(file.fileno()) is False or not is_as_left(file.fileno()):
+            raise OSError(errno.EBUSY, "another process writes to it, or has removed it")
+        file.seek(start)
+        file.truncate()
+        if file.write(content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(file.fileno())
+    if is_new:
+        sync_folder(path.parent)
+
+
+def warn_ignored(path: Path, why: object) -> None:
+    """Say that a checkpoint is not used."""
+    warnings.warn(f"{path} is ignored, and the fit starts anew: {why}.", UserWarning, stacklevel=3)
+
+
+def warn_ended(path: Path, error: OSError) -> None:
+    """Say that a fit goes on without checkpoints."""
+    why = error.strerror or error
+    message = f"{path} cannot be written ({why}): the fit goes on, but keeps no more checkpoints."
+    warnings.warn(message, UserWarning, stacklevel=3)
+
+
+@final
+class Lock:
+    """A lock file: one process at a time has it, from `acquire` until `release` or its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.holder = ""
+        """Who has the lock, where `acquire` found that another process does."""
+        self._handle: int | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_Forgetting(self))
+
+    def acquire(self) -> bool | None:
+        """Whether the lock is ours now; None where the file system has no locks, and it is not known."""
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        while True:
+            handle = os.open(self.path, flags, 0o666)
+            try:
+                held = try_lock(handle)
+                if held is False:
+                    self.holder = _printable(os.read(handle, MOST_TEXT))
+            except BaseException:
+                os.close(handle)
+                raise
+            if held is False:
+                os.close(handle)
+                return False
+            self._handle = handle
+            if self.is_ours():
+                break
+            # whoever had it before took the file away between opening and locking
+            os.close(handle)
+            self._handle = None
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        return held
+
+    def is_ours(self) -> bool:
+        """Whether the file that we opened still stands at its path, and with it the folder it is in."""
+        if self._handle is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._handle), os.stat(self.path, follow_symlinks=False))
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Take the file away, if it is ours, and let go of it; nobody can lock it in between."""
+        if self._handle is None:
+            return
+        if self.is_ours():
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the file, which lets go of the lock where no other process has it from us."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+@final
+class _Forgetting:
+    """A forked process has the open file too, and must not keep the lock of a parent that ends."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = weakref.ref(lock)
+
+    def __call__(self) -> None:
+        if (lock := self._lock()) is not None:
+            lock.forget()
+
+
+def _printable(text: bytes) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text.decode(errors="replace")).strip()
