@@ -97,10 +97,10 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 @cache
-def saved_models() -> dict[str, bytes]:
-    """The files of all models, by name."""
+def saved_model(name: str) -> bytes:
+    """The file of a model."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fits of so few steps do not converge
-        for name, fit in MODELS.items():
-            save(fit(), Path(folder) / name)
-        return {name: (Path(folder) / name).read_bytes() for name in MODELS}
+        path = Path(folder) / "model.orbitwise"
+        save(MODELS[name](), path)
+        return path.read_bytes()

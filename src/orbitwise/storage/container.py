@@ -235,6 +235,10 @@ def _checksum(data: bytes, start: int, end: int) -> str:
 
 def brief(said: object) -> str:
     """The beginning of a message, or of what a file says: one line that a terminal can print."""
-    words = " ".join(str(said).split()) or type(said).__name__
-    text = "".join(each if each.isprintable() else "?" for each in words)
+    text = printable(" ".join(str(said)[:10_000].split()) or type(said).__name__)
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def printable(text: str) -> str:
+    """The same text without what a terminal would obey instead of printing it."""
+    return "".join(each if each.isprintable() else "?" for each in text)

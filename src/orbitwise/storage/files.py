@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from orbitwise.storage.atomic import write_atomically
-from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, read, unpack
+from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
 from orbitwise.storage.estimators import ERROR_SECONDS, put_together, take_apart
 from orbitwise.storage.summaries import told
 
@@ -115,7 +115,7 @@ def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _printable(value: Any) -> Any:
     """The same with text that a terminal can print, whatever a file says."""
     if isinstance(value, str):
-        return "".join(each if each.isprintable() else "?" for each in value)
+        return printable(value)
     if isinstance(value, dict):
         return {_printable(str(key)): _printable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
