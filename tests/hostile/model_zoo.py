@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import (
+    MaternKernel,
+    PeriodicKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+    SpectralMixtureKernel,
+)
+from gpytorch.priors import GammaPrior
 
 from orbitwise import (
     AutoGPRegressor,
@@ -24,14 +33,16 @@ from orbitwise import (
     save,
 )
 from orbitwise.functionals import Gradient, OrbitSum
-from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel
+from orbitwise.kernels import BasisKernel, FourierBasis, WideConvolutionKernel, WideNetworkKernel
 from orbitwise.orbits import (
     ComposedOrbit,
     FiniteOrbit,
     ImageOrbit,
     JitterOrbit,
     PatchOrbit,
+    PointCloudOrbit,
     SampledOrbit,
+    SignalOrbit,
     WeightedOrbit,
 )
 from orbitwise.transforms import Rotation, coordinate_permutations, negation
@@ -48,6 +59,13 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 SLOPES = [(Gradient(), X[:3], np.ones((3, 2)), None), (Gradient([0]), X[:2], np.zeros((2, 1)), 0.2)]
 COMPOSED = ComposedOrbit(FiniteOrbit(negation(2)), SampledOrbit(Rotation(2), -1.0, 1.0), num_samples=4)
+KERNELS = (
+    ScaleKernel(PeriodicKernel() * RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0)))
+    + RQKernel()
+    + PolynomialKernel(power=2)
+    + BasisKernel(FourierBasis(2))
+    + SpectralMixtureKernel(num_mixtures=2, ard_num_dims=2)
+)
 SEARCH: dict[str, Any] = {"max_depth": 0, "base_kernels": ["matern52"], "num_restarts": 1}
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -64,6 +82,16 @@ MODELS: dict[str, Callable[[], Any]] = {
     "variational": lambda: InvariantGPRegressor(invariance=COMPOSED, inference="variational", **QUICK).fit(
         X, Y
     ),
+    "subsampled": lambda: InvariantGPRegressor(
+        invariance=FiniteOrbit(coordinate_permutations(2), num_samples=2), inference="variational", **QUICK
+    ).fit(X, Y),
+    "kernels": lambda: InvariantGPRegressor(KERNELS, noise=0.1, **QUICK).fit(X, Y),
+    "signals": lambda: InvariantGPRegressor(
+        invariance=SignalOrbit(16, shift=1.0, warp=0.4, jitter=0.1), inference="collapsed", **QUICK
+    ).fit(IMAGES.reshape(12, 16), Y),
+    "clouds": lambda: InvariantGPRegressor(
+        invariance=PointCloudOrbit(8, 2, angle=0.4, shift=0.1, jitter=0.05), **QUICK
+    ).fit(IMAGES.reshape(12, 16), Y),
     "digits": lambda: InvariantGPClassifier(invariance="affine+deformation", **QUICK).fit(IMAGES, LABELS),
     "collapsed digits": lambda: InvariantGPClassifier(
         invariance="flip+quarter_turn", inference="collapsed", likelihood="dirichlet", **QUICK

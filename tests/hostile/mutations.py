@@ -198,14 +198,18 @@ def spoil_numbers(file: File, chance: random.Random, others: Others) -> None:
     where: Any = ... if chance.random() < 0.4 or not array.size else chance.randrange(array.size)
     flat = array.reshape(-1)
     is_float = array.dtype.kind == "f"
-    values: list[Any] = [0, 1, -1, 100, "negative", "reverse", "constant"]
+    values: list[Any] = [0, 1, -1, 100, "negative", "reverse", "constant", "large", "small"]
     values += (
-        [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310, 1e200, 1e308, 1e5, -1e5] if is_float else [-128, 127]
+        [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310, 1e200, 1e308, 1e5, -1e5, 1e45, 1e-45]
+        if is_float
+        else [-128, 127]
     )
     value = chance.choice(values)
     with np.errstate(all="ignore"):
         if value == "negative":
             flat[where] = -flat[where] if array.dtype.kind != "b" else ~flat[where]
+        elif value in ("large", "small"):
+            flat[:] = (flat * (1e20 if value == "large" else 1e-20)).astype(array.dtype)
         elif value == "reverse":
             flat[:] = flat[::-1].copy()
         elif value == "constant":

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.inference.exact import ExactPosterior
@@ -75,36 +74,22 @@ def _check_process_model(model: Any) -> None:
         _check_classification(model, outputs)
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(2, width, generator=generator, dtype=torch.float64).to(_device(posterior))
-    for functional in {id(each): each for each in _functionals(model)}.values():
+    # those that predictions, or a later fit, lower inputs by
+    parts = [getattr(model, name) for name in ("_model", "_problem_", "_stream") if hasattr(model, name)]
+    for functional in (*(part.functional for part in parts), model.functional_):
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
         require(rows.num_rows == 2 and rows.points.shape[-1] == _width(posterior), "rows of another width")
         require(is_plain_numbers(rows.points) and is_plain_numbers(rows.weights), "rows that are not finite")
-        with torch.no_grad():
-            moments = posterior.row_moments(rows)
-            mean = posterior.row_mean(rows)
-        require(moments.mean.shape == mean.shape == (2, outputs), "predictions of another shape")
-        whole = (mean, moments.mean, moments.variance)
-        require(all(is_plain_numbers(each) for each in whole), "predictions that are not finite")
+    with torch.no_grad():
+        moments, mean = posterior.row_moments(rows), posterior.row_mean(rows)
+    require(moments.mean.shape == mean.shape == (2, outputs), "predictions of another shape")
+    whole = (mean, moments.mean, moments.variance)
+    require(all(is_plain_numbers(each) for each in whole), "predictions that are not finite")
     orbit = getattr(model, "orbit_", None)
     if isinstance(orbit, DrawnOrbit):
         with torch.no_grad():
             noise = orbit.noise((2, 1), torch.Generator(probes.device).manual_seed(0), probes)
             require(orbit.move(probes, noise).shape == (2, 1, width), "an orbit of other inputs")
-
-
-def _functionals(model: Any) -> list[Any]:
-    """The functionals that predictions, or a later fit, lower inputs by."""
-    found = [model.functional_]
-    for name in ("_model", "_problem_", "_stream"):
-        part = getattr(model, name, None)
-        if part is not None and not part.functional.atoms(_one_row(model)).is_drawn:
-            found.append(part.functional)
-    return found
-
-
-def _one_row(model: Any) -> Tensor:
-    zeros = torch.zeros(1, model.n_features_in_, dtype=torch.float64)
-    return zeros.to(_device(model.posterior_))
 
 
 def _check_regression(model: Any, outputs: int) -> None:
