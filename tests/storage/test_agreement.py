@@ -10,9 +10,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.functionals import Composition, Evaluation, OrbitAverage
 from orbitwise.orbits import FiniteOrbit, JitterOrbit
-from orbitwise.storage.agreement import check_agreement, num_outputs
+from orbitwise.storage.agreement import check_agreement, most_atoms, num_outputs
 from orbitwise.transforms import coordinate_permutations
 
 RANDOM = np.random.default_rng(0)
@@ -87,3 +87,23 @@ def test_a_kernel_of_other_columns_is_refused():
     model.posterior_.process.kernel.active_dims = torch.tensor([0, 5])
     with pytest.raises((ValueError, RuntimeError, IndexError)):
         check_agreement(model)
+
+
+def test_moves_that_multiply_are_refused_before_they_are_made():
+    """Forty averages of two elements are 2⁴⁰ points."""
+    swap = OrbitAverage(FiniteOrbit(coordinate_permutations(2)))
+    functional = swap
+    for _ in range(39):
+        functional = Composition(swap, functional)
+    assert most_atoms(functional) == 2**40
+    assert most_atoms(swap + swap) == 4
+    model = copy.deepcopy(REGRESSOR)
+    model.functional_ = functional
+    with pytest.raises(ValueError, match="far too many points"):
+        check_agreement(model)
+
+
+def test_a_group_may_be_large():
+    """All orders of seven columns are 5,040 points, compared with one of the posterior's each."""
+    x = RANDOM.normal(size=(4, 7))
+    check_agreement(InvariantGPRegressor(invariance="permutation", max_iterations=0).fit(x, x.sum(1)))

@@ -202,3 +202,23 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]):
             wrong["arguments"] |= {f"{name}_constraint": None, f"{name}_prior": None}
     with pytest.raises(StorageError, match="out of range"):
         Reader(TABLE, [wrong])
+
+
+def test_numbers_are_not_used_without_end():
+    """Four hundred objects of one tensor of a megabyte."""
+    layout = {"tensor": {"name": "large", "shape": [2, 2**16], "order": [0, 1], "shared": []}}
+    one = node("FiniteDifference", {"direction": layout}, direction=layout, step=0.1, order=1)
+    arrays = {"large": np.ones((2, 2**16))}
+    assert len(arrays["large"].tobytes()) == 2**20
+    Reader(TABLE, [one] * 20, arrays)
+    with pytest.raises(StorageError, match="uses its numbers far too often"):
+        Reader(TABLE, [one] * 400, arrays)
+
+
+def test_weights_of_many_elements_cost_their_square():
+    layout = {"tensor": {"name": "weights", "shape": [5000], "order": [0], "shared": []}}
+    given = {"transform": {"object": 0}, "elements": None, "weights": layout}
+    orbit = node("FiniteOrbit", **given, num_samples=None, num_groups=2)
+    objects = [node("Translation", num_dimensions=1), orbit]
+    with pytest.raises(StorageError, match="far more memory than what it holds"):
+        Reader(TABLE, objects, {"weights": np.ones(5000)})

@@ -14,9 +14,12 @@ import numpy as np
 import torch
 
 from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.averages import OrbitAverage, OrbitSum
+from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.iterative import IterativePosterior
 from orbitwise.inference.variational import SparsePosterior
+from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import as_blocks
 from orbitwise.selection.search.claims import KINDS
@@ -25,6 +28,9 @@ from orbitwise.storage.recipes import is_plain_numbers, require
 from orbitwise.storage.support_vectors import check_support_vectors_of
 
 ENGINES = ("exact", "collapsed", "variational")
+MOST_POINTS = 2**20
+MOST_PAIRS = 2**26
+"""Pairs of points that are compared for one prediction: half a gigabyte of numbers."""
 STEPS = {"structure": str, "score": (int, float), "log_likelihood": (int, float), "num_parameters": int}
 
 
@@ -77,6 +83,7 @@ def _check_process_model(model: Any) -> None:
     # those that predictions, or a later fit, lower inputs by
     parts = [getattr(model, name) for name in ("_model", "_problem_", "_stream") if hasattr(model, name)]
     for functional in (*(part.functional for part in parts), model.functional_):
+        _check_atoms(functional, posterior)
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
         require(rows.num_rows == 2 and rows.points.shape[-1] == _width(posterior), "rows of another width")
         require(is_plain_numbers(rows.points) and is_plain_numbers(rows.weights), "rows that are not finite")
@@ -90,6 +97,33 @@ def _check_process_model(model: Any) -> None:
         with torch.no_grad():
             noise = orbit.noise((2, 1), torch.Generator(probes.device).manual_seed(0), probes)
             require(orbit.move(probes, noise).shape == (2, 1, width), "an orbit of other inputs")
+
+
+def _check_atoms(functional: Functional, posterior: Any) -> None:
+    """Refuse a few elements composed with a few more, again and again, before they are all made.
+
+    A prediction compares each point that a row is moved to with the others, and with those of the posterior,
+    unless a group of moves leaves the kernel as it is.
+    """
+    orbit = getattr(getattr(functional, "average", functional), "orbit", None)
+    is_one_sided = isinstance(orbit, FiniteOrbit) and orbit.symmetry is not None
+    rows = as_blocks(posterior.rows) if isinstance(posterior, ExactPosterior) else []
+    held = sum(math.prod(each.points.shape[:2]) for each in rows)
+    moved = most_atoms(functional)
+    compared = 1 if is_one_sided else max(moved, held)
+    require(moved <= MOST_POINTS and moved * compared <= MOST_PAIRS, "a functional of far too many points")
+
+
+def most_atoms(functional: Functional) -> int:
+    """A number of points that a functional moves a row to at most."""
+    if isinstance(functional, Composition):
+        return most_atoms(functional.outer) * most_atoms(functional.inner)
+    if isinstance(functional, Combination):
+        return sum(most_atoms(part) for part in functional.parts)  # pyright: ignore
+    if isinstance(functional, OrbitAverage | OrbitSum):
+        orbit: Any = functional.orbit if isinstance(functional, OrbitAverage) else functional.average.orbit
+        return max(1, orbit.num_samples if orbit.is_drawn else orbit.size)
+    return 3
 
 
 def _check_regression(model: Any, outputs: int) -> None:

@@ -165,7 +165,8 @@ def _entries(header: Mapping[str, Any], size: int) -> dict[str, tuple[Any, tuple
         if name == "__metadata__":
             continue
         fields = entry if isinstance(entry, dict) and len(entry) == 3 else {}
-        code, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
+        values: list[Any] = [fields.get(key) for key in ("dtype", "shape", "data_offsets")]
+        code, shape, offsets = values
         if not isinstance(code, str) or code not in DTYPES or not is_counts(shape) or len(shape) > 8:
             raise StorageError("The file is damaged: the type or the shape of an array is unknown.")
         if not is_counts(offsets):

@@ -6,6 +6,7 @@ tensors of its bounds and widths.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import NoneType
 from typing import Any
@@ -37,6 +38,7 @@ from orbitwise.transforms.transform import Transform
 from orbitwise.transforms.vectors import LinearMaps, Rotation, Scaling, Translation
 
 START = 0.01
+PER_PAIR = 16
 LONGEST = 1e12
 """Ranges are no longer, in whatever unit."""
 SHAPE = Field(tuple, each=int, is_size=True)
@@ -82,6 +84,12 @@ def _composed_orbit(stages: list[Orbit], **arguments: Any) -> ComposedOrbit:
     if any(isinstance(stage, ComposedOrbit) for stage in stages):
         raise ValueError("a composed orbit among the stages of another")
     return ComposedOrbit(*stages, **arguments)
+
+
+def _cost_of_elements(arguments: Mapping[str, Any]) -> int:
+    """All pairs of weighted elements are composed, to see whether weights multiply as elements do."""
+    weights = arguments["weights"]
+    return 0 if weights is None else PER_PAIR * weights.numel() ** 2
 
 
 def _check_ranges(orbit: Any) -> None:
@@ -150,6 +158,7 @@ ORBITS = table_of(
             "num_samples": Field((int, NoneType), least=1, most=MOST_SAMPLES),
             "num_groups": Field(int, least=1, most=MOST_SAMPLES),
         },
+        cost=_cost_of_elements,
     ),
     Recipe(
         FrozenOrbit,

@@ -109,9 +109,14 @@ def _check_sparse(posterior: SparsePosterior) -> None:
     check_factor(posterior.lower)
 
 
+def _whitened(precision: Tensor, shift: Tensor) -> Whitened:
+    require(shift.dim() == 2 and min(shift.shape) > 0, "a shift of another shape")
+    size, outputs = shift.shape
+    require(precision.shape in ((size, size), (outputs, size, size)), "a precision of another shape")
+    return Whitened(precision, shift)
+
+
 def _check_whitened(q: Whitened) -> None:
-    outputs = () if q.is_shared else (q.shift.shape[1],)
-    require(q.precision.shape == (*outputs, len(q.shift), len(q.shift)), "a precision of another shape")
     require(q.lower.shape == q.precision.shape and q.mean.shape == q.shift.shape, "a mean of another shape")
     check_factor(q.lower)
     # S⁻¹m = h
@@ -135,6 +140,7 @@ def _check_regression_model(model: RegressionModel) -> None:
 
 
 def _whitened_factor(mean: Tensor, raw: Tensor) -> WhitenedFactor:
+    require(mean.dim() == 2 and min(mean.shape) > 0, "a mean of another shape")
     size, outputs = mean.shape
     require(raw.shape in ((size, size), (outputs, size, size)), "a factor of another shape")
     return WhitenedFactor(size, outputs, raw.dim() == 2)
@@ -289,6 +295,7 @@ POSTERIORS = table_of(
     Recipe(
         Whitened,
         {"precision": NUMBERS, "shift": NUMBERS},
+        _whitened,
         attributes={"lower": NUMBERS, "mean": NUMBERS},
         check=_check_whitened,
     ),

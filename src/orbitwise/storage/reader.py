@@ -23,13 +23,16 @@ from orbitwise.storage.recipes import (
     own_tensors,
 )
 
-MOST_OBJECTS = 20_000
-MOST_PARTS = 100_000
+MOST_OBJECTS = 5_000
+MOST_PARTS = 10_000
 DEEPEST = 60
 SMALLEST_LIMIT = 2**20
 """Sizes up to this, or up to the size of the file where that is more, are not absurd."""
 SMALLEST_BUDGET = 2**28
 MEMORY_PER_BYTE = 4
+SMALLEST_WORK = 2**28
+WORK_PER_BYTE = 64
+"""How often all numbers of a file may be given to objects, which look at each."""
 MEMORY_PER_SIZE = 256
 """What an object may take for each entry of a size that it is told: numbers, and a name for each."""
 
@@ -51,6 +54,7 @@ class Reader:
         whole = sum(array.nbytes for array in self.arrays.values())
         self.largest = max(SMALLEST_LIMIT, whole)
         self._left = SMALLEST_BUDGET + MEMORY_PER_BYTE * whole
+        self._work_left = SMALLEST_WORK + WORK_PER_BYTE * whole
         self._built: list[Any] = []
         self._parts: list[tuple[int, int]] = []
         self._met: list[tuple[int, int]] = []
@@ -100,6 +104,7 @@ class Reader:
         size = 1
         for name, each in fields.items():
             value = values[name]
+            self._count_work(value)
             if not has_kind(value, each):
                 raise StorageError(f"The file is damaged or hostile: {name} of {what} is {brief(value)}.")
             if each.is_size and value is not None:
@@ -110,6 +115,12 @@ class Reader:
                 )
         self._spend(MEMORY_PER_SIZE * size)
         return values
+
+    def _count_work(self, value: Any) -> None:
+        """Count the numbers that are looked at, however often they are named."""
+        self._work_left -= value.nbytes if isinstance(value, Tensor | np.ndarray) else 0
+        if self._work_left < 0:
+            raise StorageError("The file is damaged or hostile: it uses its numbers far too often.")
 
     def _spend(self, num_bytes: int) -> None:
         """Take memory from the one budget of the file, before it is used."""
@@ -134,6 +145,7 @@ class Reader:
         count, depth = sum(each for each, _ in self._met), max((each for _, each in self._met), default=0)
         if count > MOST_PARTS or depth > DEEPEST:
             raise StorageError("The file is damaged or hostile: its objects are nested too deeply.")
+        self._spend(recipe.cost(arguments) if recipe.cost is not None else 0)
         try:
             built = (recipe.build or recipe.kind)(**arguments)
             self._restore(recipe, built, node["state"], node["learned"])
@@ -155,6 +167,7 @@ class Reader:
             raise StorageError(f"The file is damaged or hostile: {recipe.kind.__name__} has other tensors.")
         for name, old in own.items():
             new = self.value(state[name])
+            self._count_work(new)
             fits = isinstance(new, Tensor) and (
                 new.dtype == old.dtype or (new.is_floating_point() and old.is_floating_point())
             )

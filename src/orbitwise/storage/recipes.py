@@ -54,8 +54,8 @@ class Recipe:
     `build` stands in for the constructor. Parameters and buffers of a module, and of its parts named in
     `inner`, are stored and restored as they are, with the shapes the constructor gave them unless
     `any_shape`; those named in `infinite` may have infinite entries. `attributes` are set after building.
-    `check` raises an error where an object makes no sense, and `refuse` says why an object cannot be stored;
-    `never` says it of the whole class.
+    `cost` is what building takes beyond the sizes, in bytes. `check` raises an error where an object makes no
+    sense, and `refuse` says why an object cannot be stored; `never` says it of the whole class.
     """
 
     kind: type
@@ -66,6 +66,7 @@ class Recipe:
     infinite: tuple[str, ...] = ()
     has_state: bool = True
     attributes: Mapping[str, Field] = field(default_factory=dict)
+    cost: Callable[[Mapping[str, Any]], int] | None = None
     check: Callable[[Any], None] | None = None
     refuse: Callable[[Any], str | None] | None = None
     never: str = ""

@@ -67,7 +67,7 @@ def rebuild(
     corners = np.zeros((many, support_vectors.shape[1]))
     corners[:, 0] = np.arange(many)
     # of numbers that are harmless, since libsvm may not end with others
-    built: Any = SVC(C=1.0, gamma=1.0).fit(corners, classes)
+    built: Any = SVC(C=1.0, gamma="scale").fit(corners, classes)
     built.C, built.gamma, built._gamma = C, gamma, float(gamma)
     built.class_weight = class_weight
     built.class_weight_ = class_weights
