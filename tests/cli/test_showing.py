@@ -2,11 +2,14 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
+from orbitwise import InvariantGPRegressor, save
 from orbitwise.cli.showing import comparison_table, datasets_table, learned_text, model_table
 from orbitwise.selection import Candidate, Comparison
 from tests.cli.conftest import QUICK
+from tests.storage.round_trip import edit
 
 
 def printed(table) -> str:
@@ -49,3 +52,45 @@ def test_a_model_is_shown_on_one_screen(orbitwise, pictures):
 
 def test_data_sets_are_listed_with_where_they_are():
     assert "scikit-learn" in printed(datasets_table())
+
+
+def test_nothing_that_a_file_says_reaches_the_terminal_as_a_command(tmp_path):
+    model = InvariantGPRegressor(max_iterations=1, random_state=0).fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0])
+    save(model, tmp_path / "whole")
+
+    def edited(structure):
+        structure["summary"]["mapping"]["learned_text"] = "\x1b[31mred [bold]loud[/bold]"
+
+    file = edit(tmp_path / "whole", tmp_path / "model.orbitwise", edited)
+    (tmp_path / "settings.json").write_text('{"rows": "many", "target": "\\u001b[2Jgone"}')
+    text = printed(model_table(file))
+    assert "?[31mred [bold]loud[/bold]" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "{}"),
+        ("predict", "{}", "rows.csv", "-o", "out.csv"),
+        ("report", "{}", "--data", "rows.csv", "-o", "out.html"),
+        ("export", "{}", "--to", "json", "-o", "out.json"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_hostile_file_ends_in_one_line(orbitwise, folder, arguments):
+    model = InvariantGPRegressor(max_iterations=1, random_state=0).fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0])
+    save(model, folder / "whole")
+
+    def edited(structure):
+        structure["summary"]["mapping"]["log_evidence"] = "\x1b[31mmuch"
+        structure["fitted"]["n_features_in_"] = 7
+
+    edit(folder / "whole", folder / "hostile.orbitwise", edited)
+    (folder / "rows.csv").write_text("x,y\n0,1\n1,2\n")
+    done = orbitwise(*(each.format("hostile.orbitwise") for each in arguments))
+    assert done.status != 0
+    assert "damaged or hostile" in done.error
+    assert len(done.error.strip().splitlines()) == 1
+    assert "\x1b" not in done.error
+    assert not list(folder.glob("out.*"))

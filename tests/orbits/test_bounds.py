@@ -93,3 +93,10 @@ def test_they_say_what_they_are():
 def test_bad_arguments(arguments, message: str):
     with unchecked(), pytest.raises(ValueError, match=message):
         Bounds(NAMES, **arguments)
+
+
+def test_a_hundred_thousand_names_are_no_burden():
+    """Time that grows with the square of the names would be minutes."""
+    names = [f"shift_{place}" for place in range(100_000)]
+    bounds = Bounds(names, dict.fromkeys(names, 0.1), two_sided=names)
+    assert len(bounds.intervals()) == 100_000

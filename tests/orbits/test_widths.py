@@ -63,3 +63,9 @@ def test_names_are_divided_among_families():
     assert divide(["b"], {"a": 1}, {"b": 2, "c": 3}) == [[], ["b"]]
     with pytest.raises(ValueError, match="'d' cannot be learned here; there are a, b"):
         divide(["d"], {"a": 1}, {"b": 2})
+
+
+def test_a_hundred_thousand_names_are_no_burden():
+    """Time that grows with the square of the names would be minutes."""
+    widths = Widths({f"jitter_{place}": 0.1 for place in range(100_000)})
+    assert len(widths.intervals()) == 100_000

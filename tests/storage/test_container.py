@@ -1,8 +1,10 @@
 """The file's format: version, checksum, and errors for everything that is not such a file."""
 
+import json
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbitwise.storage import StorageError
-from orbitwise.storage.container import brief, pack, read, unpack, with_checksum
+from orbitwise.storage.container import (
+    MOST_BYTES,
+    MOST_HEADER,
+    brief,
+    default_budget,
+    pack,
+    read,
+    unpack,
+    with_checksum,
+)
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros((0, 2), dtype=np.int8)}
 STRUCTURE = {"estimator": 'say "sha256":"' + "0" * 64 + '"', "numbers": [0.1, 1e-300, -0.0, 2**70]}
@@ -92,3 +103,65 @@ def test_messages_are_short_and_printable():
     assert brief("a\x1b[31m\nb") == "a?[31m b"
     assert len(brief("x" * 10_000)) < 250
     assert brief(KeyError()) == "KeyError"
+
+
+def test_arrays_are_views_of_the_bytes():
+    _, arrays = unpack(DATA)
+    assert not arrays["a"].flags.owndata
+    other = safetensors.numpy.load(DATA)
+    assert all(np.array_equal(arrays[name], other[name]) for name in ARRAYS)
+
+
+def resealed(change: dict) -> bytes:
+    """The file with other entries in its header."""
+    length = int.from_bytes(DATA[:8], "little")
+    header = json.dumps({**json.loads(DATA[8 : 8 + length]), **change}, separators=(",", ":")).encode()
+    return with_checksum(len(header).to_bytes(8, "little") + header + DATA[8 + length :])
+
+
+A = {"dtype": "F64", "shape": [2, 3], "data_offsets": [0, 48]}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        {**A, "dtype": "F8"},
+        {**A, "dtype": None},
+        {**A, "shape": [2, 4]},
+        {**A, "shape": [-2, -3]},
+        {**A, "shape": [2.0, 3]},
+        {**A, "shape": [1] * 100},
+        {**A, "shape": [2**32, 2**32]},
+        {**A, "data_offsets": [0, 47]},
+        {**A, "data_offsets": [8, 56]},
+        {**A, "data_offsets": [-48, 0]},
+        {**A, "data_offsets": "ab"},
+        {**A, "more": 1},
+        {"dtype": "F64", "shape": [0, 10**12], "data_offsets": [0, 0]},
+    ],
+    ids=str,
+)
+def test_headers_that_do_not_account_for_the_bytes_are_refused(entry: Any):
+    assert unpack(resealed({"a": A}))[0] == STRUCTURE
+    with pytest.raises(StorageError, match="is damaged"):
+        unpack(resealed({"a": entry}))
+    with pytest.raises(StorageError, match="is damaged"):
+        unpack(resealed({"extra": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}))
+
+
+def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes((MOST_HEADER + 1).to_bytes(8, "little"))
+    os.truncate(path, 2 * MOST_HEADER)
+    with pytest.raises(StorageError, match=r"its header of .* is longer"):
+        read(path)
+
+
+def test_a_file_over_the_budget_is_refused(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    assert read(path) == read(path, 2 * len(DATA)) == DATA
+    with pytest.raises(StorageError, match=r"asks for .* GB of memory"):
+        read(path, 2 * len(DATA) - 1)
+    assert 0 < default_budget() <= MOST_BYTES

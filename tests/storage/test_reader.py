@@ -149,3 +149,76 @@ def test_learned_parameters_are_told():
     assert fixed.raw_noise.dtype == torch.float64
     objects[0]["learned"] = ["raw_noise"]
     assert Reader(TABLE, objects, arrays).value({"object": 0}).raw_noise.requires_grad
+
+
+def test_numbers_that_rows_share_count_as_often_as_they_are_there():
+    """Sixty tensors of a million entries, each of a single number."""
+    arrays = {f"one_{place}": np.ones((1, 1)) for place in range(60)}
+    reader = Reader(TABLE, [], arrays)
+    layout = {"shape": [2**20, 1], "order": [0, 1], "shared": [0]}
+    with pytest.raises(StorageError, match="far more memory than what it holds"):
+        reader.value([{"tensor": {"name": name, **layout}} for name in arrays])
+
+
+def test_arrays_and_tensors_that_are_named_often_are_there_once():
+    reader = Reader(TABLE, [], {"large": np.arange(2.0**20)})
+    layout = {"name": "large", "shape": [2**20], "order": [0], "shared": []}
+    for given in ({"array": {"name": "large"}}, {"tensor": layout}):
+        values = reader.value([given] * 1000)
+        assert all(each is values[0] for each in values)
+    with pytest.raises(StorageError, match="two layouts"):
+        reader.value({"tensor": {**layout, "on_device": True}})
+
+
+def test_sizes_of_all_objects_share_one_budget():
+    """Each is small enough, all of them are not."""
+    one = node("Translation", num_dimensions=2**18)
+    Reader(TABLE, [one] * 3)
+    with pytest.raises(StorageError, match="far more memory than what it holds"):
+        Reader(TABLE, [one] * 5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        node("WideNetworkKernel", depth=10**6),
+        node("PolynomialBasis", order=10**6),
+        node("JitterOrbit", **draws(num_features=2, separate=True, num_samples=10**6)),
+        node("LocalAverage", width=0.0),
+        node("LocalAverage", width={"float": "inf"}),
+        node("LocalAverage", width={"float": "nan"}),
+        node("LocalAverage", width=1e300),
+        node("TangentDeformation", image_shape={"tuple": [4, 4]}, tangent_width=1e12, clip=None),
+        node("PatchOrbit", image_shape={"tuple": [4, 4]}, patch_shape={"tuple": [0, 2]}, stride=1),
+    ],
+    ids=lambda wrong: wrong["type"],
+)
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]):
+    if wrong["type"] == "WideNetworkKernel":
+        names = ("activation", "residual", "weight_variance", "bias_variance", "active_dims")
+        values = ("relu", False, 1.0, 0.1, None)
+        wrong["arguments"] |= dict(zip(names, values, strict=True))
+        for name in ("weight_variance", "bias_variance"):
+            wrong["arguments"] |= {f"{name}_constraint": None, f"{name}_prior": None}
+    with pytest.raises(StorageError, match="out of range"):
+        Reader(TABLE, [wrong])
+
+
+def test_numbers_are_not_used_without_end():
+    """Four hundred objects of one tensor of a megabyte."""
+    layout = {"tensor": {"name": "large", "shape": [2, 2**16], "order": [0, 1], "shared": []}}
+    one = node("FiniteDifference", {"direction": layout}, direction=layout, step=0.1, order=1)
+    arrays = {"large": np.ones((2, 2**16))}
+    assert len(arrays["large"].tobytes()) == 2**20
+    Reader(TABLE, [one] * 20, arrays)
+    with pytest.raises(StorageError, match="uses its numbers far too often"):
+        Reader(TABLE, [one] * 400, arrays)
+
+
+def test_weights_of_many_elements_cost_their_square():
+    layout = {"tensor": {"name": "weights", "shape": [5000], "order": [0], "shared": []}}
+    given = {"transform": {"object": 0}, "elements": None, "weights": layout}
+    orbit = node("FiniteOrbit", **given, num_samples=None, num_groups=2)
+    objects = [node("Translation", num_dimensions=1), orbit]
+    with pytest.raises(StorageError, match="far more memory than what it holds"):
+        Reader(TABLE, objects, {"weights": np.ones(5000)})

@@ -14,7 +14,7 @@ from orbitwise.kernels import BasisKernel, BumpBasis, FourierBasis, PolynomialBa
 from orbitwise.orbits import ImageOrbit, Orbit
 from orbitwise.storage import StorageError
 from orbitwise.storage.estimators import TABLE
-from orbitwise.storage.recipes import Field, has_kind, own_tensors, read_field
+from orbitwise.storage.recipes import Field, has_kind, in_range, own_tensors, read_field
 from orbitwise.transforms import Transform
 from tests.storage.round_trip import again
 
@@ -38,6 +38,43 @@ from tests.storage.round_trip import again
 )
 def test_types_are_told_apart(value: object, field: Field, fits: bool):
     assert has_kind(value, field) is fits
+
+
+def test_entries_of_dictionaries_and_precisions_are_told_apart():
+    assert has_kind({"a": 1.0}, Field(dict, each=float))
+    assert not has_kind({"a": None}, Field(dict, each=float))
+    assert has_kind(torch.ones(2).double(), Field(torch.Tensor, dtype=torch.float64))
+    assert not has_kind(torch.ones(2), Field(torch.Tensor, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "fits"),
+    [
+        (1.0, Field(float), True),
+        (float("nan"), Field(float), False),
+        (float("-inf"), Field(float), False),
+        (1e60, Field(float), False),
+        (float("nan"), Field(float, is_record=True), True),
+        (10**400, Field(int, is_record=True), False),
+        (101, Field(int), False),
+        (-101, Field(int), False),
+        (101, Field(int, most=200), True),
+        (0, Field(int, least=1), False),
+        ((1.0, float("inf")), Field(tuple, each=float), False),
+        ({"a": float("nan")}, Field(dict, each=float), False),
+        ("text", Field(str), True),
+        (None, Field((int, type(None)), least=1), True),
+        (np.array([1.0, np.nan]), Field(np.ndarray), False),
+        (np.array([1, 2]), Field(np.ndarray), True),
+        (torch.tensor([1.0, float("inf")]), Field(torch.Tensor), False),
+        (torch.tensor([0.0, 1.0]), Field(torch.Tensor, least=1e-50), False),
+        (torch.zeros(0), Field(torch.Tensor), True),
+        (torch.ones(2).half(), Field(torch.Tensor), False),
+        (torch.ones(2).long(), Field(torch.Tensor), True),
+    ],
+)
+def test_numbers_out_of_range_are_told(value: object, field: Field, fits: bool):
+    assert in_range(value, field, largest=100) is fits
 
 
 def test_fields_are_read_from_attributes_or_as_told():

@@ -15,6 +15,7 @@ from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
 from orbitwise.selection.compare import Candidate, Comparison
 from orbitwise.storage import describe
+from orbitwise.storage.container import printable
 
 Metrics = Mapping[str, Mapping[str, float]]
 HEADINGS = {
@@ -80,7 +81,7 @@ def model_table(file: Path) -> Table:
         "noise": "" if about["noise"] == [] else _number(about["noise"]),
         "kernel": about["kernel"],
         "inputs": f"{about['n_features']} numbers{images}",
-        "rows": "" if count is None else f"{count:,} of {settings.get('data', '')}",
+        "rows": f"{count:,} of {settings.get('data', '')}" if isinstance(count, int) else "",
         "target": str(settings.get("target", "")),
         "classes": "" if not classes else ", ".join(classes[:12]) + (" …" if len(classes) > 12 else ""),
         "certificate": about.get("certificate", ""),
@@ -91,7 +92,7 @@ def model_table(file: Path) -> Table:
     width = shutil.get_terminal_size().columns
     for name, text in lines.items():
         if text:
-            table.add_row(name, escape(str(text)[: 6 * width]))
+            table.add_row(name, escape(printable(str(text)[: 6 * width])))
     return table
 
 

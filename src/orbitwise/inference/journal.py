@@ -72,17 +72,13 @@ class Journal:
         """What was found at this point, if it is what was asked for next before."""
         if not self._replays:
             return None
-        try:
-            found = self._next()
-        except OSError as error:
-            warn_ignored(self.path, error.strerror or error)
-            found = None
+        found = self._found()
+        while found is not None and found[0] == 0:
+            self._end += found[-1]
+            self._compare_threads(found[2].value)
+            found = self._found()
         if found is not None:
             run, known, evaluation, size = found
-            if run == 0:
-                self._end += size
-                self._compare_threads(evaluation.value)
-                return self.recall(point)
             # equal bits, so that -0 and 0 differ
             if run == self.run and known.tobytes() == np.asarray(point, dtype=np.float64).tobytes():
                 self._end += size
@@ -144,6 +140,14 @@ class Journal:
         if kept not in (self._threads, torch.get_num_threads()):
             warn_of_threads(f"{kept:g} {'thread' if kept == 1 else 'threads'}", self.path)
         self._threads = kept
+
+    def _found(self) -> tuple[int, NDArray[np.float64], Evaluation, int] | None:
+        """The next record, None with a warning where the file cannot be read."""
+        try:
+            return self._next()
+        except OSError as error:
+            warn_ignored(self.path, error.strerror or error)
+            return None
 
     def _next(self) -> tuple[int, NDArray[np.float64], Evaluation, int] | None:
         with open(self.path, "rb") as file:

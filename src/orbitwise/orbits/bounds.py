@@ -43,9 +43,11 @@ class Bounds(nn.Module):
     ) -> None:
         super().__init__()
         self.names = tuple(names)
-        moving = tuple(start) if learnable is None else tuple(learnable)
-        for name in (*start, *moving, *two_sided, *(limits or {})):
-            if name not in self.names:
+        # sets, because there may be a name for each of many coordinates
+        known, shifting = set(names), set(two_sided)
+        moving = set(start) if learnable is None else set(learnable)
+        for name in (*start, *(learnable or ()), *two_sided, *(limits or {})):
+            if name not in known:
                 raise ValueError(f"There is no parameter {name!r}; there are {', '.join(self.names)}.")
         limit = torch.tensor(
             [(limits or {}).get(name, torch.inf) for name in self.names], dtype=torch.float64
@@ -67,7 +69,7 @@ class Bounds(nn.Module):
         self.register_buffer("limit", limit)
         self.register_buffer("moves", moves)
         self.register_buffer("fixed_half", torch.where(moves, 0.0, half))
-        self.register_buffer("shifts", torch.tensor([name in two_sided for name in self.names]))
+        self.register_buffer("shifts", torch.tensor([name in shifting for name in self.names]))
         self.raw_half = nn.Parameter(self._inverse(half.clamp_min(1e-6)), requires_grad=bool(moves.any()))
         self.register_buffer("fixed_centre", centre.clone())
         self.centre = nn.Parameter(centre, requires_grad=bool(self.shifts.any()))

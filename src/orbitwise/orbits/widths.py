@@ -39,7 +39,8 @@ class Widths(nn.Module):
             if start[name] == 0:
                 raise ValueError(f"{name} is zero, where it cannot be learned; start slightly off, say 0.05.")
         value = torch.tensor(list(start.values()), dtype=torch.float64)
-        moves = torch.tensor([name in moving for name in start], dtype=torch.bool)
+        named = set(moving)
+        moves = torch.tensor([name in named for name in start], dtype=torch.bool)
         self.register_buffer("moves", moves)
         self.register_buffer("fixed", torch.where(moves, 0.0, value))
         self.raw = nn.Parameter(value.clamp_min(SMALLEST).log(), requires_grad=bool(moves.any()))
@@ -59,8 +60,9 @@ class Widths(nn.Module):
 
     def intervals(self) -> dict[str, Interval]:
         """From zero to the present width, for every one that is not zero."""
-        values = zip(self.names, self.values.tolist(), strict=True)
-        return {name: (0.0, value) for name, value in values if self.is_on(name)}
+        on = (self.moves | (self.fixed > 0)).tolist()
+        values = zip(self.names, self.values.tolist(), on, strict=True)
+        return {name: (0.0, value) for name, value, is_on in values if is_on}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name} {high:.3g}" for name, (_, high) in self.intervals().items())

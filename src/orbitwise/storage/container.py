@@ -1,13 +1,15 @@
 """The file: safetensors whose metadata hold the JSON structure, a format version and a checksum.
 
-Nothing of a file is believed before the checksum of all its bytes is right. That finds accidents, not malice:
-whoever edits a file can compute it again, so what it covers is checked as well when a model is built.
+Before any array is read, the header must account for every byte of the file, and the memory it asks for must
+be within a budget. Then the checksum of all bytes must be right. That finds accidents, not malice: whoever
+edits a file can compute it again, so what it covers is checked as well when a model is built.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -17,16 +19,22 @@ from typing import Any, final
 import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 FORMAT = "orbitwise"
 FORMAT_VERSION = 1
 NO_CHECKSUM = "0" * 64
 CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 DTYPES = {
-    "bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
-    "uint8", "uint16", "uint32", "uint64",
+    "BOOL": "bool", "F16": "float16", "F32": "float32", "F64": "float64",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
+"""Types of numbers as the header names them, and as NumPy does."""
+MOST_HEADER = 2**23
+"""Parsed JSON takes some thirty times the memory of its text, so the header is not to be long."""
+MOST_BYTES = 2**34
+MEMORY_PER_BYTE = 2
+"""The bytes of the file and the tensors made of them are held at once."""
 
 
 @final
@@ -58,29 +66,56 @@ def with_checksum(data: bytes) -> bytes:
     return data[:start] + _checksum(data, start, end).encode() + data[end:]
 
 
-def read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file, or a StorageError."""
+def default_budget() -> int:
+    """Half of the memory of this machine, and 16 GiB at most."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return MOST_BYTES
+    return min(MOST_BYTES, memory // 2) if memory > 0 else MOST_BYTES
+
+
+def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
+    """The bytes of a regular file whose header accounts for all of them, or a StorageError.
+
+    A file that asks for more than `max_bytes` of memory is refused before more than its header is read.
+    """
+    budget = default_budget() if max_bytes is None else max_bytes
+    if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 1:
+        raise ValueError(f"max_bytes must be a whole number of bytes of at least 1, or None, not {budget!r}.")
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
                 raise StorageError(
                     f"{os.fspath(path)} is not a regular file; give the file of a saved model."
                 )
-            return file.read()
+            _check_budget(file.read(8), about.st_size, int(budget))
+            file.seek(0)
+            start = file.read(8 + MOST_HEADER)
+            _entries(_parsed(start), about.st_size - 8 - len(_header(start)))
+            file.seek(0)
+            return file.read(about.st_size)
     except IsADirectoryError:
         message = f"{os.fspath(path)} is a folder; give the file of a saved model."
     except FileNotFoundError:
         message = f"There is no file {os.fspath(path)}; give the file of a saved model."
+    except MemoryError:
+        message = f"{os.fspath(path)} does not fit into memory."
+    except StorageError as error:
+        message = f"{os.fspath(path)}: {error}" if os.fspath(path) not in str(error) else str(error)
     except (OSError, ValueError) as error:
-        if isinstance(error, StorageError):
-            raise
         message = f"{os.fspath(path)} cannot be read: {error}."
     raise StorageError(message)
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Structure and arrays of a file whose format, version and checksum are right, or a StorageError."""
-    metadata = _metadata(data)
+    """Structure and arrays of a file whose format, version and checksum are right, or a StorageError.
+
+    The arrays are views of the bytes, not copies.
+    """
+    header = _parsed(data)
+    metadata = header["__metadata__"]
     version = metadata.get("format_version")
     if not isinstance(version, str) or not re.fullmatch("[1-9][0-9]{0,8}", version):
         raise StorageError("The file is damaged: its format version is not a number.")
@@ -92,14 +127,72 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     start, end = _place_of_checksum(data)
     if data[start:end].decode() != _checksum(data, start, end):
         raise StorageError("The file is damaged or truncated: its checksum is wrong. Use another copy of it.")
+    body = 8 + len(_header(data))
+    arrays = {
+        name: np.frombuffer(data, dtype, math.prod(shape), body + offset).reshape(shape)
+        for name, (dtype, shape, offset) in _entries(header, len(data) - body).items()
+    }
     try:
         structure = json.loads(metadata["structure"])
-        arrays = safetensors.numpy.load(data)
-    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise StorageError(f"The file is damaged: its contents cannot be read ({brief(error)}).") from error
-    if not isinstance(structure, dict) or any(each.dtype.name not in DTYPES for each in arrays.values()):
-        raise StorageError("The file is damaged: its structure, or the type of an array, is unknown.")
+    if not isinstance(structure, dict):
+        raise StorageError("The file is damaged: its structure is unknown.")
     return structure, arrays
+
+
+def _check_budget(start: bytes, size: int, budget: int) -> None:
+    """Raise a StorageError where a file asks for too much memory, or cannot be one of ours."""
+    if len(start) < 8 or int.from_bytes(start, "little") > size - 8:
+        what = "is empty" if not size else "is not a model saved by orbitwise.save, or is truncated"
+        raise StorageError(f"The file {what}.")
+    if int.from_bytes(start, "little") > MOST_HEADER:
+        raise StorageError(
+            f"The file is not a model saved by orbitwise.save, or is damaged: its header of "
+            f"{int.from_bytes(start, 'little'):,} bytes is longer than {MOST_HEADER:,}."
+        )
+    if MEMORY_PER_BYTE * size > budget:
+        raise StorageError(
+            f"The file asks for {MEMORY_PER_BYTE * size / 1e9:.3g} GB of memory, more than the "
+            f"{budget / 1e9:.3g} GB that are allowed; if you trust it, pass a greater max_bytes to load."
+        )
+
+
+def _entries(header: Mapping[str, Any], size: int) -> dict[str, tuple[Any, tuple[int, ...], int]]:
+    """Type, shape and place of each array, which lie one after the other and fill `size` bytes exactly."""
+    told: list[tuple[list[int], str, str, list[int]]] = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        fields = entry if isinstance(entry, dict) and len(entry) == 3 else {}
+        values: list[Any] = [fields.get(key) for key in ("dtype", "shape", "data_offsets")]
+        code, shape, offsets = values
+        if not isinstance(code, str) or code not in DTYPES or not is_counts(shape) or len(shape) > 8:
+            raise StorageError("The file is damaged: the type or the shape of an array is unknown.")
+        if not is_counts(offsets):
+            raise StorageError("The file is damaged: its arrays are not where they should be.")
+        told.append((offsets, name, code, shape))
+    found: dict[str, tuple[Any, tuple[int, ...], int]] = {}
+    end = 0
+    for offsets, name, code, shape in sorted(told):
+        dtype = np.dtype(DTYPES[code])
+        whole = dtype.itemsize * math.prod(shape)
+        # An empty array may claim any length in its other dimensions.
+        is_short = dtype.itemsize * math.prod(max(1, length) for length in shape) <= max(size, MOST_HEADER)
+        if not is_short or offsets != [end, end + whole] or end + whole > size:
+            raise StorageError("The file is damaged: its arrays are not where they should be.")
+        found[name] = dtype, tuple(shape), end
+        end += whole
+    if end != size:
+        raise StorageError(
+            f"The file is damaged or truncated: its arrays take {end:,} bytes, but it has {size:,} for them."
+        )
+    return found
+
+
+def is_counts(value: Any) -> bool:
+    """Whether a value of a file is a list of whole numbers of 0 or more."""
+    return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -108,25 +201,22 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _header(data: bytes) -> bytes:
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
-        what = "is empty" if not data else "is not a model saved by orbitwise.save, or is truncated"
-        raise StorageError(f"The file {what}.")
-    return data[8 : 8 + length]
+    _check_budget(data[:8], len(data), MEMORY_PER_BYTE * len(data))
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
-def _metadata(data: bytes) -> dict[str, Any]:
+def _parsed(data: bytes) -> dict[str, Any]:
+    """The header of a file of ours, with a dictionary `__metadata__`."""
     try:
         header = json.loads(_header(data))
-        metadata = header["__metadata__"]
-        is_ours = metadata["format"] == FORMAT
+        is_ours = isinstance(header, dict) and header["__metadata__"]["format"] == FORMAT
     except StorageError:
         raise
     except (KeyError, TypeError, ValueError, RecursionError):
-        metadata, is_ours = {}, False
-    if not is_ours:
+        is_ours, header = False, {}
+    if not is_ours or not isinstance(header["__metadata__"], dict):
         raise StorageError("The file is not a model saved by orbitwise.save, or is damaged.")
-    return metadata
+    return header
 
 
 def _place_of_checksum(data: bytes) -> tuple[int, int]:
@@ -146,6 +236,10 @@ def _checksum(data: bytes, start: int, end: int) -> str:
 
 def brief(said: object) -> str:
     """The beginning of a message, or of what a file says: one line that a terminal can print."""
-    words = " ".join(str(said).split()) or type(said).__name__
-    text = "".join(each if each.isprintable() else "?" for each in words)
+    text = printable(" ".join(str(said)[:10_000].split()) or type(said).__name__)
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def printable(text: str) -> str:
+    """The same text without what a terminal would obey instead of printing it."""
+    return "".join(each if each.isprintable() else "?" for each in text)

@@ -5,7 +5,7 @@ A new estimator is one entry of `ESTIMATORS`.
 
 from __future__ import annotations
 
-import math
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,13 +37,15 @@ from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.selection.search.auto import AutoGPRegressor
 from orbitwise.storage import machines, searches, support_vectors
+from orbitwise.storage.agreement import check_agreement
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.kernels import KERNELS
 from orbitwise.storage.orbits import ORBITS
-from orbitwise.storage.posteriors import POSTERIORS
+from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS, POSTERIORS
 from orbitwise.storage.reader import Reader
 from orbitwise.storage.recipes import Field
 from orbitwise.storage.streams import STREAMS
+from orbitwise.storage.summaries import summary_of
 from orbitwise.storage.writer import Writer
 from orbitwise.transforms.images import check_image_shape
 
@@ -81,30 +83,31 @@ class NoObjective:
 
 
 NUMBER = Field((int, float))
-NOISE = Field((int, float, np.ndarray))
+RECORD = Field((int, float), is_record=True)
+NOISE = Field((int, float, np.ndarray), least=0)
 FITTED = {
     "_background": NUMBER,
-    "_image_shape": Field((tuple, list, NoneType), each=int),
+    "_image_shape": Field((tuple, list, NoneType), each=int, least=1),
     "converged_": Field(bool),
     "evidence_kind_": Field(str),
     "functional_": Field(Functional),
-    "history_": Field(list, each=(int, float)),
+    "history_": Field(list, each=(int, float), is_record=True),
     "kernel_": Field(Kernel),
-    "log_evidence_": NUMBER,
-    "log_evidence_error_": NUMBER,
-    "n_features_in_": Field(int),
+    "log_evidence_": RECORD,
+    "log_evidence_error_": RECORD,
+    "n_features_in_": Field(int, least=1),
     "orbit_": Field((Orbit, NoneType)),
     "posterior_": Field(Posterior),
 }
 REGRESSION = {
     **FITTED,
     "_is_vector": Field(bool),
-    "_scale": Field(Tensor),
-    "_shift": Field(Tensor),
+    "_scale": POSITIVE_NUMBERS,
+    "_shift": NUMBERS,
     "noise_": NOISE,
 }
 OPTIONAL = {
-    "_orbit_errors": Field(dict),
+    "_orbit_errors": Field(dict, each=(int, float), is_record=True),
     "channels_": Field((str, NoneType)),
     "feature_names_in_": Field(np.ndarray),
 }
@@ -123,11 +126,11 @@ ESTIMATORS = {
         {
             **FITTED,
             "_problem_": Field(Problem),
-            "_scale": NUMBER,
+            "_scale": Field((int, float), least=0),
             "classes_": Field(np.ndarray),
             "inference_": Field(str),
         },
-        {**OPTIONAL, "noise_": NUMBER, "leave_one_out_log_loss_": NUMBER},
+        {**OPTIONAL, "noise_": Field((int, float), least=0), "leave_one_out_log_loss_": RECORD},
     ),
     "InvariantGPRegressor": Estimator(
         InvariantGPRegressor,
@@ -136,9 +139,13 @@ ESTIMATORS = {
             "_functional": Field(Functional),
             "_model": Field(RegressionModel),
             "inference_": Field(str),
-            "observation_noise_": Field(list, each=(int, float, np.ndarray)),
+            "observation_noise_": Field(list, each=(int, float, np.ndarray), least=0),
         },
-        {**OPTIONAL, "evidence_terms_": Field(dict), "jitter_": NUMBER},
+        {
+            **OPTIONAL,
+            "evidence_terms_": Field(dict, each=(int, float), is_record=True),
+            "jitter_": RECORD,
+        },
     ),
     "InvariantKernelRidge": Estimator(
         InvariantKernelRidge, {**machines.FITTED, "_is_vector": Field(bool)}, machines.OPTIONAL
@@ -156,6 +163,23 @@ ESTIMATORS = {
 }
 
 
+PARAMETERS = {
+    "image_shape": Field((tuple, list, NoneType), each=int, least=1),
+    "random_state": Field((int, NoneType), least=0, most=2**32 - 1),
+    "verbose": Field((bool, int)),
+    "warm_start": Field(bool),
+}
+"""What some settings must be; the others are checked when they are used, by `fit`."""
+OWN = ("callback", "checkpoint", "n_jobs")
+"""Settings of the machine and the program that a model is used in: none is stored, and none is read."""
+
+
+def _own_settings(kind: type) -> dict[str, Any]:
+    """The defaults of the settings that no file may choose, such as the folder that `fit` writes to."""
+    known = inspect.signature(kind).parameters
+    return {each: known[each].default for each in OWN if each in known}
+
+
 def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[str, Any], Writer]:
     """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
     name = type(model).__name__
@@ -167,12 +191,12 @@ def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[s
     parameters = model.get_params(deep=False)
     fields = {**known.fitted, **known.optional}
     notes = _find_errors(model, error_seconds)
-    if "checkpoint" in parameters:
-        parameters["checkpoint"] = None  # a folder of this machine
-    for each in ("callback", "random_state"):
-        if callable(parameters.get(each)) or isinstance(parameters.get(each), np.random.RandomState):
-            parameters[each] = None
-            notes.append(f"{each} was left out: it is not plain data")
+    if parameters.get("callback") is not None:
+        notes.append("callback was left out: it is not plain data")
+    if isinstance(parameters.get("random_state"), np.random.RandomState):
+        parameters["random_state"] = None
+        notes.append("random_state was left out: it is not plain data")
+    parameters |= _own_settings(known.kind)
     if hasattr(model, "machine_") or hasattr(model, "svc_"):
         notes += _leave_out_code(parameters)
     others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
@@ -183,7 +207,7 @@ def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[s
         "estimator": name,
         "parameters": {each: writer.value(value, f"model.{each}") for each, value in parameters.items()},
         "fitted": {each: writer.value(value, f"model.{each}") for each, value in fitted.items()},
-        "summary": writer.value(_summary(model), "summary"),
+        "summary": writer.value(summary_of(model), "summary"),
         "notes": notes,
     }
     return {**structure, "objects": writer.objects}, writer
@@ -206,7 +230,9 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
         raise StorageError(f"The file has other attributes than those of {known.kind.__name__}.")
     place = _place(parameters.get("device", "cpu") if device is None else device)
     reader = Reader(TABLE, structure.get("objects"), arrays, place)
-    given = reader.arguments(parameters, {each: Field(PLAIN) for each in parameters}, known.kind.__name__)
+    parameters = {**parameters, **_own_settings(known.kind)}
+    settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in parameters}
+    given = reader.arguments(parameters, settings, known.kind.__name__)
     if "device" in given:
         given["device"] = str(place)
     model = known.kind(**given)
@@ -216,7 +242,10 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     if getattr(model, "_image_shape", None) is not None and not hasattr(model, "channels_"):
         # earlier versions took all images for ones with the channels first
         model.channels_ = "first" if len(model._image_shape) == 3 else None
-    _check(model)
+    try:
+        check_agreement(model)
+    except ValueError as error:
+        raise StorageError(f"The file is damaged or hostile: it holds {brief(error)}.") from error
     if hasattr(model, "orbit_"):
         # earlier versions remembered learned orbits only
         if "orbit_" in values and values["orbit_"] is None:
@@ -225,28 +254,6 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
             model.orbit_.image_shape = check_image_shape(model._image_shape)
         model._objective, model._learned_parameters = NoObjective(), []
     return model
-
-
-def _check(model: Any) -> None:
-    """Raise a StorageError where labels or names are of another number than they should be."""
-    labels, names = getattr(model, "classes_", None), getattr(model, "feature_names_in_", None)
-    if labels is not None and (labels.ndim != 1 or len(labels) < 2):
-        raise StorageError("The file is damaged or hostile: its classes are no list of labels.")
-    if names is not None and names.shape != (model.n_features_in_,):
-        raise StorageError("The file is damaged or hostile: it names other features than it has.")
-    shape, channels = getattr(model, "_image_shape", None), getattr(model, "channels_", None)
-    if channels not in (None, "first", "last") or (
-        channels is not None
-        and (shape is None or len(shape) != 3 or math.prod(shape) != model.n_features_in_)
-    ):
-        raise StorageError("The file is damaged or hostile: its images have other channels than it says.")
-    try:
-        if hasattr(model, "machine_"):
-            machines.check_machine_of(model)
-        if hasattr(model, "svc_"):
-            support_vectors.check_support_vectors_of(model)
-    except ValueError as error:
-        raise StorageError(f"The file is damaged or hostile: it holds {error}.") from error
 
 
 def _place(name: Any) -> torch.device:
@@ -286,37 +293,3 @@ def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
         parameters["invariance"] = None
         return [f"invariance was left out: {brief(error)}"]
     return []
-
-
-def _summary(model: Any) -> dict[str, Any]:
-    """What people want to know of a model before they load it."""
-    if hasattr(model, "svc_"):
-        summary = support_vectors.support_summary(model)
-    else:
-        summary = machines.machine_summary(model) if hasattr(model, "machine_") else _process_summary(model)
-    if hasattr(model, "classes_"):
-        summary["classes"] = [str(each) for each in model.classes_[:100]]
-    if hasattr(model, "certificate_"):
-        summary["certificate"] = str(model.certificate_)
-    return summary
-
-
-def _process_summary(model: Any) -> dict[str, Any]:
-    orbit = model.orbit_
-    return {
-        "n_features": model.n_features_in_,
-        "image_shape": model._image_shape,
-        "channels": getattr(model, "channels_", None),
-        "inference": getattr(model, "inference_", "sparse"),
-        "converged": model.converged_,
-        "log_evidence": model.log_evidence_,
-        "log_evidence_error": model.log_evidence_error_,
-        "evidence_kind": model.evidence_kind_,
-        "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
-        "kernel": type(model.kernel_).__name__,
-        "functional": type(model.functional_).__name__,
-        "orbit": None if orbit is None else type(orbit).__name__,
-        "learned": {} if orbit is None else orbit.learned(),
-        "learned_text": "" if orbit is None else orbit.describe(),
-        "learned_errors": getattr(model, "_orbit_errors", {}),
-    }

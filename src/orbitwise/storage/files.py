@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from typing import Any
 
 import gpytorch
@@ -14,9 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from orbitwise.storage.atomic import write_atomically
-from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, read, unpack
+from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
 from orbitwise.storage.estimators import ERROR_SECONDS, put_together, take_apart
-from orbitwise.storage.reader import Reader
+from orbitwise.storage.summaries import told
 
 
 def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_SECONDS) -> None:
@@ -37,14 +36,17 @@ def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_
     write_atomically(path, data)
 
 
-def load(path: str | os.PathLike[str], device: str | None = None) -> Any:
+def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
     """The estimator that was saved to `path`; its predictions are equal bit for bit.
 
     It computes on `device`, by default where it was fitted if there is such a device here, else on the CPU.
     A file that is damaged, of a newer format, or not a saved model raises a StorageError; nothing in a file
-    is ever executed. `fit` with `warm_start=True` goes on from a loaded model.
+    is ever executed. So does one that asks for more than `max_bytes` of memory, about twice its size: by
+    default half of this machine's memory, and 16 GiB at most. Settings of a machine (`callback`,
+    `checkpoint`, `n_jobs`) are never taken from a file. `fit` with `warm_start=True` resumes from a loaded
+    model.
     """
-    structure, arrays = _unpacked(path)
+    structure, arrays = _unpacked(path, max_bytes)
     try:
         return put_together(structure, arrays, device)
     except StorageError as error:
@@ -53,28 +55,24 @@ def load(path: str | os.PathLike[str], device: str | None = None) -> Any:
         raise StorageError(f"{os.fspath(path)}: The file is damaged or hostile ({brief(error)}).") from error
 
 
-def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes."""
-    structure, arrays = _unpacked(path)
+def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict[str, Any]:
+    """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes.
+
+    It is as careful as `load`, and a terminal can print all text in it.
+    """
+    structure, arrays = _unpacked(path, max_bytes)
     try:
-        summary = Reader({}).value(structure["summary"])
-        about = {
-            "estimator": structure["estimator"],
-            "format_version": FORMAT_VERSION,
-            "versions": structure["versions"],
-            "num_bytes": sum(array.nbytes for array in arrays.values()),
-            **summary,
-            "notes": structure["notes"],
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(
-            f"{os.fspath(path)}: The file is damaged or hostile: it has no summary."
-        ) from error
-    return _printable(about)
+        about = _printable(told(structure))
+    except StorageError as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from error
+    num_bytes = sum(array.nbytes for array in arrays.values())
+    return {**about, "format_version": FORMAT_VERSION, "num_bytes": num_bytes}
 
 
-def _unpacked(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    data = read(path)
+def _unpacked(
+    path: str | os.PathLike[str], max_bytes: int | None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    data = read(path, max_bytes)
     try:
         return unpack(data)
     except StorageError as error:
@@ -117,8 +115,8 @@ def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _printable(value: Any) -> Any:
     """The same with text that a terminal can print, whatever a file says."""
     if isinstance(value, str):
-        return "".join(each if each.isprintable() else "?" for each in value)
-    if isinstance(value, Mapping):
+        return printable(value)
+    if isinstance(value, dict):
         return {_printable(str(key)): _printable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_printable(each) for each in value)

@@ -45,8 +45,11 @@ from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.wide_convolution import WideConvolutionKernel
 from orbitwise.kernels.wide_network import WideNetworkKernel
 from orbitwise.process.functional_kernel import FunctionalKernel
-from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.storage.recipes import LARGEST, SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 
+DIVISORS = ("lengthscale", "period_length", "alpha", "ratio")
+"""Parameters of kernels that something is divided by."""
+DEEPEST = 1000
 FUNCTIONS = {
     "exp": torch.exp,
     "inverse_sigmoid": inv_sigmoid,
@@ -74,8 +77,9 @@ def _constraint(kind: type[Interval], *bounds: float) -> Recipe:
         return kind(*bounds, *functions)  # pyright: ignore
 
     def check(constraint: Any) -> None:
-        if not bool((constraint.lower_bound < constraint.upper_bound).all()):
-            raise ValueError("the lower bound is not below the upper one")
+        lower, upper = constraint.lower_bound, constraint.upper_bound
+        require(lower.shape == upper.shape, "bounds of different shapes")
+        require(bool((lower < upper).all()), "the lower bound is not below the upper one")
 
     def refuse(constraint: Any) -> str | None:
         if "?" not in (name_of(constraint._transform), name_of(constraint._inv_transform)):
@@ -86,7 +90,8 @@ def _constraint(kind: type[Interval], *bounds: float) -> Recipe:
         "transform": Field((str, NoneType), lambda constraint: name_of(constraint._transform)),
         "inverse": Field((str, NoneType), lambda constraint: name_of(constraint._inv_transform)),
     }
-    return Recipe(kind, fields, build, any_shape=True, check=check, refuse=refuse)
+    infinite = ("lower_bound", "upper_bound")
+    return Recipe(kind, fields, build, any_shape=True, infinite=infinite, check=check, refuse=refuse)
 
 
 def _prior(kind: type[Prior], fields: dict[str, str]) -> Recipe:
@@ -121,6 +126,15 @@ def _kernel(
         other = [name for name in kernel._priors if name not in known]
         return f"the prior {other[0]} cannot be stored; give priors to the constructor." if other else None
 
+    def check(kernel: Any) -> None:
+        for name in constrained:
+            if hasattr(kernel, f"raw_{name}"):
+                least = SMALLEST if name in DIVISORS else -LARGEST
+                with torch.no_grad():
+                    value = getattr(kernel, name)
+                require(value.shape == getattr(kernel, f"raw_{name}").shape, f"a {name} of another shape")
+                require(is_plain_numbers(value, least), f"a {name} out of range")
+
     def constraint(name: str) -> Field:
         return Field((Interval, NoneType), lambda kernel: getattr(kernel, f"raw_{name}_constraint", None))
 
@@ -129,8 +143,8 @@ def _kernel(
 
     all_fields = {f"{name}_constraint": constraint(name) for name in constrained}
     all_fields |= {name: prior(name) for name in known}
-    all_fields["active_dims"] = Field((tuple, NoneType), _active_dims, each=int)
-    return Recipe(kind, all_fields | fields, build, refuse=refuse)
+    all_fields["active_dims"] = Field((tuple, NoneType), _active_dims, each=int, least=0)
+    return Recipe(kind, all_fields | fields, build, check=check, refuse=refuse)
 
 
 def _active_dims(kernel: Any) -> tuple[int, ...] | None:
@@ -178,7 +192,7 @@ PERIOD = ("period_length",)
 MIXTURE = ("mixture_scales", "mixture_means", "mixture_weights")
 WIDE = ("weight_variance", "bias_variance")
 NETWORK = {
-    "depth": Field(int),
+    "depth": Field(int, least=1, most=DEEPEST),
     "activation": Field(str),
     "residual": Field(bool),
     # Constructors ask for values within the constraints, and 0 for a network without biases.
@@ -196,10 +210,18 @@ KERNELS = table_of(
     _kernel(LinearKernel, ("variance",), ("variance",), ard_num_dims=ARD),
     _kernel(CentredLinearKernel, ("variance",), ard_num_dims=ARD),
     _basis_kernel(),
-    Recipe(PolynomialBasis, {"order": Field(int)}),
-    Recipe(FourierBasis, {"order": Field(int), "period": Field(float)}),
-    Recipe(BumpBasis, {"centres": Field(Tensor), "width": Field(float)}),
-    _kernel(PolynomialKernel, ("offset",), ("offset",), ard_num_dims=ARD, power=Field((int, float))),
+    Recipe(PolynomialBasis, {"order": Field(int, least=0, most=DEEPEST)}),
+    Recipe(
+        FourierBasis, {"order": Field(int, least=0, most=DEEPEST), "period": Field(float, least=SMALLEST)}
+    ),
+    Recipe(BumpBasis, {"centres": Field(Tensor), "width": Field(float, least=SMALLEST)}),
+    _kernel(
+        PolynomialKernel,
+        ("offset",),
+        ("offset",),
+        ard_num_dims=ARD,
+        power=Field((int, float), least=0, most=100),
+    ),
     _kernel(ConstantKernel, ("constant",), ("constant",)),
     _kernel(SpectralMixtureKernel, MIXTURE, ard_num_dims=ARD, num_mixtures=Field(int, is_size=True)),
     _kernel(WideNetworkKernel, WIDE, WIDE, **NETWORK),
@@ -236,5 +258,10 @@ KERNELS = table_of(
     _prior(UniformPrior, {"a": "low", "b": "high"}),
     Recipe(ZeroMean, refuse=_plain_mean),
     Recipe(ConstantMean, refuse=_plain_mean),
-    Recipe(LinearTrend, {"centre": Field(Tensor)}, _linear_trend),
+    Recipe(
+        LinearTrend,
+        {"centre": Field(Tensor)},
+        _linear_trend,
+        check=lambda mean: require(is_plain_numbers(mean.spread, SMALLEST), "a spread that is not positive"),
+    ),
 )

@@ -15,12 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orbitwise.storage.container import StorageError, brief
+from orbitwise.storage.container import StorageError, brief, is_counts
 
 TENSOR_DTYPES = {
     torch.bool, torch.float16, torch.float32, torch.float64,
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
 }  # fmt: skip
+
+
+WIDEST_SHARED = 4096
+"""Rows may share their numbers in any number, but a row of one number repeated is no wider than this."""
 
 
 def layout_of(tensor: Tensor) -> tuple[NDArray[Any], dict[str, Any]]:
@@ -48,6 +52,7 @@ def tensor_of(array: NDArray[Any], layout: Any, largest: int, device: torch.devi
         and is_counts(shared)
         and set(shared) <= set(dims)
         and math.prod(shape) <= largest
+        and (not shared or len(shape) - 1 not in shared or shape[-1] <= WIDEST_SHARED)
         and array.shape == tuple(1 if place in shared else shape[place] for place in order)
     )
     if not is_right:
@@ -59,8 +64,3 @@ def tensor_of(array: NDArray[Any], layout: Any, largest: int, device: torch.devi
     sizes = [max(2, size) if place in shared else size for place, size in enumerate(shape)]
     # A shared dimension of one entry, too, keeps its stride of 0.
     return tensor.expand(sizes)[tuple(slice(0, size) for size in shape)]
-
-
-def is_counts(value: Any) -> bool:
-    """Whether a value of a file is a list of whole numbers of 0 or more."""
-    return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)

@@ -9,24 +9,28 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
+import torch
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.machine import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge
 from orbitwise.process.process import Process
-from orbitwise.storage.posteriors import TENSOR, require
-from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.storage.posteriors import NUMBERS
+from orbitwise.storage.recipes import SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 
-NUMBER = Field((int, float))
-ARRAY = Field(np.ndarray)
+NUMBER = Field((int, float), least=0)
+POSITIVE = Field((int, float), least=SMALLEST)
+RECORD = Field((int, float), is_record=True)
+ARRAY = Field(np.ndarray, is_record=True)
 FITTED = {
     "C_": NUMBER,
-    "_image_shape": Field((tuple, list, NoneType), each=int),
-    "bandwidth_": NUMBER,
+    "_image_shape": Field((tuple, list, NoneType), each=int, least=1),
+    "bandwidth_": POSITIVE,
     "gap_": ARRAY,
     "machine_": Field(Machine),
-    "n_features_in_": Field(int),
+    "n_features_in_": Field(int, least=1),
     "n_iter_": ARRAY,
     "objective_": ARRAY,
     "strength_": NUMBER,
@@ -34,10 +38,10 @@ FITTED = {
 CLASSIFIER = {**FITTED, "classes_": ARRAY, "scale_": NUMBER}
 OPTIONAL = {
     "channels_": Field((str, NoneType)),
-    "cv_error_": NUMBER,
+    "cv_error_": RECORD,
     "evidence_kind_": Field(str),
     "feature_names_in_": ARRAY,
-    "log_evidence_": NUMBER,
+    "log_evidence_": RECORD,
 }
 ACCEPTED = 1e-4
 """The gap, in parts of the risk, up to which a machine counts as solved."""
@@ -64,8 +68,8 @@ MACHINES = table_of(
         {
             "process": Field(Process),
             "rows": Field(list, each=(Atoms, Gradients)),
-            "coefficients": TENSOR,
-            "beta": TENSOR,
+            "coefficients": NUMBERS,
+            "beta": NUMBERS,
             "basis": Field(str),
         },
         check=_check_machine,
@@ -77,9 +81,17 @@ def check_machine_of(model: Any) -> None:
     """Raise a ValueError where an estimator's machine is one of other inputs or classes."""
     machine, classes = model.machine_, getattr(model, "classes_", None)
     require(machine.rows[0].points.shape[-1] == model.n_features_in_, "a machine of other inputs")
+    outputs = machine.coefficients.shape[1]
     if classes is not None:
-        outputs = 1 if len(classes) == 2 else len(classes)
-        require(machine.coefficients.shape[1] == outputs, "a machine of other classes")
+        require(outputs == (1 if len(classes) == 2 else len(classes)), "a machine of other classes")
+    require(outputs > 0 and (outputs == 1 or not getattr(model, "_is_vector", False)), "other outputs")
+    for each in ("gap_", "n_iter_", "objective_"):
+        array = getattr(model, each)
+        require(array.dtype.kind in "iuf" and array.ndim <= 1, f"{each} that are no numbers")
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.randn(2, model.n_features_in_, generator=generator, dtype=torch.float64)
+    values = machine.values(Evaluation(), probes)
+    require(is_plain_numbers(values), "a machine whose values are not finite")
 
 
 def machine_summary(model: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ tensors of its bounds and widths.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -26,7 +28,7 @@ from orbitwise.orbits.patches import PatchOrbit
 from orbitwise.orbits.sampled import SampledOrbit
 from orbitwise.orbits.signals import SignalOrbit
 from orbitwise.orbits.weighted import WeightedOrbit
-from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.storage.recipes import SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 from orbitwise.transforms.deformations import TangentDeformation
 from orbitwise.transforms.images import AffineWarp
 from orbitwise.transforms.intensities import Intensity
@@ -36,11 +38,24 @@ from orbitwise.transforms.transform import Transform
 from orbitwise.transforms.vectors import LinearMaps, Rotation, Scaling, Translation
 
 START = 0.01
+PER_PAIR = 16
+LONGEST = 1e12
+"""Ranges are no longer, in whatever unit."""
 SHAPE = Field(tuple, each=int, is_size=True)
 SIZE = Field(int, is_size=True)
-DRAWS = {"num_samples": Field(int), "num_groups": Field(int), "draws": Field(str)}
+MOST_SAMPLES = 4096
+"""Every row is moved so often at a prediction, and all pairs of its points are compared."""
+DRAWS = {
+    "num_samples": Field(int, least=1, most=MOST_SAMPLES),
+    "num_groups": Field(int, least=1, most=MOST_SAMPLES),
+    "draws": Field(str),
+}
+WIDTH = Field(float, least=SMALLEST, most=10_000)
+"""A width in pixels."""
+CLIP = Field((tuple, list, NoneType), each=(int, float))
 SIGNAL = {"signal_shape": SHAPE, "boundary": Field(str)}
 RANGES = ("bounds", "widths")
+LIMITS = ("bounds.limit",)
 MODULE_ORBIT = (
     "ModuleOrbit moves inputs by a module of your own, which is code and cannot be stored; use one of "
     "Orbitwise's own orbits, or pickle the model, for yourself alone."
@@ -54,7 +69,7 @@ def _start(flag: str) -> Field:
 
 def _of(part: str, name: str, field: Field) -> Field:
     """A field that a part of the object knows."""
-    return Field(field.kinds, lambda value: getattr(getattr(value, part), name), field.each, field.is_size)
+    return replace(field, read=lambda value: getattr(getattr(value, part), name))
 
 
 def _image_orbit(**arguments: Any) -> ImageOrbit:
@@ -71,6 +86,22 @@ def _composed_orbit(stages: list[Orbit], **arguments: Any) -> ComposedOrbit:
     return ComposedOrbit(*stages, **arguments)
 
 
+def _cost_of_elements(arguments: Mapping[str, Any]) -> int:
+    """All pairs of weighted elements are composed, to see whether weights multiply as elements do."""
+    weights = arguments["weights"]
+    return 0 if weights is None else PER_PAIR * weights.numel() ** 2
+
+
+def _check_ranges(orbit: Any) -> None:
+    for part in ("bounds", "widths"):
+        ranges = getattr(orbit, part, None)
+        if ranges is not None:
+            ends = [end for interval in ranges.intervals().values() for end in interval]
+            require(all(abs(end) <= LONGEST for end in ends), "a range that is not finite, or absurdly long")
+            half = ranges.half_width if part == "bounds" else ranges.values
+            require(is_plain_numbers(half.detach(), 0.0), "a range of negative length")
+
+
 def _check_frozen(orbit: FrozenOrbit) -> None:
     if orbit.nodes.shape[1] != orbit.source.num_noise:
         raise ValueError("nodes of another width than the orbit's noise")
@@ -85,7 +116,10 @@ ORBITS = table_of(
     Recipe(SignedPermutations, {"index": Field(Tensor), "sign": Field(Tensor), "is_group": Field(bool)}),
     Recipe(
         TangentDeformation,
-        {"image_shape": SHAPE, "tangent_width": Field(float), "clip": Field((tuple, list, NoneType))},
+        {"image_shape": SHAPE, "tangent_width": WIDTH, "clip": CLIP},
+        check=lambda transform: require(
+            transform.clip is None or len(transform.clip) == 2, "a clip that is no interval"
+        ),
     ),
     Recipe(TimeShift, SIGNAL),
     Recipe(TimeWarp, SIGNAL),
@@ -99,17 +133,21 @@ ORBITS = table_of(
         CropOrbit,
         {"image_shape": _of("warp", "image_shape", SHAPE), "log_zoom": _start("zooms"), **DRAWS},
         inner=RANGES,
+        infinite=LIMITS,
+        check=_check_ranges,
     ),
     Recipe(
         DeformationOrbit,
         {
             "image_shape": _of("transform", "image_shape", SHAPE),
             "amplitude": _start("deforms"),
-            "tangent_width": _of("transform", "tangent_width", Field(float)),
-            "clip": _of("transform", "clip", Field((tuple, list, NoneType))),
+            "tangent_width": _of("transform", "tangent_width", WIDTH),
+            "clip": _of("transform", "clip", CLIP),
             **DRAWS,
         },
         inner=RANGES,
+        infinite=LIMITS,
+        check=_check_ranges,
     ),
     Recipe(
         FiniteOrbit,
@@ -117,9 +155,10 @@ ORBITS = table_of(
             "transform": Field(Transform),
             "elements": Field((Tensor, NoneType)),
             "weights": Field((Tensor, NoneType)),
-            "num_samples": Field((int, NoneType)),
-            "num_groups": Field(int),
+            "num_samples": Field((int, NoneType), least=1, most=MOST_SAMPLES),
+            "num_groups": Field(int, least=1, most=MOST_SAMPLES),
         },
+        cost=_cost_of_elements,
     ),
     Recipe(
         FrozenOrbit,
@@ -131,6 +170,8 @@ ORBITS = table_of(
         {"image_shape": SHAPE, "amplitude": _start("deforms"), **DRAWS},
         _image_orbit,
         inner=("bounds",),
+        infinite=LIMITS,
+        check=_check_ranges,
         attributes={"has_affine": Field(bool)},
     ),
     Recipe(
@@ -141,19 +182,20 @@ ORBITS = table_of(
             **DRAWS,
         },
         inner=("widths",),
+        check=_check_ranges,
     ),
     Recipe(
         MirrorOrbit,
         {
             "centre": Field(list, lambda orbit: orbit.centre.tolist(), each=(int, float)),
-            "columns": Field((tuple, NoneType), each=int),
+            "columns": Field((tuple, NoneType), each=int, least=0),
             "is_odd": Field(bool),
         },
     ),
     Recipe(ModuleOrbit, never=MODULE_ORBIT),
     Recipe(
         PatchOrbit,
-        {"image_shape": SHAPE, "patch_shape": Field(tuple, each=int), "stride": Field(int)},
+        {"image_shape": SHAPE, "patch_shape": Field(tuple, each=int, least=1), "stride": Field(int, least=1)},
     ),
     Recipe(
         PointCloudOrbit,
@@ -165,12 +207,16 @@ ORBITS = table_of(
             **DRAWS,
         },
         inner=RANGES,
+        infinite=LIMITS,
+        check=_check_ranges,
     ),
     Recipe(
         SampledOrbit,
         {"transform": Field(Transform), "density": Field(str), **DRAWS},
         _sampled_orbit,
         inner=("bounds",),
+        infinite=LIMITS,
+        check=_check_ranges,
     ),
     Recipe(
         SignalOrbit,
@@ -182,6 +228,8 @@ ORBITS = table_of(
             **DRAWS,
         },
         inner=RANGES,
+        infinite=LIMITS,
+        check=_check_ranges,
     ),
     Recipe(WeightedOrbit, {"orbit": Field(Orbit), "weighting": Field(str)}),
 )

@@ -39,22 +39,21 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.orbit import Orbit, Symmetry
 from orbitwise.process.process import Process, as_blocks
-from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.storage.factors import check_factor, check_solution
+from orbitwise.storage.recipes import LARGEST, SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 from orbitwise.transforms.transform import Transform
 
 TENSOR = Field(Tensor)
 MAYBE_TENSOR = Field((Tensor, NoneType))
+NUMBERS = Field(Tensor, dtype=torch.float64)
+MAYBE_NUMBERS = Field((Tensor, NoneType), dtype=torch.float64)
+POSITIVE_NUMBERS = Field(Tensor, least=SMALLEST, dtype=torch.float64)
+PLACES = Field(Tensor, dtype=torch.int64)
 SYMMETRY = Field((Symmetry, NoneType))
 FEATURE_MAP = (
     "FeatureMap evaluates a function of your own, which is code and cannot be stored; fit on the features "
     "themselves, computed beforehand, or pickle the model, for yourself alone."
 )
-
-
-def require(holds: bool, what: str) -> None:
-    """Raise a ValueError that says what a file holds where something does not hold."""
-    if not holds:
-        raise ValueError(what)
 
 
 def _check_atoms(rows: Atoms) -> None:
@@ -63,6 +62,9 @@ def _check_atoms(rows: Atoms) -> None:
     require(rows.weights.shape == shape[:2], "weights of another shape")
     require(rows.tangents is None or rows.tangents.shape == shape, "tangents of another shape")
     require(rows.order.shape == rows.draw.shape == shape[1:2], "orders of another shape")
+    require(bool(((rows.order == 0) | (rows.order == 1)).all()), "orders other than 0 and 1")
+    require(rows.tangents is not None or not bool(rows.order.any()), "slopes without tangents")
+    require(not bool(rows.draw.any()), "draws that are not there")
     require(rows.blur is None or rows.blur.shape == shape[1:2], "blurs of another shape")
     require(rows.blur is None or bool((rows.blur >= 0).all()), "a negative blur")
     _check_symmetry(rows.symmetry, shape[1])
@@ -90,6 +92,12 @@ def _check_exact(posterior: ExactPosterior) -> None:
     require(posterior.targets.dim() == 2 and len(posterior.targets) == count, "targets of other rows")
     require(posterior.weights.shape == posterior.targets.shape, "weights of other rows")
     require(posterior.lower.shape == (count, count), "a factor of other rows")
+    require(posterior.targets.shape[1] > 0, "no targets")
+    check_factor(posterior.lower)
+    with torch.no_grad():
+        # (K+Σ)⁻¹(y-m)
+        residual = posterior.targets - posterior.process.mean(posterior.rows)[:, None]
+    check_solution(posterior.lower, posterior.weights, residual)
 
 
 def _check_sparse(posterior: SparsePosterior) -> None:
@@ -98,15 +106,41 @@ def _check_sparse(posterior: SparsePosterior) -> None:
     require(isinstance(inducing, Atoms) or inducing.dim() == 2, "inducing points that are not [u, d]")
     require(posterior.lower.shape == (count, count), "a factor of other inducing points")
     require(len(posterior.q.mean) == size, "a q of other inducing points")
+    check_factor(posterior.lower)
+
+
+def _whitened(precision: Tensor, shift: Tensor) -> Whitened:
+    require(shift.dim() == 2 and min(shift.shape) > 0, "a shift of another shape")
+    size, outputs = shift.shape
+    require(precision.shape in ((size, size), (outputs, size, size)), "a precision of another shape")
+    return Whitened(precision, shift)
 
 
 def _check_whitened(q: Whitened) -> None:
-    outputs = () if q.is_shared else (q.shift.shape[1],)
-    require(q.precision.shape == (*outputs, len(q.shift), len(q.shift)), "a precision of another shape")
     require(q.lower.shape == q.precision.shape and q.mean.shape == q.shift.shape, "a mean of another shape")
+    check_factor(q.lower)
+    # S⁻¹m = h
+    mean, shift = (q.mean, q.shift) if q.is_shared else (each.T[..., None] for each in (q.mean, q.shift))
+    check_solution(q.lower, mean, shift)
+
+
+def _check_whitened_factor(q: WhitenedFactor) -> None:
+    with torch.no_grad():
+        diagonal = q.factor.diagonal(dim1=-1, dim2=-2)
+    require(is_plain_numbers(diagonal, SMALLEST), "a factor whose diagonal is out of range")
+
+
+def _check_noise(likelihood: Gaussian) -> None:
+    require(is_plain_numbers(likelihood.noise.detach(), SMALLEST), "noise out of range")
+
+
+def _check_regression_model(model: RegressionModel) -> None:
+    require(is_plain_numbers(model.scale, SMALLEST), "a scale that is not positive")
+    require(is_plain_numbers(model.noise().detach(), 0.0), "noise out of range")
 
 
 def _whitened_factor(mean: Tensor, raw: Tensor) -> WhitenedFactor:
+    require(mean.dim() == 2 and min(mean.shape) > 0, "a mean of another shape")
     size, outputs = mean.shape
     require(raw.shape in ((size, size), (outputs, size, size)), "a factor of another shape")
     return WhitenedFactor(size, outputs, raw.dim() == 2)
@@ -158,8 +192,15 @@ POSTERIORS = table_of(
     Recipe(Evaluation),
     Recipe(Difference),
     Recipe(FeatureMap, never=FEATURE_MAP),
-    Recipe(LocalAverage, {"width": Field((int, float))}),
-    Recipe(Wrap, {"period": Field(float, lambda wrap: wrap.period.item()), "column": Field(int)}),
+    Recipe(LocalAverage, {"width": Field((int, float), least=SMALLEST)}),
+    Recipe(
+        Wrap,
+        {
+            "period": Field(float, lambda wrap: wrap.period.item(), least=SMALLEST),
+            "column": Field(int, least=0),
+        },
+        check=lambda wrap: require(SMALLEST <= wrap.period.item() <= LARGEST, "a period out of range"),
+    ),
     Recipe(OrbitAverage, {"orbit": Field(Orbit)}),
     Recipe(OrbitSum, {"orbit": Field(Orbit, lambda functional: functional.average.orbit)}),
     Recipe(
@@ -178,30 +219,37 @@ POSTERIORS = table_of(
         {
             "image_shape": Field(tuple, each=int, is_size=True),
             "moves": Field(tuple, each=(str, tuple)),
-            "smoothing": Field((int, float)),
+            "smoothing": Field((int, float), least=0, most=10_000),
         },
     ),
-    Recipe(FiniteDifference, {"direction": TENSOR, "step": Field((int, float)), "order": Field(int)}),
+    Recipe(
+        FiniteDifference,
+        {"direction": TENSOR, "step": Field((int, float), least=SMALLEST), "order": Field(int)},
+    ),
     Recipe(Gradient, {"coordinates": Field((list, NoneType), each=int)}),
     Recipe(TransformationDerivative, {"transform": Field(Transform), "parameter": Field((int, NoneType))}),
-    Recipe(Symmetry, {"token": Field(Orbit), "size": Field(int), "isometric": Field(bool)}),
+    Recipe(
+        Symmetry,
+        {"token": Field(Orbit), "size": Field(int, least=1), "isometric": Field(bool)},
+        check=lambda symmetry: require(symmetry.token.size == symmetry.size, "a symmetry of another orbit"),
+    ),
     Recipe(
         Atoms,
         {
-            "points": TENSOR,
-            "weights": TENSOR,
-            "tangents": MAYBE_TENSOR,
-            "order": TENSOR,
-            "draw": TENSOR,
+            "points": NUMBERS,
+            "weights": NUMBERS,
+            "tangents": MAYBE_NUMBERS,
+            "order": PLACES,
+            "draw": PLACES,
             "symmetry": SYMMETRY,
-            "blur": MAYBE_TENSOR,
+            "blur": MAYBE_NUMBERS,
         },
         check=_check_atoms,
         refuse=lambda rows: "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None,
     ),
     Recipe(
         Gradients,
-        {"points": TENSOR, "weights": TENSOR, "directions": TENSOR, "symmetry": SYMMETRY},
+        {"points": NUMBERS, "weights": NUMBERS, "directions": NUMBERS, "symmetry": SYMMETRY},
         check=_check_gradients,
     ),
     Recipe(
@@ -211,7 +259,7 @@ POSTERIORS = table_of(
         attributes={"_checked": Field(list, each=Orbit)},
     ),
     Recipe(Bernoulli),
-    Recipe(Dirichlet, {"alpha": Field((int, float))}),
+    Recipe(Dirichlet, {"alpha": Field((int, float), least=SMALLEST)}),
     Recipe(
         Gaussian,
         {
@@ -220,16 +268,17 @@ POSTERIORS = table_of(
             )
         },
         _gaussian,
+        check=_check_noise,
     ),
     Recipe(
         ExactPosterior,
         {
             "process": Field(Process),
             "rows": Field((Atoms, Gradients, list), each=(Atoms, Gradients)),
-            "targets": TENSOR,
-            "weights": TENSOR,
-            "lower": TENSOR,
-            "jitter": Field((int, float)),
+            "targets": NUMBERS,
+            "weights": NUMBERS,
+            "lower": NUMBERS,
+            "jitter": Field((int, float), least=0),
         },
         check=_check_exact,
     ),
@@ -239,30 +288,32 @@ POSTERIORS = table_of(
             "process": Field(Process),
             "inducing": Field((Tensor, Atoms)),
             "q": Field((Whitened, WhitenedFactor)),
-            "lower": TENSOR,
+            "lower": NUMBERS,
         },
         check=_check_sparse,
     ),
     Recipe(
         Whitened,
-        {"precision": TENSOR, "shift": TENSOR},
-        attributes={"lower": TENSOR, "mean": TENSOR},
+        {"precision": NUMBERS, "shift": NUMBERS},
+        _whitened,
+        attributes={"lower": NUMBERS, "mean": NUMBERS},
         check=_check_whitened,
     ),
-    Recipe(WhitenedFactor, {"mean": TENSOR, "raw": TENSOR}, _whitened_factor),
+    Recipe(WhitenedFactor, {"mean": NUMBERS, "raw": NUMBERS}, _whitened_factor, check=_check_whitened_factor),
     Recipe(
         RegressionModel,
         {
             "functional": Field(Functional),
             "process": Field(Process),
-            "scale": TENSOR,
-            "shift": TENSOR,
-            "fixed_noise": MAYBE_TENSOR,
-            "raw_noise": Field(Tensor, lambda model: model.raw_noise[0]),
-            "width": Field(int, lambda model: model.x.shape[1]),
+            "scale": NUMBERS,
+            "shift": NUMBERS,
+            "fixed_noise": MAYBE_NUMBERS,
+            "raw_noise": Field(Tensor, lambda model: model.raw_noise[0], dtype=torch.float64),
+            "width": Field(int, lambda model: model.x.shape[1], least=1),
         },
         _regression_model,
         has_state=False,
+        check=_check_regression_model,
     ),
     Recipe(
         Problem,
@@ -270,8 +321,8 @@ POSTERIORS = table_of(
             "process": Field(Process),
             "functional": Field(Functional),
             "likelihood": Field(Likelihood),
-            "width": Field(int, lambda problem: problem.x.shape[1]),
-            "outputs": Field(int, lambda problem: problem.targets.shape[1]),
+            "width": Field(int, lambda problem: problem.x.shape[1], least=1),
+            "outputs": Field(int, lambda problem: problem.targets.shape[1], least=1),
         },
         _problem,
     ),

@@ -13,13 +13,28 @@ from torch import Tensor, nn
 
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.layouts import tensor_of
-from orbitwise.storage.recipes import Field, Recipe, Table, has_kind, own_tensors
+from orbitwise.storage.recipes import (
+    Field,
+    Recipe,
+    Table,
+    has_kind,
+    in_range,
+    is_plain_numbers,
+    own_tensors,
+)
 
-MOST_OBJECTS = 20_000
-MOST_PARTS = 100_000
+MOST_OBJECTS = 5_000
+MOST_PARTS = 10_000
 DEEPEST = 60
 SMALLEST_LIMIT = 2**20
 """Sizes up to this, or up to the size of the file where that is more, are not absurd."""
+SMALLEST_BUDGET = 2**28
+MEMORY_PER_BYTE = 4
+SMALLEST_WORK = 2**28
+WORK_PER_BYTE = 64
+"""How often all numbers of a file may be given to objects, which look at each."""
+MEMORY_PER_SIZE = 256
+"""What an object may take for each entry of a size that it is told: numbers, and a name for each."""
 
 
 @final
@@ -36,11 +51,15 @@ class Reader:
         self.table = table
         self.arrays = {} if arrays is None else arrays
         self.device = torch.device("cpu") if device is None else device
-        self.largest = max(SMALLEST_LIMIT, sum(array.nbytes for array in self.arrays.values()))
+        whole = sum(array.nbytes for array in self.arrays.values())
+        self.largest = max(SMALLEST_LIMIT, whole)
+        self._left = SMALLEST_BUDGET + MEMORY_PER_BYTE * whole
+        self._work_left = SMALLEST_WORK + WORK_PER_BYTE * whole
         self._built: list[Any] = []
         self._parts: list[tuple[int, int]] = []
         self._met: list[tuple[int, int]] = []
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, tuple[dict[str, Any], Tensor]] = {}
+        self._copies: dict[str, NDArray[Any]] = {}
         if not isinstance(objects, list | tuple) or len(objects) > MOST_OBJECTS:
             raise StorageError("The file is damaged or hostile: its objects are no list, or too many.")
         for place, node in enumerate(objects):
@@ -85,13 +104,31 @@ class Reader:
         size = 1
         for name, each in fields.items():
             value = values[name]
+            self._count_work(value)
             if not has_kind(value, each):
                 raise StorageError(f"The file is damaged or hostile: {name} of {what} is {brief(value)}.")
             if each.is_size and value is not None:
                 size *= math.prod(value if isinstance(value, list | tuple) else [value])
-            if (type(value) is int and abs(value) > self.largest) or size > self.largest:
-                raise StorageError(f"The file is damaged or hostile: {name} of {what} is absurdly large.")
+            if size > self.largest or not in_range(value, each, self.largest):
+                raise StorageError(
+                    f"The file is damaged or hostile: {name} of {what} has numbers out of range."
+                )
+        self._spend(MEMORY_PER_SIZE * size)
         return values
+
+    def _count_work(self, value: Any) -> None:
+        """Count the numbers that are looked at, however often they are named."""
+        self._work_left -= value.nbytes if isinstance(value, Tensor | np.ndarray) else 0
+        if self._work_left < 0:
+            raise StorageError("The file is damaged or hostile: it uses its numbers far too often.")
+
+    def _spend(self, num_bytes: int) -> None:
+        """Take memory from the one budget of the file, before it is used."""
+        self._left -= num_bytes
+        if self._left < 0:
+            raise StorageError(
+                "The file is damaged or hostile: what it describes takes far more memory than what it holds."
+            )
 
     def _build(self, place: int, node: Any) -> None:
         if not isinstance(node, dict) or set(node) != {"type", "arguments", "attributes", "state", "learned"}:
@@ -108,6 +145,7 @@ class Reader:
         count, depth = sum(each for each, _ in self._met), max((each for _, each in self._met), default=0)
         if count > MOST_PARTS or depth > DEEPEST:
             raise StorageError("The file is damaged or hostile: its objects are nested too deeply.")
+        self._spend(recipe.cost(arguments) if recipe.cost is not None else 0)
         try:
             built = (recipe.build or recipe.kind)(**arguments)
             self._restore(recipe, built, node["state"], node["learned"])
@@ -129,7 +167,11 @@ class Reader:
             raise StorageError(f"The file is damaged or hostile: {recipe.kind.__name__} has other tensors.")
         for name, old in own.items():
             new = self.value(state[name])
-            fits = isinstance(new, Tensor) and new.is_floating_point() == old.is_floating_point()
+            self._count_work(new)
+            fits = isinstance(new, Tensor) and (
+                new.dtype == old.dtype or (new.is_floating_point() and old.is_floating_point())
+            )
+            fits = fits and is_plain_numbers(new, infinite=name in recipe.infinite)
             if not fits or (new.shape != old.shape and not recipe.any_shape):
                 raise StorageError(
                     f"The file is damaged or hostile: {name} of {recipe.kind.__name__} is wrong."
@@ -155,13 +197,21 @@ class Reader:
         if not isinstance(name, str) or name not in self.arrays:
             raise StorageError("The file is damaged or hostile: it refers to a tensor that it does not hold.")
         if name not in self._tensors:
-            self._tensors[name] = tensor_of(self.arrays[name], content, self.largest, self.device)
-        return self._tensors[name]
+            tensor = tensor_of(self.arrays[name], content, self.largest, self.device)
+            self._spend(tensor.numel() * tensor.element_size())
+            self._tensors[name] = content, tensor
+        layout, tensor = self._tensors[name]
+        if layout != content:
+            raise StorageError("The file is damaged or hostile: it gives one tensor two layouts.")
+        return tensor
 
     def _array(self, content: dict[str, Any]) -> NDArray[Any]:
         name, values, width = (content.get(key) for key in ("name", "values", "width"))
         if isinstance(name, str) and name in self.arrays:
-            return self.arrays[name].copy()
+            if name not in self._copies:
+                self._spend(self.arrays[name].nbytes)
+                self._copies[name] = self.arrays[name].copy()
+            return self._copies[name]
         if isinstance(values, list):
             entries = [self.value(each) for each in values]
             if width is None and all(isinstance(each, str | int | float | None) for each in entries):
@@ -171,5 +221,6 @@ class Reader:
             size = width if isinstance(width, int) and width >= 0 else self.largest + 1
             fits = all(isinstance(each, str) and len(each) <= size for each in entries)
             if fits and size * max(1, len(entries)) <= self.largest:
+                self._spend(4 * size * len(entries))
                 return np.array(entries, dtype=f"<U{max(1, size)}")
         raise StorageError("The file is damaged or hostile: an array in it makes no sense.")

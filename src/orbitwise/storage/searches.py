@@ -6,14 +6,14 @@ from types import NoneType
 
 import numpy as np
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.posterior import Posterior
+from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS
 from orbitwise.storage.recipes import Field
 
-NUMBER = Field((int, float))
+RECORD = Field((int, float), is_record=True)
 TEXT = Field(str)
 
 FITTED = {
@@ -21,9 +21,9 @@ FITTED = {
     "_extents": Field(np.ndarray),
     "_is_vector": Field(bool),
     "_model": Field(RegressionModel),
-    "_scale": Field(Tensor),
-    "_shares": Field(list, each=(int, float)),
-    "_shift": Field(Tensor),
+    "_scale": POSITIVE_NUMBERS,
+    "_shares": Field(list, each=(int, float), is_record=True),
+    "_shift": NUMBERS,
     "converged_": Field(bool),
     "dates_": Field(bool),
     "evidence_kind_": TEXT,
@@ -32,13 +32,13 @@ FITTED = {
     "inference_": TEXT,
     "invariance_": Field((str, NoneType)),
     "kernel_": Field(Kernel),
-    "log_evidence_": NUMBER,
-    "log_evidence_error_": NUMBER,
-    "n_features_in_": Field(int),
-    "noise_": NUMBER,
+    "log_evidence_": RECORD,
+    "log_evidence_error_": RECORD,
+    "n_features_in_": Field(int, least=1),
+    "noise_": Field((int, float), least=0),
     "posterior_": Field(Posterior),
-    "score_": NUMBER,
-    "search_rows_": Field(int),
+    "score_": RECORD,
+    "search_rows_": Field(int, least=0, most=2**53),
     "spelling_": TEXT,
 }
 OPTIONAL = {"feature_names_in_": Field(np.ndarray), "stopped_": TEXT}

@@ -21,11 +21,12 @@ from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
-from orbitwise.storage.posteriors import MAYBE_TENSOR, TENSOR, require
-from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.storage.factors import check_factor
+from orbitwise.storage.posteriors import MAYBE_NUMBERS, NUMBERS
+from orbitwise.storage.recipes import SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 
-NUMBER = Field((int, float))
-COUNT = Field(int)
+RECORD = Field((int, float), is_record=True)
+COUNT = Field(int, least=0, most=2**53)
 
 
 def _check_stream(stream: Stream) -> None:
@@ -39,19 +40,27 @@ def _check_stream(stream: Stream) -> None:
         require(
             totals.product.dim() == 2 and len(totals.product) == size, "totals of other inducing variables"
         )
+        require(bool(totals.gram.diagonal().ge(0).all()), "totals that no rows have")
     if stream.q is not None:
         require(len(stream.q.mean) == size, "a q of other inducing variables")
+    check_factor(stream.lower)
 
 
 def _check_observations(rows: Observations) -> None:
     require(rows.x.dim() == rows.targets.dim() == 2, "rows that are no matrix")
     require(len(rows.x) == len(rows.targets), "targets of other rows")
-    require(rows.weight is None or rows.weight.shape == rows.x.shape[:1], "weights of other rows")
+    require(min(*rows.x.shape, *rows.targets.shape) > 0, "no rows")
+    weight = rows.weight
+    require(weight is None or weight.shape == rows.x.shape[:1], "weights of other rows")
+    require(weight is None or is_plain_numbers(weight, SMALLEST), "weights that are not positive")
 
 
 def _check_iterative(posterior: IterativePosterior) -> None:
     require(posterior.solution.vectors.shape == posterior.rows.targets.shape, "a solution of other rows")
     require(posterior.noise.dim() == 0, "noise that is no number")
+    require(is_plain_numbers(posterior.noise, SMALLEST), "noise out of range")
+    outputs = posterior.solution.vectors.shape[1]
+    require(posterior.sparse.q.mean.shape[1] == outputs, "a solution of other outputs")
 
 
 def _iterative(**arguments: Any) -> IterativePosterior:
@@ -67,16 +76,16 @@ def _refuse_iterative(posterior: Any) -> str | None:
 STREAMS = table_of(
     Recipe(
         Stage,
-        {"num_inducing": COUNT, "lower": NUMBER, "upper": NUMBER, "seconds": NUMBER, "iterations": COUNT},
+        {"num_inducing": COUNT, "lower": RECORD, "upper": RECORD, "seconds": RECORD, "iterations": COUNT},
     ),
     Recipe(
         Certificate,
         {
-            "lower": NUMBER,
-            "upper": NUMBER,
+            "lower": RECORD,
+            "upper": RECORD,
             "num_inducing": COUNT,
             "num_rows": COUNT,
-            "tolerance": NUMBER,
+            "tolerance": RECORD,
             "stopped": Field(str),
             "history": Field(list, each=Stage),
         },
@@ -85,13 +94,13 @@ STREAMS = table_of(
     Recipe(
         Totals,
         {
-            "gram": TENSOR,
-            "product": TENSOR,
-            "square": TENSOR,
-            "trace": TENSOR,
-            "slack": TENSOR,
+            "gram": NUMBERS,
+            "product": NUMBERS,
+            "square": NUMBERS,
+            "trace": NUMBERS,
+            "slack": NUMBERS,
             "count": COUNT,
-            "log_weight": TENSOR,
+            "log_weight": NUMBERS,
         },
     ),
     Recipe(
@@ -101,11 +110,11 @@ STREAMS = table_of(
             "functional": Field(Functional),
             "likelihood": Field(Gaussian),
             "inducing": Field((Tensor, Atoms)),
-            "sources": MAYBE_TENSOR,
-            "lower": TENSOR,
+            "sources": MAYBE_NUMBERS,
+            "lower": NUMBERS,
             "totals": Field((Totals, NoneType)),
-            "merged": NUMBER,
-            "num_rows": NUMBER,
+            "merged": Field((int, float)),
+            "num_rows": Field((int, float), least=0, most=2**53),
             "q": Field((Whitened, NoneType)),
             "age": COUNT,
         },
@@ -113,16 +122,16 @@ STREAMS = table_of(
     ),
     Recipe(
         Observations,
-        {"functional": Field(Functional), "x": TENSOR, "targets": TENSOR, "weight": MAYBE_TENSOR},
+        {"functional": Field(Functional), "x": NUMBERS, "targets": NUMBERS, "weight": MAYBE_NUMBERS},
         check=_check_observations,
     ),
     Recipe(
         Solution,
         {
-            "vectors": TENSOR,
-            "residual": TENSOR,
-            "lower": NUMBER,
-            "upper": NUMBER,
+            "vectors": NUMBERS,
+            "residual": NUMBERS,
+            "lower": RECORD,
+            "upper": RECORD,
             "iterations": COUNT,
             "converged": Field(bool),
         },
@@ -132,7 +141,7 @@ STREAMS = table_of(
         {
             "sparse": Field(SparsePosterior),
             "rows": Field(Observations),
-            "noise": TENSOR,
+            "noise": NUMBERS,
             "solution": Field(Solution),
             "max_iterations": COUNT,
         },

@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.svm import SVC
 
-from orbitwise.storage.posteriors import require
-from orbitwise.storage.recipes import Field, Recipe, table_of
+from orbitwise.storage.recipes import SMALLEST, Field, Recipe, require, table_of
 
-NUMBER = Field((int, float))
+POSITIVE = Field((int, float), least=SMALLEST)
 ARRAY = Field(np.ndarray)
 FITTED = {
-    "_image_shape": Field((tuple, list, NoneType), each=int),
-    "bandwidth_": NUMBER,
+    "_image_shape": Field((tuple, list, NoneType), each=int, least=1),
+    "bandwidth_": POSITIVE,
     "classes_": ARRAY,
-    "n_features_in_": Field(int),
-    "num_samples_": Field(int),
+    "n_features_in_": Field(int, least=1),
+    "num_samples_": Field(int, least=1, most=2**53),
     "svc_": Field(SVC),
 }
 OPTIONAL = {"channels_": Field((str, NoneType)), "feature_names_in_": ARRAY}
@@ -47,7 +46,9 @@ def rebuild(
     """The SVC of these arrays, with the radial kernel exp(-gamma |x-x′|²)."""
     require(classes.ndim == 1 and len(classes) >= 2, "no list of classes")
     require(np.array_equal(np.unique(classes), classes), "classes out of order")
-    require(support_vectors.ndim == 2 and support_vectors.shape[1] > 0, "support vectors that are no matrix")
+    require(
+        support_vectors.ndim == 2 and min(support_vectors.shape) > 0, "support vectors that are no matrix"
+    )
     many, count = len(classes), len(support_vectors)
     shapes = [
         (support, (count,), "iu"),
@@ -65,8 +66,9 @@ def rebuild(
     require(bool((num_support >= 0).all()) and int(num_support.sum()) == count, "counts of other vectors")
     corners = np.zeros((many, support_vectors.shape[1]))
     corners[:, 0] = np.arange(many)
-    scale: Any = float(gamma)
-    built: Any = SVC(C=C, gamma=scale).fit(corners, classes)
+    # of numbers that are harmless, since libsvm may not end with others
+    built: Any = SVC(C=1.0, gamma="scale").fit(corners, classes)
+    built.C, built.gamma, built._gamma = C, gamma, float(gamma)
     built.class_weight = class_weight
     built.class_weight_ = class_weights
     built.support_ = support.astype(np.int32)
@@ -93,8 +95,8 @@ SUPPORT_VECTORS = table_of(
     Recipe(
         SVC,
         {
-            "C": NUMBER,
-            "gamma": NUMBER,
+            "C": POSITIVE,
+            "gamma": POSITIVE,
             "class_weight": Field((NoneType, str, dict)),
             "classes": Field(np.ndarray, lambda svc: svc.classes_),
             "class_weights": Field(np.ndarray, lambda svc: svc.class_weight_),
@@ -104,7 +106,7 @@ SUPPORT_VECTORS = table_of(
             "dual_coefficients": Field(np.ndarray, lambda svc: svc.dual_coef_),
             "intercept": Field(np.ndarray, lambda svc: svc.intercept_),
             "num_iterations": Field(np.ndarray, lambda svc: svc.n_iter_),
-            "num_samples": Field(int, lambda svc: svc.shape_fit_[0]),
+            "num_samples": Field(int, lambda svc: svc.shape_fit_[0], least=1, most=2**53),
         },
         build=rebuild,
         refuse=_refuse,

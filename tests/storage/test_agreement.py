@@ -1,0 +1,109 @@
+"""Parts of a model that make sense alone and do not belong together are refused."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
+from orbitwise.functionals import Composition, Evaluation, OrbitAverage
+from orbitwise.orbits import FiniteOrbit, JitterOrbit
+from orbitwise.storage.agreement import check_agreement, most_atoms, num_outputs
+from orbitwise.transforms import coordinate_permutations
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(12, 2))
+LABELS = np.array(["cat", "dog", "owl"])[np.arange(12) % 3]
+QUICK: dict[str, Any] = {"max_iterations": 1, "num_inducing": 4, "random_state": 0}
+REGRESSOR = InvariantGPRegressor(**QUICK).fit(X, X[:, 0])
+SEVERAL = InvariantGPRegressor(inference="collapsed", **QUICK).fit(X, X)
+CLASSIFIER = InvariantGPClassifier(invariance=JitterOrbit(2, 0.1), num_nodes=2, **QUICK).fit(X, LABELS)
+SPARSE = SparseGPRegressor(bound="cg", **QUICK).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("model", [REGRESSOR, SEVERAL, CLASSIFIER, SPARSE])
+def test_fitted_models_agree_with_themselves(model: Any):
+    state = torch.get_rng_state()
+    check_agreement(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    outputs = {REGRESSOR: 1, SEVERAL: 2, CLASSIFIER: 3, SPARSE: 1}[model]
+    assert num_outputs(model.posterior_) == outputs
+
+
+def put(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(model, name, value)
+
+
+def single(model: Any) -> None:
+    model.functional_.float()
+    model.posterior_.process.float()
+
+
+def huge(model: Any) -> None:
+    model.posterior_.weights = 1e49 * torch.ones_like(model.posterior_.weights)
+    model.posterior_.process.kernel.outputscale = 1e40
+
+
+WRONG: list[tuple[Any, Callable[[Any], None], str]] = [
+    (REGRESSOR, put("n_features_in_", 3), "width|other inputs|must have"),
+    (REGRESSOR, put("_image_shape", (3, 3)), "images of another shape"),
+    (REGRESSOR, put("_image_shape", (2,)), "images of another shape"),
+    (REGRESSOR, put("feature_names_in_", np.array(["a"], dtype=object)), "names of features"),
+    (REGRESSOR, put("feature_names_in_", np.array(["a", 1], dtype=object)), "no text"),
+    (REGRESSOR, put("_scale", torch.ones(2, dtype=torch.float64)), "scale of other outputs"),
+    (REGRESSOR, put("noise_", np.ones(3)), "noise of other outputs"),
+    (REGRESSOR, put("posterior_", SEVERAL.posterior_), "other outputs"),
+    (REGRESSOR, put("functional_", OrbitAverage(FiniteOrbit(coordinate_permutations(3)))), "coordinates"),
+    (REGRESSOR, single, "different precision"),
+    (REGRESSOR, huge, "not finite"),
+    (SEVERAL, put("_is_vector", True), "several outputs"),
+    (CLASSIFIER, put("classes_", np.array(["cat", "dog"])), "other classes"),
+    (CLASSIFIER, put("classes_", np.array(["dog", "cat", "owl"])), "not in order"),
+    (CLASSIFIER, put("classes_", np.array([0.0, np.nan, 1.0])), "not in order"),
+    (CLASSIFIER, put("classes_", np.array([["a"], ["b"], ["c"]])), "no list of labels"),
+    (CLASSIFIER, put("likelihood", "stick_breaking"), "other classes"),
+    (CLASSIFIER, put("likelihood", "poisson"), "unknown likelihood"),
+    (CLASSIFIER, put("inference_", "magic"), "unknown kind"),
+    (CLASSIFIER, put("orbit_", JitterOrbit(3, 0.1)), "width 3"),
+    (SPARSE, put("posterior_", SEVERAL.posterior_), "other outputs"),
+]
+
+
+@pytest.mark.parametrize(("model", "change", "message"), WRONG)
+def test_parts_of_different_models_are_refused(model: Any, change: Callable[[Any], None], message: str):
+    other = copy.deepcopy(model)
+    change(other)
+    with pytest.raises(ValueError, match=message):
+        check_agreement(other)
+
+
+def test_a_kernel_of_other_columns_is_refused():
+    model = InvariantGPRegressor(RBFKernel(ard_num_dims=2), **QUICK).fit(X, X[:, 0])
+    assert isinstance(model.functional_, Evaluation)
+    model.posterior_.process.kernel.active_dims = torch.tensor([0, 5])
+    with pytest.raises((ValueError, RuntimeError, IndexError)):
+        check_agreement(model)
+
+
+def test_moves_that_multiply_are_refused_before_they_are_made():
+    """Forty averages of two elements are 2⁴⁰ points."""
+    swap = OrbitAverage(FiniteOrbit(coordinate_permutations(2)))
+    functional = swap
+    for _ in range(39):
+        functional = Composition(swap, functional)
+    assert most_atoms(functional) == 2**40
+    assert most_atoms(swap + swap) == 4
+    model = copy.deepcopy(REGRESSOR)
+    model.functional_ = functional
+    with pytest.raises(ValueError, match="far too many points"):
+        check_agreement(model)
+
+
+def test_a_group_may_be_large():
+    """All orders of seven columns are 5,040 points, compared with one of the posterior's each."""
+    x = RANDOM.normal(size=(4, 7))
+    check_agreement(InvariantGPRegressor(invariance="permutation", max_iterations=0).fit(x, x.sum(1)))
