@@ -1,4 +1,4 @@
-"""The covariance of orbit averages, value and gradient, compared with bare products and a plain double average.
+"""The covariance of orbit averages, value and gradient, compared with bare products and a plain average.
 
 A learning step needs G_ij = mean_st κ(|p_is - p_jt|²) for N images with S moved copies each, and its gradient
 by all the copies. The bare products are the N·S by N·S product of the points once for the value and twice for
