@@ -16,7 +16,7 @@ from orbitwise.functionals import (
 )
 from orbitwise.functionals.atoms import exact_atoms
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
-from orbitwise.process import Process
+from orbitwise.process import Process, double_sums
 from orbitwise.process import covariance as module
 from orbitwise.process.covariance import (
     atom_covariance,
@@ -46,20 +46,6 @@ KERNELS = {
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@pytest.fixture
-def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of kernel evaluations of every call."""
-    calls, evaluate = [], module.jet
-
-    def counted(*arguments, **options):
-        found = evaluate(*arguments, **options)
-        calls.append(found.value.numel())
-        return found
-
-    monkeypatch.setattr(module, "jet", counted)
-    return calls
 
 
 def gradients(matrix: Tensor, leaves: list[Tensor]) -> list[Tensor]:
@@ -124,7 +110,8 @@ def test_the_diagonal_streams_too(name: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_tile_holds_no_more_pairs_than_allowed(evaluations: list[int], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(module.PAIRS_AT_ONCE, "cpu", 500)
+    for path in (module, double_sums):
+        monkeypatch.setitem(path.PAIRS_AT_ONCE, "cpu", 500)
     average = OrbitAverage(FiniteOrbit(coordinate_permutations(3)))
     ard = RBFKernel(ard_num_dims=3).double()
     with torch.no_grad():

@@ -21,7 +21,6 @@ from orbitwise.functionals import (
 )
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import FunctionalKernel, Process
-from orbitwise.process import covariance as module
 from orbitwise.transforms import Scaling, coordinate_permutations
 
 
@@ -76,19 +75,6 @@ class TestGeneral(BaseKernelTestCase, unittest.TestCase):
         return FunctionalKernel(
             PeriodicKernel(ard_num_dims=num_dims, **options), any_width(), active_dims=active_dims
         )
-
-
-@pytest.fixture
-def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    calls, evaluate = [], module.jet
-
-    def counted(*arguments, **options):
-        found = evaluate(*arguments, **options)
-        calls.append(found.value.numel())
-        return found
-
-    monkeypatch.setattr(module, "jet", counted)
-    return calls
 
 
 @torch.no_grad()

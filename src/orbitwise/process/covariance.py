@@ -21,6 +21,7 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.process.blurs import assembled, is_mixed, pieces, variance_of
+from orbitwise.process.double_sums import double_sum, takes_double_sums
 from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
 from orbitwise.process.jets import jet
 
@@ -41,6 +42,9 @@ def block_covariance(
     if is_mixed(left) or (right is not None and is_mixed(right)):
         return _sum_of_pieces(kernel, left, right, row_block)
     left, right = one_of_equal_symmetry(left, left if right is None else right)
+    # One side of a symmetric matrix's double sum is not symmetric; the tiles below compute half of it.
+    if row_block is None and (left is right or not symmetric) and takes_double_sums(kernel, left, right):
+        return double_sum(kernel, left, None if symmetric else right)  # pyright: ignore[reportArgumentType]
     reduce: Callable[..., Tensor] = _reduced
     if isinstance(left, Gradients) or isinstance(right, Gradients):
         if takes_gradients(kernel, left, right):

@@ -1,0 +1,205 @@
+"""Double sums over orbits, G_ij = Σ_s Σ_t w_is w'_jt κ(|p_is - p'_jt|²), with a gradient of their own.
+
+This is the covariance of averages over orbits (METHOD 1) for a kernel of the distance: the hot path of
+learning an invariance. Nothing of the size of all pairs of points is kept, because the gradient evaluates the
+kernel again, tile by tile. With C_(is)(jt) = ∂/∂G_ij κ′(|p_is - p'_jt|²),
+
+    ∂/∂p_is = 2 w_is Σ_jt C_(is)(jt) w'_jt (p_is - p'_jt).
+
+One product of the points gives the distances and two more give the gradient; a symmetric matrix needs half of
+each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from gpytorch.kernels import Kernel, RQKernel, ScaleKernel
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Block
+from orbitwise.process.jets import select
+from orbitwise.process.profiles import Profile, radial_profile, rbf
+
+PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
+"""Kernel evaluations of a tile: on a CPU as many as a core's own cache holds, on a GPU enough to fill it."""
+
+
+def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
+    """Whether `double_sum` serves: values of one scaled radial kernel, several atoms per row, no batches."""
+    blocks = (left, right)
+    if not all(isinstance(block, Atoms) and block.points.dim() == 3 for block in blocks):
+        return False
+    if any(block.tangents is not None or block.blur is not None for block in blocks):  # pyright: ignore
+        return False
+    return left.points.shape[1] * right.points.shape[1] > 1 and _is_radial(kernel)
+
+
+def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float[Tensor, "n m"]:
+    """cov(L g, L' g) of rows of values; without `right`, of `left` with itself, one half computed."""
+    if type(kernel) is ScaleKernel:
+        # A scale copies the active dimensions of its base, which selects them itself.
+        base, scale = kernel.base_kernel, kernel.outputscale.to(left.points)
+        if base.active_dims is None:
+            left, right = _select(kernel, left), right and _select(kernel, right)
+        return scale * double_sum(base, left, right)
+    profile = radial_profile(kernel)
+    assert profile is not None
+    left, right = _select(kernel, left), right and _select(kernel, right)
+    # Products cancel badly far from the origin.
+    centre = left.points.detach().mean(dim=(0, 1))
+    lengthscale = kernel.lengthscale.to(left.points)
+    scaled = [None if block is None else (block.points - centre) / lengthscale for block in (left, right)]
+    return _DoubleSum.apply(profile, scaled[0], left.weights, scaled[1], right and right.weights)  # pyright: ignore
+
+
+@final
+class _DoubleSum(torch.autograd.Function):
+    """The double sum and its gradient; points and weights of the right side are None for a symmetric one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        profile: Profile,
+        points: Tensor,
+        weights: Tensor,
+        right_points: Tensor | None,
+        right_weights: Tensor | None,
+    ) -> Tensor:
+        ctx.profile = profile
+        ctx.save_for_backward(points, weights, right_points, right_weights)
+        left, right = _sides(profile, points, weights, right_points, right_weights)
+        result = torch.zeros(left.num_rows, right.num_rows, dtype=torch.float64, device=points.device)
+        for rows, columns in _tiles(left, right):
+            values = left.kernel(rows, right, columns)
+            # Σ_t κ w'_t, then Σ_s w_s κ, in double precision from here on
+            half = right.weighted_sum(values, columns).unflatten(0, (-1, left.num_atoms))
+            tile = (half * left.weights[rows, :, None]).sum(1, dtype=torch.float64)
+            result[rows, columns] = tile
+            if left is right and rows != columns:
+                result[columns, rows] = tile.T
+        # a tile on the diagonal is symmetric up to rounding
+        return ((result + result.T) / 2 if left is right else result).to(points)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "Averages over orbits have no second derivatives here: take differences of gradients, "
+                "without create_graph=True."
+            )
+        left, right = _sides(ctx.profile, *ctx.saved_tensors)
+        # A pair of rows of a symmetric matrix is visited once and stands in two entries.
+        upstream = gradients[0] + gradients[0].T if left is right else gradients[0]
+        weigh = ctx.needs_input_grad[2] or ctx.needs_input_grad[4]
+        for rows, columns in _tiles(left, right):
+            is_diagonal = left is right and rows == columns
+            left.differentiate(rows, right, columns, upstream[rows, columns], is_diagonal, weigh)
+        results: list[Tensor | None] = [None, left.point_gradient(), left.weight_gradient if weigh else None]
+        if left is right:
+            return (*results, None, None)
+        return (*results, right.point_gradient(), right.weight_gradient if weigh else None)
+
+
+@final
+class _Side:
+    """One side of a double sum: its points and weights, and what their gradients have come to so far."""
+
+    def __init__(self, points: Tensor, weights: Tensor, profile: Profile) -> None:
+        self.num_rows, self.num_atoms, width = points.shape
+        self.points, self.weights, self.profile = points, weights, profile
+        self.shares_weights = weights.stride(0) == 0
+        flat = points.reshape(-1, width)
+        square = flat.square().sum(-1, keepdim=True)
+        one = torch.ones_like(square)
+        # |p - q|² = [-2p, |p|², 1]·[q, 1, |q|²]; for e^{-|p-q|²/2}, what stands in the exponent
+        factor, half = (1.0, -0.5) if profile is rbf else (-2.0, 1.0)
+        self.as_left = torch.cat([factor * flat, half * square, one], dim=-1)
+        self.as_right = torch.cat([flat, one, half * square], dim=-1)
+        # w_jt [p_jt, 1], and sums of it over the other side
+        self.weighted = weights.reshape(-1, 1) * self.as_right[:, :-1]
+        self.moment = torch.zeros_like(self.weighted)
+        self.weight_gradient = torch.zeros_like(points[..., 0])
+
+    def kernel(self, rows: slice, other: _Side, columns: slice) -> Tensor:
+        """κ of all pairs of points of these rows: [rows·s, columns·t]."""
+        inner = self._inner(rows, other, columns)
+        return inner.exp_() if self.profile is rbf else self.profile(inner.relu_(), 0)
+
+    def weighted_sum(self, values: Tensor, rows: slice) -> Tensor:
+        """Σ_t values w_t: [a, rows]."""
+        values = values.unflatten(-1, (-1, self.num_atoms))
+        return values @ self.weights[0] if self.shares_weights else (values * self.weights[rows]).sum(-1)
+
+    def differentiate(
+        self, rows: slice, other: _Side, columns: slice, upstream: Tensor, is_diagonal: bool, weigh: bool
+    ) -> None:
+        """Add to both sides what a tile contributes to their gradients."""
+        inner = self._inner(rows, other, columns)
+        mine, theirs = self._flat(rows), other._flat(columns)
+        # A tile on the diagonal holds both orders of each pair; elsewhere the other side gets its own share.
+        factor = (0.5 * upstream if is_diagonal else upstream)[:, None, :, None]
+        shape = (-1, self.num_atoms, upstream.shape[1], other.num_atoms)
+        slope = inner.exp_() if self.profile is rbf else self.profile(inner.relu_(), 1)
+        if weigh:
+            value = slope if self.profile is rbf else self.profile(inner, 0)
+            seen = (value.view(shape) * factor).view_as(inner)
+            self.weight_gradient[rows] += (seen @ other.weights.reshape(-1)[theirs]).view(-1, self.num_atoms)
+            gained = seen.T @ self.weights.reshape(-1)[mine]
+            other.weight_gradient[columns] += gained.view(-1, other.num_atoms)
+        coefficients = slope.view(shape).mul_(factor).view_as(inner)
+        self.moment[mine].addmm_(coefficients, other.weighted[theirs])
+        other.moment[theirs].addmm_(coefficients.T, self.weighted[mine])
+
+    def point_gradient(self) -> Tensor:
+        """2 w_is Σ_jt C w'_jt (p_is - p'_jt), from Σ_jt C w'_jt [p'_jt, 1]."""
+        moment = self.moment.view(*self.points.shape[:2], -1)
+        factor = -1.0 if self.profile is rbf else 2.0  # κ′ = -½κ there, and κ is what was summed
+        return factor * self.weights[..., None] * (moment[..., -1:] * self.points - moment[..., :-1])
+
+    def _inner(self, rows: slice, other: _Side, columns: slice) -> Tensor:
+        return self.as_left[self._flat(rows)] @ other.as_right[other._flat(columns)].T
+
+    def _flat(self, rows: slice) -> slice:
+        return slice(rows.start * self.num_atoms, rows.stop * self.num_atoms)
+
+
+def _sides(
+    profile: Profile,
+    points: Tensor,
+    weights: Tensor,
+    right_points: Tensor | None,
+    right_weights: Tensor | None,
+) -> tuple[_Side, _Side]:
+    left = _Side(points, weights, profile)
+    if right_points is None or right_weights is None:
+        return left, left
+    return left, _Side(right_points, right_weights, profile)
+
+
+def _tiles(left: _Side, right: _Side) -> Iterator[tuple[slice, slice]]:
+    """Tiles of rows and columns; of a symmetric matrix, those on and below the diagonal."""
+    side = math.isqrt(PAIRS_AT_ONCE["cpu" if left.points.device.type == "cpu" else "cuda"])
+    height, width = (max(1, side // each.num_atoms) for each in (left, right))
+    for i in range(0, left.num_rows, height):
+        for j in range(0, i + 1 if left is right else right.num_rows, width):
+            yield slice(i, min(i + height, left.num_rows)), slice(j, min(j + width, right.num_rows))
+
+
+def _is_radial(kernel: Kernel) -> bool:
+    """Whether it is a profile of the distance without parameters of its own, possibly scaled."""
+    if len(kernel.batch_shape):
+        return False
+    if type(kernel) is ScaleKernel:
+        return _is_radial(kernel.base_kernel)
+    return type(kernel) is not RQKernel and radial_profile(kernel) is not None
+
+
+def _select(kernel: Kernel, block: Atoms) -> Atoms:
+    return replace(block, points=select(kernel, block.points))

@@ -1,0 +1,24 @@
+import pytest
+
+from orbitwise.process import covariance, double_sums
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of kernel evaluations of every tile that is computed, on either path."""
+    calls: list[int] = []
+    evaluate, multiply = covariance.jet, double_sums._Side._inner
+
+    def counted(*arguments, **options):
+        found = evaluate(*arguments, **options)
+        calls.append(found.value.numel())
+        return found
+
+    def counted_tile(*arguments):
+        found = multiply(*arguments)
+        calls.append(found.numel())
+        return found
+
+    monkeypatch.setattr(covariance, "jet", counted)
+    monkeypatch.setattr(double_sums._Side, "_inner", counted_tile)
+    return calls
