@@ -269,7 +269,7 @@ def test_records_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     journal.begin()
     for point in points(3):
         journal.add(point, Evaluation(0.5, point))
-    assert len(synced) == 4  # three records, and the name of the file
+    assert len(synced) == 5  # the number of threads, three evaluations, and the name of the file
 
 
 def test_the_second_of_two_writers_stops(path: Path):
