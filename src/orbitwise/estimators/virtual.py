@@ -70,6 +70,8 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
     channels_ : "first" or "last", where images had their channels; None where there are none.
     """
 
+    _image_shape: Sequence[int] | None
+
     def __init__(
         self,
         invariance: str | Orbit | Callable[[NDArray[np.float64]], ArrayLike] | None = None,
