@@ -132,7 +132,7 @@ def test_places_that_cannot_be_written_to_are_named(tmp_path):
     (tmp_path / "taken" / ".orbitwise.lock").mkdir(parents=True)
     for name, says in (
         ("file", "is a file"),
-        ("loop", "cannot be written to"),
+        ("loop", "cannot be made"),
         ("taken", "cannot be written to"),
     ):
         with pytest.raises(CommandError, match=says), Folder(tmp_path / name).writing():

@@ -62,9 +62,12 @@ class Folder:
         """Have the folder to oneself; a CommandError where another process writes to it."""
         if self.path.exists() and not self.path.is_dir():
             raise CommandError(f"{self.path} is a file; give --out a folder")
-        lock = Lock(self.path / LOCK)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"the folder {self.path} cannot be made: {_reason(error)}") from error
+        lock = Lock(self.path / LOCK)
+        try:
             held = lock.acquire()
         except OSError as error:
             raise CommandError(f"the folder {self.path} cannot be written to: {_reason(error)}") from error
