@@ -78,3 +78,16 @@ def test_what_makes_no_sense_is_refused():
     ):
         with pytest.raises(StorageError, match="can be built of what it holds"):
             again(wrong)
+
+
+def test_totals_that_no_rows_have_are_refused():
+    whole = stream()
+    assert whole.totals is not None
+    wrong = [
+        whole.totals._replace(square=torch.ones(2, dtype=torch.float64)),
+        whole.totals._replace(gram=-whole.totals.gram),
+        whole.totals._replace(trace=torch.tensor(float("nan"), dtype=torch.float64)),
+    ]
+    for totals in wrong:
+        with pytest.raises(StorageError):
+            again(replace(whole, totals=totals))

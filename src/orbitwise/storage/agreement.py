@@ -138,6 +138,10 @@ def _check_regression(model: Any, outputs: int) -> None:
     require(is_plain_numbers(noise, 0.0), "noise out of range")
     told = np.asarray(model.noise_)
     require(told.dtype.kind in "fiu" and told.shape in ((), (1,), (outputs,)), "noise of other outputs")
+    stream = getattr(model, "_stream", None)
+    if stream is not None:
+        of = stream.q.mean if stream.totals is None else stream.totals.product
+        require(of.shape[1] == outputs, "totals of other outputs")
     if hasattr(model, "_model"):
         require(model._model.x.shape[1] == model.n_features_in_, "a model of other inputs")
         require(model._model.scale.shape == (outputs,), "a model of other outputs")

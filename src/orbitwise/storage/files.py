@@ -21,11 +21,11 @@ from orbitwise.storage.summaries import told
 def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_SECONDS) -> None:
     """Write a fitted estimator to `path`, in full or not at all; `.orbitwise` is the usual ending.
 
-    The file needs no training data beside it and holds no code: what is code (a `callback`) is left out, and
-    a model that cannot do without (a `FeatureMap`, an orbit or kernel of your own) is refused with a
-    StorageError. Exact posteriors and kernel machines include the inputs of their training rows. Error bars
-    of learned ranges are found first where that takes no more than `error_seconds`. Every model is read back
-    before it is written.
+    The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
+    this machine (`checkpoint`, `n_jobs`) are left out, and a model that cannot do without its code (a
+    `FeatureMap`, an orbit or kernel of your own) is refused with a StorageError. Exact posteriors and kernel
+    machines include the inputs of their training rows. Error bars of learned ranges are found first where
+    that takes no more than `error_seconds`. Every model is read back before it is written.
     """
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)

@@ -41,6 +41,8 @@ def _check_stream(stream: Stream) -> None:
             totals.product.dim() == 2 and len(totals.product) == size, "totals of other inducing variables"
         )
         require(bool(totals.gram.diagonal().ge(0).all()), "totals that no rows have")
+        sums = (totals.square, totals.trace, totals.slack, totals.log_weight)
+        require(all(each.dim() == 0 for each in sums), "totals that are no numbers")
     if stream.q is not None:
         require(len(stream.q.mean) == size, "a q of other inducing variables")
     check_factor(stream.lower)
