@@ -135,7 +135,7 @@ class Case(NamedTuple):
 
 
 class Folders:
-    """Runs to damage: one that is finished, one that was cut short, and one from other data."""
+    """Runs to damage: one that is finished, some that were cut short, and one from other data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -147,12 +147,16 @@ class Folders:
             limit = ["--time-limit", "0"] if out == "cut" else []
             assert self._run([*self._learn(data, folder / out), *limit])[0] == 0
         self.model = (folder / "finished" / "model.orbitwise").read_bytes()
+        # killed before its end: what is learned is in the candidates alone
+        shutil.copytree(folder / "finished", folder / "half")
+        for name in ("model.orbitwise", "comparison.json"):
+            (folder / "half" / name).unlink()
         # so that progress is there to be damaged, beside all that a finished run leaves
         shutil.copytree(folder / "cut" / "progress", folder / "finished" / "progress")
 
     def case(self, rng: np.random.Generator) -> Case:
         """Damage a copy of a run in one to three places, and run a command on it."""
-        start = ("finished", "cut")[int(rng.integers(2))]
+        start = ("finished", "cut", "half", "half")[int(rng.integers(4))]
         run = self.folder / "run"
         shutil.copytree(self.folder / start, run)
         done = [start]
