@@ -256,12 +256,12 @@ def test_only_arrays_of_images_are_flattened(data):
     np.testing.assert_array_equal(flat, images)
 
 
-@pytest.mark.parametrize("size", [1e154, 1e200, 1e-200, 1e-310])
+@pytest.mark.parametrize("size", [1e71, 1e154, 1e200, 1e-71, 1e-200, 1e-310])
 def test_sizes_whose_squares_cannot_be_held_are_refused(data, size):
     x, y = data
     for inputs, targets, name in ((size * x, y, "X"), (x, size * y, "y")):
         with pytest.raises(
-            ValueError, match=rf"largest entry of {name}, at .* 1e-140 to 1e\+140.*scale {name}"
+            ValueError, match=rf"largest entry of {name}, at .* 1e-70 to 1e\+70.*scale {name}"
         ):
             InvariantGPRegressor().fit(inputs, targets)
 
@@ -278,7 +278,7 @@ def test_one_entry_that_is_too_large_is_named(data):
     assert np.isfinite(model.predict(1e-200 * x)).all(), "rows near the origin are rows like others"
 
 
-@pytest.mark.parametrize("size", [1e-130, 1e-30, 1e30, 1e130])
+@pytest.mark.parametrize("size", [1e-60, 1e-30, 1e30, 1e60])
 def test_units_of_inputs_and_targets_do_not_matter(rng, size):
     x = rng.normal(size=(40, 2))
     y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=40)

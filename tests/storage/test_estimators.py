@@ -14,6 +14,7 @@ from sklearn.base import clone
 from orbitwise import (
     InvariantGPClassifier,
     InvariantGPRegressor,
+    InvariantKernelRidge,
     InvariantSVC,
     SparseGPRegressor,
     VirtualSVC,
@@ -199,6 +200,13 @@ def test_patches_with_learned_weights_come_back(again):
     orbit = WeightedOrbit(PatchOrbit((4, 4), (2, 2)))
     model = InvariantGPClassifier(invariance=orbit, image_shape=(4, 4), **QUICK).fit(IMAGES, LABELS)
     assert_same_bits(model.predict_proba(NEW_IMAGES), again(model).predict_proba(NEW_IMAGES))
+
+
+@pytest.mark.parametrize("sizes", [(1e60, 1e-60), (1e-60, 1e60)])
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, SparseGPRegressor, InvariantKernelRidge])
+def test_every_unit_that_can_be_learned_from_can_be_saved(again, kind: type, sizes: tuple[float, float]):
+    model = kind(random_state=0).fit(sizes[0] * X, sizes[1] * Y)
+    assert_same_bits(model.predict(sizes[0] * NEW), again(model).predict(sizes[0] * NEW))
 
 
 def test_names_of_features_come_back(again):

@@ -67,7 +67,7 @@ def test_entries_of_dictionaries_and_precisions_are_told_apart():
         (np.array([1.0, np.nan]), Field(np.ndarray), False),
         (np.array([1, 2]), Field(np.ndarray), True),
         (torch.tensor([1.0, float("inf")]), Field(torch.Tensor), False),
-        (torch.tensor([0.0, 1.0]), Field(torch.Tensor, least=1e-50), False),
+        (torch.tensor([0.0, 1.0]), Field(torch.Tensor, least=1e-150), False),
         (torch.zeros(0), Field(torch.Tensor), True),
         (torch.ones(2).half(), Field(torch.Tensor), False),
         (torch.ones(2).long(), Field(torch.Tensor), True),

@@ -26,8 +26,9 @@ from orbitwise.estimators.families import (
 )
 from orbitwise.transforms.images import check_image_shape
 
-LARGEST = 1e140
-"""Numbers beyond this, or all below its inverse, have variances that double precision cannot hold."""
+LARGEST = 1e70
+"""X and y beyond this, or all below its inverse, are refused: their squares, and products of a few of these,
+would leave double precision, and what a model file may hold."""
 
 
 def as_array(values: Any) -> Any:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 Kinds = type | tuple[type, ...]
-LARGEST = 1e50
+LARGEST = 1e150
 """Numbers of a model are no greater, so that products of a few are finite."""
 MOST_RECORDED = 2**1000
 """A whole number that is only told can be written as a float."""
-SMALLEST = 1e-50
+SMALLEST = 1e-150
 """Numbers that are divided by are no smaller."""
 
 
