@@ -191,6 +191,10 @@ def test_one_class_for_all_rows_is_seen_and_chance_is_not():
     assert one_class(torch.zeros(30, dtype=torch.int64), has_no_label, codes) == "training"
     by_heart = torch.where(has_no_label, 0, torch.arange(30) == 3).long()
     assert one_class(by_heart, has_no_label, codes) == "unlabelled"
+    nearly, often = by_heart.repeat(20), by_heart.repeat(20)
+    nearly[10], often[10::30] = 1, 1
+    assert one_class(nearly, has_no_label.repeat(20), codes) == "unlabelled"
+    assert one_class(often, has_no_label.repeat(20), codes) is None
     # three quarters of the labels: twelve such rows come of chance in 3 % of all cases, 26 in 0.06 %
     assert one_class(by_heart[:16], has_no_label[:16], codes) is None
     assert one_class(by_heart[:4], has_no_label[:4], codes) is None

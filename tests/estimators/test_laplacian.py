@@ -168,5 +168,5 @@ def test_the_cost_of_a_graph_is_said_before_it_is_decomposed(monkeypatch: pytest
 
 def test_one_class_for_all_is_warned_of():
     unequal = np.where(np.arange(16) == 3, "up", "down")
-    with pytest.warns(UserWarning, match=r"LaplacianSVC says down for all 36 training rows"):
+    with pytest.warns(UserWarning, match=r"LaplacianSVC says down for 36 of 36 training rows"):
         LaplacianSVC(C=1e-3).fit(X, unequal, MORE)

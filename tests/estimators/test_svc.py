@@ -273,7 +273,7 @@ def test_one_class_for_all_is_warned_of(labels: np.ndarray):
     unequal[labels != labels[0]] = labels[0]
     for place, label in enumerate(np.unique(labels)[np.unique(labels) != labels[0]]):
         unequal[place + 1] = label
-    with pytest.warns(UserWarning, match=r"says .* for all 34 training rows, .*class_weight='balanced'"):
+    with pytest.warns(UserWarning, match=r"says .* for 34 of 34 training rows, .*class_weight='balanced'"):
         InvariantSVC(C=1e-3, strength=10.0).fit(X, unequal, MORE)
 
 
@@ -284,6 +284,11 @@ def test_choices_that_say_one_class_for_all_are_passed_over(strength: str, loss:
     draw = np.random.default_rng(4)
     x, more = draw.normal(size=(10, 20)), draw.normal(size=(40, 20))
     y = (np.arange(10) < 3).astype(int)
-    settings: dict[str, Any] = {"loss": loss, "random_state": 0}
+    settings: dict[str, Any] = {
+        "loss": loss,
+        "random_state": 0,
+        "bandwidth": 5.0,
+        "strengths": [0.0, 0.1, 10.0],
+    }
     model = InvariantSVC(strength=strength, **settings).fit(x, y, more)
     assert len(np.unique(model.predict(more))) == 2

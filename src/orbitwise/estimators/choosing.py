@@ -31,6 +31,7 @@ TOLERANCE = 1e-5
 """Of machines that are only compared."""
 CHANCE = 0.01
 """Below this, rows without a label are not all of one class by chance."""
+NEGLECTED = 0.1
 NUMBERS_AT_ONCE = 2**25
 """Of Newton's systems that are solved together: 256 MiB."""
 
@@ -117,24 +118,41 @@ def first_that_tells(
     Few labels hardly tell machines apart, and one that says the larger class always is no answer. Targets
     without a `loss` of labels are numbers.
     """
-    if loss is not None:
-        for each in choices:
-            if not _is_constant(each, loss, targets, weights):
-                return each
+    known: dict[tuple[int, float], Seen] = {}
+    for each in choices if loss is not None else ():
+        key = (id(each.ground), each.strength)
+        if key not in known:
+            known[key] = Seen.of(each)
+        if not _is_constant(known[key], each.rate, loss, targets, weights):  # pyright: ignore
+            return each
     return choices[0]
+
+
+class Seen(NamedTuple):
+    """A ground as the machines of one strength see it: kernels, basis, and which points have no label."""
+
+    gram: Float[Tensor, "n n"]
+    kernel: Float[Tensor, "t n"]
+    basis: Float[Tensor, "n b"]
+    basis_everywhere: Float[Tensor, "t b"]
+    has_no_label: Bool[Tensor, " t"]
+
+    @classmethod
+    def of(cls, choice: Choice) -> Seen:
+        """That of a choice."""
+        ground, strengths = choice.ground, [choice.strength]
+        kernels = ground.grams(strengths)[0], ground.everywhere(strengths)[0]
+        return cls(*kernels, ground.basis, ground.basis_everywhere, ground.has_no_label)
 
 
 @torch.no_grad()
 def _is_constant(
-    choice: Choice, loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
+    seen: Seen, rate: float, loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
 ) -> bool:
-    ground = choice.ground
-    gram = DenseGram(ground.grams([choice.strength])[0])
-    terms = [Term(loss, targets, choice.rate * weights)]
-    found = newton(Problem(gram, terms, ground.basis), tolerance=TOLERANCE)
-    kernel = ground.everywhere([choice.strength])[0]
-    said = decided(found.coefficients @ kernel.mT + found.beta @ ground.basis_everywhere.mT)
-    return one_class(said, ground.has_no_label, decided(targets)) is not None
+    problem = Problem(DenseGram(seen.gram), [Term(loss, targets, rate * weights)], seen.basis)
+    found = newton(problem, tolerance=TOLERANCE)
+    said = decided(found.coefficients @ seen.kernel.mT + found.beta @ seen.basis_everywhere.mT)
+    return one_class(said, seen.has_no_label, decided(targets)) is not None
 
 
 def one_class(
@@ -143,17 +161,21 @@ def one_class(
     """The kind of rows, "training" or "unlabelled", for which one class is `said` for all; None for neither.
 
     Labels are known by heart where few of them stand in many dimensions, so rows without one are looked at,
-    too, unless it may be chance that all of them are of a class with that share of the labels.
+    too. There a class is said for all if the others have less than a `NEGLECTED` part of their share of the
+    labels, unless it may be chance that all of these rows are of one class.
     """
     if len(said) < 2:
         return None
     if bool((said == said[0]).all()):
         return "training"
     others = said[has_no_label]
-    if len(others) == 0 or not bool((others == others[0]).all()):
+    if len(others) == 0:
         return None
-    share = (codes == others[0]).double().mean().item()
-    return "unlabelled" if share ** len(others) < CHANCE else None
+    most = others.mode().values
+    share = (codes == most).double().mean().item()
+    is_chance = share ** len(others) >= CHANCE
+    left = (others != most).double().mean().item()
+    return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None
 
 
 def rate_grid(

@@ -189,10 +189,12 @@ def warn_of_one_class(
     if kind is None or len(estimator.classes_) == 1:
         return
     rows = said if kind == "training" else said[has_no_label]
+    most = rows.mode().values
+    count = int((rows == most).sum())
     warnings.warn(
-        f"{type(estimator).__name__} says {estimator.classes_[int(rows[0])]!s} for all {len(rows):,} {kind} "
-        f"rows, though its labels are of {len(estimator.classes_)} classes: raise C, {advice}let every class "
-        "count the same with class_weight='balanced', or give more labels.",
+        f"{type(estimator).__name__} says {estimator.classes_[int(most)]!s} for {count:,} of {len(rows):,} "
+        f"{kind} rows, though its labels are of {len(estimator.classes_)} classes: raise C, {advice}let "
+        "every class count the same with class_weight='balanced', or give more labels.",
         UserWarning,
         stacklevel=4,
     )
