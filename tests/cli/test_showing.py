@@ -55,7 +55,7 @@ def test_data_sets_are_listed_with_where_they_are():
 
 
 def test_nothing_that_a_file_says_reaches_the_terminal_as_a_command(tmp_path):
-    model = InvariantGPRegressor(max_iterations=1, random_state=0).fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0])
+    model = InvariantGPRegressor(max_iterations=0, random_state=0).fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0])
     save(model, tmp_path / "whole")
 
     def edited(structure):
@@ -79,7 +79,7 @@ def test_nothing_that_a_file_says_reaches_the_terminal_as_a_command(tmp_path):
     ids=lambda arguments: arguments[0],
 )
 def test_a_hostile_file_ends_in_one_line(orbitwise, folder, arguments):
-    model = InvariantGPRegressor(max_iterations=1, random_state=0).fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0])
+    model = InvariantGPRegressor(max_iterations=0, random_state=0).fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0])
     save(model, folder / "whole")
 
     def edited(structure):

@@ -238,7 +238,7 @@ def test_a_time_limit_is_kept_and_said(wave, count, monkeypatch):
     monkeypatch.setattr(SparseModel, "forward", slow)
     model = SparseGPRegressor(num_inducing=count, time_limit=4.5, tolerance=1e-6, random_state=0)
     model._clock = lambda: seconds
-    with pytest.warns(ConvergenceWarning, match="time_limit was reached before the tolerance. Raise it"):
+    with pytest.warns(ConvergenceWarning, match="time_limit was reached .*; raise time_limit"):
         model.fit(*wave)
     assert seconds == 5
     assert model.certificate_.stopped == "time_limit"

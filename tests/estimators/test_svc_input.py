@@ -31,6 +31,7 @@ def test_unlabelled_rows_beside_and_among_the_labelled():
     assert set(words.predict(NEW)) <= {"no", "yes"}
 
 
+@pytest.mark.filterwarnings("ignore:InvariantSVC says:UserWarning")  # labels here tell nothing
 def test_minus_one_is_a_class_unless_it_is_said_to_be_none():
     y = np.where(THREE == "ash", -1, np.where(THREE == "elm", 0, 1))
     assert list(InvariantSVC().fit(X, y).classes_) == [-1, 0, 1]

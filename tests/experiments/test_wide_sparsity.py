@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise.estimators import SparseGPRegressor
 from orbitwise.experiments.wide_sparsity import (
@@ -43,7 +44,8 @@ def test_the_table_and_the_kernel_have_one_certificate():
     kernel = WideNetworkKernel(2, "erf").double()
     settings = {"num_inducing": 9, "selection": "greedy", "optimize_inducing": False, "noise": 0.1,
                 "normalize_y": False, "max_iterations": 0, "random_state": 0}  # fmt: skip
-    model = SparseGPRegressor(kernel, **settings).fit(X.numpy(), Y.numpy())
+    with pytest.warns(ConvergenceWarning, match="raise num_inducing"):
+        model = SparseGPRegressor(kernel, **settings).fit(X.numpy(), Y.numpy())
     columns = Columns(gram(), Y, 0.1)
     found = columns.certify(9)
     # the estimator refines its bracket with products by all of K

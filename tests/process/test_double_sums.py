@@ -98,10 +98,23 @@ def test_single_precision_sums_in_double_precision():
     torch.testing.assert_close(single.double(), exact, rtol=1e-6, atol=0)
 
 
-def test_second_derivatives_are_refused():
-    rows, kernel = rows_of(3, 2, "shared"), RBFKernel().double()
-    with pytest.raises(RuntimeError, match="differences of gradients"):
-        torch.autograd.grad(double_sum(kernel, rows).sum(), rows.points, create_graph=True)
+@pytest.mark.parametrize("kernel", [RBFKernel(), ScaleKernel(MaternKernel(nu=2.5))])
+def test_second_derivatives_are_those_of_differences(kernel):
+    kernel, order = kernel.double(), torch.zeros(3, dtype=torch.long)
+
+    def sums(points, weights, other):
+        left = Atoms(points, weights, None, order, order)
+        right = Atoms(other, weights[:2], None, order, order)
+        return double_sum(kernel, left), double_sum(kernel, left, right)
+
+    # far from each other, because Matérn kernels have kinks in their second derivatives where points meet
+    arguments = (3 * seeded(2, 3, 2), seeded(2, 3, seed=1), 3 * seeded(2, 3, 2, seed=2))
+    assert torch.autograd.gradgradcheck(sums, [argument.requires_grad_() for argument in arguments])
+
+
+def test_far_from_the_origin_no_value_exceeds_the_variance():
+    rows = exact_atoms(1e8 * seeded(6, 3, 2), torch.full((6, 3), 1 / 3).double())
+    assert double_sum(RBFKernel().double(), rows).max() <= 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from orbitwise.orbits.units import DEGREES
 from orbitwise.report.answer import Lead, candidate_of, headline, lead, standing
@@ -46,7 +47,7 @@ def test_a_model_that_is_not_the_best_says_so():
 
 def test_no_invariance_is_compared_with_its_rival(symmetric):
     plain, rival = candidate("none", 150.0, 0.0), candidate("sign", 100.0, 0.0)
-    plain.estimator.functional_ = SimpleNamespace(modules=list)
+    plain.estimator.functional_ = torch.nn.Module()
     answer = headline(plain.estimator, [], Comparison((plain, rival)))
     assert answer == "No invariance; better than sign by 50.0 nats."
     assert headline(symmetric.model, [], None) == (

@@ -14,7 +14,7 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(10, 2))
 TWO = (X[:, 0] > 0).astype(int)
 MODELS: list[Any] = [
-    InvariantGPRegressor(max_iterations=1, random_state=0).fit(X, X[:, 0]),
+    InvariantGPRegressor(max_iterations=0, random_state=0).fit(X, X[:, 0]),
     InvariantSVC(C=1.0).fit(X, TWO),
     VirtualSVC().fit(X, TWO),
 ]

@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (IMAGES.reshape(12, 16), TWO[:12]),
     ),
     "support vectors": (
-        VirtualSVC("moves", virtual="support_vectors", moves=[("shift_x", 1.0)]),
+        VirtualSVC("moves", C=100.0, virtual="support_vectors", moves=[("shift_x", 1.0)]),
         (IMAGES, TWO[:12]),
     ),
 }

@@ -205,8 +205,10 @@ def report(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="The page; MODEL/report.html by default.")
     ] = None,
-    data: Annotated[str | None, typer.Option(metavar="DATA", help="Training data, for a model file.")] = None,
-    test: Annotated[str | None, typer.Option(metavar="DATA2", help="Test data.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DATA", help="Training data, for a model file.")
+    ] = None,
+    test: Annotated[str | None, typer.Option("--test", metavar="DATA2", help="Test data.")] = None,
     target: Target = None,
     force: Force = False,
 ) -> None:

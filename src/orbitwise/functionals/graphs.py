@@ -35,7 +35,9 @@ class NeighbourGraph(NamedTuple):
         places = torch.stack([torch.cat([i, j, i, j]), torch.cat([i, j, j, i])])
         values = torch.cat([self.weights, self.weights, -self.weights, -self.weights])
         size = (self.num_points, self.num_points)
-        return torch.sparse_coo_tensor(places, values, size, check_invariants=False).coalesce()
+        # torch 2.11 wants to be told, once, that the places need no check
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            return torch.sparse_coo_tensor(places, values, size).coalesce()
 
 
 def neighbour_graph(

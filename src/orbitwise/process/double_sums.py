@@ -24,7 +24,7 @@ from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
-from orbitwise.process.jets import select
+from orbitwise.process.jets import select, squared_distance
 from orbitwise.process.profiles import Profile, radial_profile, rbf
 
 PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
@@ -90,10 +90,7 @@ class _DoubleSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "Averages over orbits have no second derivatives here: take differences of gradients, "
-                "without create_graph=True."
-            )
+            return _differentiable_gradients(ctx, gradients[0])
         left, right = _sides(ctx.profile, *ctx.saved_tensors)
         # A pair of rows of a symmetric matrix is visited once and stands in two entries.
         upstream = gradients[0] + gradients[0].T if left is right else gradients[0]
@@ -130,7 +127,8 @@ class _Side:
     def kernel(self, rows: slice, other: _Side, columns: slice) -> Tensor:
         """κ of all pairs of points of these rows: [rows·s, columns·t]."""
         inner = self._inner(rows, other, columns)
-        return inner.exp_() if self.profile is rbf else self.profile(inner.relu_(), 0)
+        # rounding may make the distance of equal points negative
+        return inner.clamp_max_(0).exp_() if self.profile is rbf else self.profile(inner.relu_(), 0)
 
     def weighted_sum(self, values: Tensor, rows: slice) -> Tensor:
         """Σ_t values w_t: [a, rows]."""
@@ -146,7 +144,7 @@ class _Side:
         # A tile on the diagonal holds both orders of each pair; elsewhere the other side gets its own share.
         factor = (0.5 * upstream if is_diagonal else upstream)[:, None, :, None]
         shape = (-1, self.num_atoms, upstream.shape[1], other.num_atoms)
-        slope = inner.exp_() if self.profile is rbf else self.profile(inner.relu_(), 1)
+        slope = inner.clamp_max_(0).exp_() if self.profile is rbf else self.profile(inner.relu_(), 1)
         if weigh:
             value = slope if self.profile is rbf else self.profile(inner, 0)
             seen = (value.view(shape) * factor).view_as(inner)
@@ -168,6 +166,19 @@ class _Side:
 
     def _flat(self, rows: slice) -> slice:
         return slice(rows.start * self.num_atoms, rows.stop * self.num_atoms)
+
+
+def _differentiable_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients as functions that can be differentiated again, by plain operations on all pairs."""
+    points, weights, right_points, right_weights = ctx.saved_tensors
+    others = (points, weights) if right_points is None else (right_points, right_weights)
+    (p, w), (q, v) = ((each[0].flatten(0, 1), each[1]) for each in ((points, weights), others))
+    values = ctx.profile(squared_distance(p, q), 0).view(*w.shape, *v.shape)
+    whole = torch.einsum("ns,nsmt,mt->nm", w, values, v)
+    inputs = [each for each in ctx.saved_tensors if each is not None and each.requires_grad]
+    found = iter(torch.autograd.grad(whole, inputs, upstream, create_graph=True))
+    known = [None if each is None or not each.requires_grad else next(found) for each in ctx.saved_tensors]
+    return (None, *known)
 
 
 def _sides(
