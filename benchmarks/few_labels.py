@@ -5,8 +5,8 @@
 The sets are those of the book on semi-supervised learning (Chapelle, Schölkopf, Zien, 2006). The error is of
 all rows without a label. Slopes are kept small at the labelled rows and at some of the others; graphs have
 all rows. The defaults were settled on splits 0 to 3, so that others are measured. `SVC` and `LabelSpreading`
-are scikit-learn's, the latter with 7 neighbours. Needs ORBITWISE_DATA; writes results/few_labels.json after every fit,
-and goes on where it ended.
+are scikit-learn's, the latter with 7 neighbours. Needs ORBITWISE_DATA; writes results/few_labels.json
+after every fit, and goes on where it ended.
 """
 
 import argparse
