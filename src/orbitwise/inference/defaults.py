@@ -12,6 +12,11 @@ from torch import Tensor, nn
 
 from orbitwise.kernels.constraints import log_positive
 
+QUARTILES = 0.7413
+"""The standard deviation of a normal distribution over the distance of its quartiles."""
+APART = 10.0
+"""A standard deviation so many times that of the quartiles is one of a few rows far from the others."""
+
 
 @final
 class LinearTrend(Mean):
@@ -23,7 +28,7 @@ class LinearTrend(Mean):
     def __init__(self, points: Float[Tensor, "n d"]) -> None:
         super().__init__()
         self.register_buffer("centre", points.mean(0))
-        self.register_buffer("spread", _spread(points))
+        self.register_buffer("spread", typical_spread(points))
         self.weights = nn.Parameter(torch.zeros_like(points[0]))
         self.bias = nn.Parameter(torch.zeros_like(points[0, 0]))
 
@@ -44,7 +49,9 @@ def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) ->
 def typical_distance(points: Float[Tensor, "n d"], separate: bool) -> Tensor:
     """A lengthscale to start from: √d times the spread of each coordinate, or of all together."""
     width = points.shape[-1]
-    return _spread(points if separate else (points - points.mean(0)).reshape(-1, 1))[None, :] * width**0.5
+    return (
+        typical_spread(points if separate else (points - points.mean(0)).reshape(-1, 1))[None, :] * width**0.5
+    )
 
 
 def deviations(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
@@ -56,8 +63,19 @@ def deviations(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     return (points / unit).std(0, correction=0) * unit
 
 
-def _spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
-    """The standard deviation of each coordinate, 1 where it varies by no more than rounding."""
+def _quartiles(points: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    ordered = points.sort(0).values
+    return ordered[len(points) // 4], ordered[(3 * len(points)) // 4]
+
+
+def typical_spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """The standard deviation of each coordinate, 1 where it varies by no more than rounding.
+
+    Where a few rows stand far apart, such as rows of 999 for missing values, it is that of the other rows.
+    """
     spread = deviations(points)
+    low, high = _quartiles(points)
+    middle = (high - low) * QUARTILES
+    spread = torch.where((middle > 0) & (spread > APART * middle), middle, spread)
     rounding = 64 * torch.finfo(points.dtype).eps * points.abs().amax(0)
     return torch.where(spread > rounding, spread, torch.ones_like(spread))

@@ -19,7 +19,7 @@ from orbitwise.inference.bounds import (
     safe_bracket,
 )
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, safe_quadratic
-from orbitwise.inference.defaults import deviations
+from orbitwise.inference.defaults import typical_spread
 from orbitwise.inference.inducing import (
     cluster_centres,
     first_of_equals,
@@ -93,9 +93,9 @@ class SparseModel(nn.Module):
             # Rows may be sorted, so some from everywhere.
             every = max(1, len(observations.x) // 2048)
             points = observations.take(slice(None, None, every)).atoms().points.flatten(0, -2)
-            spread = deviations(points)
-        self.register_buffer("centre", points.mean(0))
-        self.register_buffer("spread", STRIDE * torch.where(spread > 0, spread, 1.0))
+            spread = typical_spread(points)
+        self.register_buffer("centre", points.median(0).values)
+        self.register_buffer("spread", STRIDE * spread)
         self.raw_inducing = nn.Parameter(points[:0], requires_grad=False)
 
     @property

@@ -44,7 +44,9 @@ def block_covariance(
     left, right = one_of_equal_symmetry(left, left if right is None else right)
     # One side of a symmetric matrix's double sum is not symmetric; the tiles below compute half of it.
     if row_block is None and (left is right or not symmetric) and takes_double_sums(kernel, left, right):
-        return double_sum(kernel, left, None if symmetric else right)  # pyright: ignore[reportArgumentType]
+        whole = double_sum(kernel, left, None if symmetric else right)  # pyright: ignore[reportArgumentType]
+        if whole is not None:
+            return whole
     reduce: Callable[..., Tensor] = _reduced
     if isinstance(left, Gradients) or isinstance(right, Gradients):
         if takes_gradients(kernel, left, right):

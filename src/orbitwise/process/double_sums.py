@@ -24,7 +24,7 @@ from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
-from orbitwise.process.jets import select, squared_distance
+from orbitwise.process.jets import is_far, select, squared_distance
 from orbitwise.process.profiles import Profile, radial_profile, rbf
 
 PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
@@ -41,14 +41,18 @@ def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
     return left.points.shape[1] * right.points.shape[1] > 1 and _is_radial(kernel)
 
 
-def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float[Tensor, "n m"]:
-    """cov(L g, L' g) of rows of values; without `right`, of `left` with itself, one half computed."""
+def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float[Tensor, "n m"] | None:
+    """cov(L g, L' g) of rows of values; without `right`, of `left` with itself, one half computed.
+
+    None where points are so far from each other that products of them would cancel.
+    """
     if type(kernel) is ScaleKernel:
         # A scale copies the active dimensions of its base, which selects them itself.
         base, scale = kernel.base_kernel, kernel.outputscale.to(left.points)
         if base.active_dims is None:
             left, right = _select(kernel, left), right and _select(kernel, right)
-        return scale * double_sum(base, left, right)
+        whole = double_sum(base, left, right)
+        return None if whole is None else scale * whole
     profile = radial_profile(kernel)
     assert profile is not None
     left, right = _select(kernel, left), right and _select(kernel, right)
@@ -56,6 +60,8 @@ def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float
     centre = left.points.detach().mean(dim=(0, 1))
     lengthscale = kernel.lengthscale.to(left.points)
     scaled = [None if block is None else (block.points - centre) / lengthscale for block in (left, right)]
+    if is_far(*(each.detach().square().sum(-1) for each in scaled if each is not None)):
+        return None
     return _DoubleSum.apply(profile, scaled[0], left.weights, scaled[1], right and right.weights)  # pyright: ignore
 
 

@@ -17,7 +17,7 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.process.blurs import SHARP, check_blur, variance_of, widened
-from orbitwise.process.jets import centred, select, snapped_squared_distance
+from orbitwise.process.jets import in_lengthscales, select, snapped_squared_distance
 from orbitwise.process.profiles import radial_profile
 
 
@@ -47,8 +47,8 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     if blur != SHARP:
         check_blur(kernel)
         lengthscale, factor = widened(lengthscale, select(kernel, left.points).shape[-1], blur)
-    flat = centred(*(select(kernel, block.points).flatten(0, 1) for block in (left, right)))
-    p, q = (points / lengthscale for points in flat)
+    flat = (select(kernel, block.points).flatten(0, 1) for block in (left, right))
+    p, q = in_lengthscales(*flat, lengthscale)
     v = select(kernel, left.directions) / lengthscale
     squares = snapped_squared_distance(p, q)
     weights = factor * left.weights.flatten()[:, None] * right.weights.flatten()[None, :]

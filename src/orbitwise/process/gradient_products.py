@@ -21,7 +21,7 @@ from orbitwise.functionals.atoms import Atoms, exact_atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.process.covariance import paired_covariance
-from orbitwise.process.jets import select, snapped_squared_distance
+from orbitwise.process.jets import in_lengthscales, select, snapped_squared_distance
 from orbitwise.process.profiles import dot_product_profile, radial_profile, rbf
 
 NUMBERS_AT_ONCE = 2**21
@@ -149,8 +149,7 @@ def _pairs(kernel: Kernel, left: Block, right: Block, scale: Tensor | float = 1.
     scale = torch.as_tensor(scale, dtype=p.dtype, device=p.device)
     if (profile := radial_profile(kernel)) is not None:
         metric = kernel.lengthscale.to(p).reciprocal()
-        centre = q.mean(0)  # products cancel badly far from the origin
-        p, q = (p - centre) * metric, (q - centre) * metric
+        p, q = in_lengthscales(p, q, kernel.lengthscale.to(p))
         squares = snapped_squared_distance(p, q)
         slope = -2 * scale * profile(squares, 1)
         bend = slope if profile is rbf else 4 * scale * profile(squares, 2)

@@ -117,19 +117,40 @@ def jet(
     )
 
 
-def centred(
-    p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
+def in_lengthscales(
+    p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"], lengthscale: Tensor
 ) -> tuple[Float[Tensor, "*#batch a d"], Float[Tensor, "*#batch b d"]]:
-    """Both lists of points about the mean of the second: products cancel badly far from the origin."""
+    """Both lists of points in lengthscales, about the mean of the second: products cancel far from the origin.
+
+    Where some points are far from all others their mean is far from everything, and points stay as they are.
+    """
     centre = q.detach().mean(dim=-2, keepdim=True)
-    return p - centre, q - centre
+    near = [(points - centre) / lengthscale for points in (p, q)]
+    if is_far(*(points.detach().square().sum(-1) for points in near)):
+        return p / lengthscale, q / lengthscale
+    return near[0], near[1]
+
+
+def is_far(*squares: Tensor) -> bool:
+    """Whether points with these squared norms are so far from the origin that a product loses distances of 1.
+
+    The product of such points is off by eps·|p|². One point far from all others, such as a row of 999 in place
+    of missing values, then spoils the distances of all of them. On a GPU nothing is looked at while gradients
+    are recorded, because that would wait for the GPU.
+    """
+    if torch.is_grad_enabled() and squares[0].device.type != "cpu":
+        return False
+    largest = max((float(each.detach().max()) for each in squares if each.numel()), default=0.0)
+    return largest > torch.finfo(squares[0].dtype).eps ** -0.5
 
 
 def squared_distance(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
 ) -> Float[Tensor, "*#batch a b"]:
-    """|p - q|² as one product, [-2p, |p|², 1]·[q, 1, |q|²]."""
+    """|p - q|² as one product, [-2p, |p|², 1]·[q, 1, |q|²], or by differences where that would cancel."""
     p_square, q_square = (x.square().sum(-1, keepdim=True) for x in (p, q))
+    if is_far(p_square, q_square):
+        return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist").square()
     left = torch.cat([-2 * p, p_square, torch.ones_like(p_square)], dim=-1)
     right = torch.cat([q, torch.ones_like(q_square), q_square], dim=-1)
     return (left @ right.mT).relu_()
@@ -149,7 +170,7 @@ def _radial_jet(
     radial: Profile, lengthscale: Tensor, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
 ) -> Jet:
     lengthscale = lengthscale.to(p.dtype)
-    p, q = (points / lengthscale for points in centred(p, q))
+    p, q = in_lengthscales(p, q, lengthscale)
     if v is None and w is None:
         squares = squared_distance(p, q)
         if radial is rbf and not squares.requires_grad:
