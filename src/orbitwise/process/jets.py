@@ -120,7 +120,7 @@ def jet(
 def in_lengthscales(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"], lengthscale: Tensor
 ) -> tuple[Float[Tensor, "*#batch a d"], Float[Tensor, "*#batch b d"]]:
-    """Both lists of points in lengthscales, about the mean of the second: products cancel far from the origin.
+    """Both lists of points in lengthscales, about the mean of the second, because products cancel far from 0.
 
     Where some points are far from all others their mean is far from everything, and points stay as they are.
     """
@@ -132,11 +132,11 @@ def in_lengthscales(
 
 
 def is_far(*squares: Tensor) -> bool:
-    """Whether points with these squared norms are so far from the origin that a product loses distances of 1.
+    """Whether points with these squared norms are so far from the origin that products lose their distances.
 
-    The product of such points is off by eps·|p|². One point far from all others, such as a row of 999 in place
-    of missing values, then spoils the distances of all of them. On a GPU nothing is looked at while gradients
-    are recorded, because that would wait for the GPU.
+    The product of such points is off by eps·|p|². One point far from all others, such as a row of 1e9 in
+    place of missing values, then spoils the distances of all of them. On a GPU nothing is looked at while
+    gradients are recorded, because that would wait for the GPU.
     """
     if torch.is_grad_enabled() and squares[0].device.type != "cpu":
         return False
