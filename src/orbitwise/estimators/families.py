@@ -22,9 +22,9 @@ PLURALS: dict[str, str] = {
 OF_ANY = ("negation",)
 """Names of columns that mean the same for data of every family."""
 LEAST_SIDE = 4
-LEAST_OBLONG = 5
 MOST_RATIO = 4
-"""Of sides in pixels: what is smaller, or longer, is a picture only where it is said to be one."""
+"""Of sides in pixels: what is smaller, or longer than this many times the short side less two, is a picture
+only where it is said to be one. So 4 x 8 pixels are a picture, and 12 points of four coordinates are not."""
 INSTEAD: dict[str, str] = {
     "image": 'an invariance of images, such as "rotation", "translation" or "flip", or an ImageOrbit',
     "signal": "a SignalOrbit(signal_shape=(channels, length), …)",
@@ -72,8 +72,7 @@ def check_family(invariance: object, family: Family) -> None:
 def is_picture(dimensions: Sequence[int]) -> bool:
     """Whether inputs of two dimensions may be taken for pictures without asking."""
     short, long = sorted(dimensions)
-    is_square = short == long
-    return short >= (LEAST_SIDE if is_square else LEAST_OBLONG) and long <= MOST_RATIO * short
+    return short >= LEAST_SIDE and long <= MOST_RATIO * (short - 2)
 
 
 def check_picture(invariance: object, dimensions: Sequence[int], ask: str | None = None) -> None:
