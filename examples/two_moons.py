@@ -4,8 +4,8 @@
 # RKHS figure 1. A kernel machine sees one label of each moon and, at every point, labelled or not, that f
 # should be flat there. As the strength ν of that wish grows, f can change only where there are no points, and
 # the boundary moves into the gap between the moons. Above: logistic loss of labels, squared loss of slopes.
-# Below: hinge loss, ε-insensitive loss. ε is measured in slopes times the bandwidth, which are small once ν is
-# large: with the usual ε = 0.1 nearly all of them are free, so it is 0.01 here.
+# Below: hinge loss, ε-insensitive loss. ε has the unit of a slope, and slopes are small once ν is large: with
+# the usual ε = 0.1 nearly all of them are free, so it is 0.01 here.
 #
 # `python examples/two_moons.py --out DIR` writes `two_moons.png` and `two_moons.json`.
 
@@ -34,7 +34,7 @@ options = parser.parse_known_args()[0]
 out = options.out
 out.mkdir(parents=True, exist_ok=True)
 
-STRENGTHS, BANDWIDTH, EPSILON = (0.0, 0.1, 1.0, 10.0), 0.25, 0.01
+STRENGTHS, BANDWIDTH, EPSILON = (0.0, 0.01, 0.1, 1.0), 0.25, 0.01
 x, y = map(np.asarray, make_moons(200, noise=0.05, random_state=1))
 rng = np.random.default_rng(0)
 
