@@ -32,7 +32,7 @@ def test_a_model_file_needs_data(orbitwise, folder):
 
 def test_kernel_machines_have_no_report(orbitwise, folder):
     x, y = bars(10)
-    save(VirtualSVC("flip").fit(x, y), "a.orbitwise")
+    save(VirtualSVC(image_shape=(6, 6)).fit(x, y), "a.orbitwise")
     np.savez("bars.npz", x=x, y=y)
     ran = orbitwise("report", "a.orbitwise", "--data", "bars.npz", "-o", "page.html")
     assert ran.status == 1

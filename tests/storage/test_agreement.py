@@ -123,8 +123,14 @@ def test_two_rows_are_not_compared_in_more_memory_than_there_is():
     """However much a file holds, all points of one row are compared with all of another's at once."""
     model = copy.deepcopy(REGRESSOR)
     (rows,) = as_blocks(model.posterior_.rows)
-    points, weights = rows.points[:1].expand(1, 2**22, 2), rows.weights[:1].expand(1, 2**22)
-    model.posterior_.rows = replace(rows, points=points, weights=weights)
+    count = 2**22
+    model.posterior_.rows = replace(
+        rows,
+        points=rows.points[:1].expand(1, count, 2),
+        weights=rows.weights[:1].expand(1, count),
+        order=rows.order.expand(count),
+        draw=rows.draw.expand(count),
+    )
     functional = OrbitSum(PatchOrbit((1, 5, 5), (1, 2)))
     with pytest.raises(ValueError, match="far too many pairs of points: 20 of every new row"):
         _check_atoms(functional, model.posterior_, num_numbers=2**40)

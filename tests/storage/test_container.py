@@ -174,6 +174,6 @@ def test_the_budget_is_half_of_what_a_container_has(tmp_path: Path, monkeypatch:
     (tmp_path / "limit").write_text("1048576\n")
     monkeypatch.setattr(cost, "LIMIT", tmp_path / "limit")
     assert default_budget() == 2**19
-    monkeypatch.setattr(os, "sysconf", lambda _: -1)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": -1, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert cost.machine_memory() is None
     assert default_budget() == MOST_BYTES
