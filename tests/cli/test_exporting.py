@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from orbitwise import InvariantGPClassifier, InvariantGPRegressor, load, save
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, InvariantSVC, load, save
 from orbitwise.cli import exporting
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.exporting import exported, orbit_of
+from orbitwise.cli.exporting import exported
 from orbitwise.export import from_json, to_json, to_torchvision
+from orbitwise.orbits import JitterOrbit
+from orbitwise.report.ranges import orbit_of
 from tests.cli.conftest import bars, symmetric
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -34,7 +36,8 @@ def symmetric_images(request) -> InvariantGPClassifier:
 
 @pytest.mark.parametrize("builtin", [False, True])
 def test_a_script_makes_the_transform(turned, builtin):
-    text, note = exported(turned, "kornia", "augmentation", builtin)
+    text, note, was_run = exported(turned, "kornia", "augmentation", builtin)
+    assert was_run == (not note)
     if note:
         assert builtin
         assert "kornia" in note
@@ -48,8 +51,8 @@ def test_a_script_makes_the_transform(turned, builtin):
 
 @pytest.mark.parametrize("library", ["torchvision", "kornia"])
 def test_a_finite_invariance_is_exported_and_runs(symmetric_images, library):
-    text, note = exported(symmetric_images, library)
-    assert note == ""
+    text, note, was_run = exported(symmetric_images, library)
+    assert (note, was_run) == ("", True)
     space: dict = {}
     exec(text, space)
     image = torch.rand(1, 6, 6)
@@ -70,7 +73,8 @@ def test_what_does_not_run_is_not_handed_out(symmetric_images, monkeypatch):
 def test_a_library_that_is_not_here_is_said(turned, library, builtin, monkeypatch):
     for name in ("torchvision.transforms.v2", "kornia.augmentation", "albumentations"):
         monkeypatch.setitem(sys.modules, name, None)
-    text, note = exported(turned, library, builtin=builtin)
+    text, note, was_run = exported(turned, library, builtin=builtin)
+    assert was_run == (not note)
     compile(text, "augmentation.py", "exec")
     needed = builtin or library == "albumentations"
     assert (f"could not be run here: This export needs {library}" in note) == needed
@@ -110,6 +114,8 @@ def test_tables_have_plain_json_and_no_script():
     signs = InvariantGPRegressor(invariance="negation", max_iterations=1).fit(x, y)
     assert orbit_of(plain) is None
     assert json.loads(exported(plain, "json").text)["kind"] == "none"
+    assert not exported(plain, "json").was_run
+    assert exported(signs, "json").was_run
     about = json.loads(exported(signs, "json").text)
     moved = np.array(about["sign"]) * x[:1][:, np.array(about["index"])][0]
     np.testing.assert_array_equal(moved, [x[0], -x[0]])
@@ -117,6 +123,23 @@ def test_tables_have_plain_json_and_no_script():
         exported(plain, "torchvision")
     with pytest.raises(CommandError, match="not of images"):
         exported(signs, "torchvision")
+
+
+def test_what_was_not_run_is_not_said_to_be(orbitwise, folder):
+    x, y = symmetric(8)
+    for invariance, was_run in ((None, False), (JitterOrbit(3, 0.1), False), ("negation", True)):
+        model = InvariantGPRegressor(invariance=invariance, max_iterations=0, num_nodes=2, random_state=0)
+        save(model.fit(x, y), "model.orbitwise")
+        ran = orbitwise("export", "model.orbitwise", "--to", "json", "-o", "moves.json", "--force")
+        assert ran.status == 0, ran.error
+        assert ("(run on one input)" in ran.out) == was_run
+
+
+@pytest.mark.parametrize("library", ["json", "torchvision"])
+def test_a_kernel_machine_has_nothing_to_export(library):
+    x, y = symmetric(12)
+    with pytest.raises(CommandError, match=r"is of class InvariantSVC.* nothing to export"):
+        exported(InvariantSVC().fit(x, y > np.median(y)), library)
 
 
 def test_the_orbit_of_a_finite_invariance_knows_its_images(symmetric_images, tmp_path):

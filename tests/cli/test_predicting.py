@@ -1,9 +1,18 @@
 """Predictions as columns, batch after batch."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from orbitwise import InvariantGPRegressor
+from orbitwise import (
+    InvariantGPRegressor,
+    InvariantKernelRidge,
+    InvariantSVC,
+    LaplacianSVC,
+    VirtualSVC,
+    save,
+)
 from orbitwise.cli.data import Source
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.predicting import predict, predictions
@@ -19,6 +28,29 @@ def test_several_outputs_have_columns_of_their_own():
     columns = predictions(model, x)
     assert list(columns) == ["mean_0", "mean_1", "standard_deviation_0", "standard_deviation_1"]
     np.testing.assert_allclose(columns["mean_1"], 2 * np.array(columns["mean_0"]), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [VirtualSVC, InvariantSVC, LaplacianSVC])
+def test_kernel_machines_predict_classes(orbitwise, folder, kind):
+    x, y = symmetric(12)
+    labels = np.where(y > np.median(y), "high", "low")
+    model = kind().fit(x, labels)
+    save(model, "model.orbitwise")
+    np.savez("new.npz", x=x)
+    ran = orbitwise("predict", "model.orbitwise", "new.npz", "-o", "p.csv")
+    assert ran.status == 0, ran.error
+    head, *rows = (row.split(",") for row in Path("p.csv").read_text().splitlines())
+    known = [] if kind is VirtualSVC else ["probability_high", "probability_low"]
+    assert head == ["row", "prediction", *known]
+    assert [row[1] for row in rows] == model.predict(x).tolist()
+
+
+def test_kernel_ridge_predicts_without_deviations():
+    x, y = symmetric(12)
+    columns = predictions(InvariantKernelRidge().fit(x, y), x)
+    assert list(columns) == ["prediction"]
+    columns = predictions(InvariantKernelRidge().fit(x, np.column_stack([y, 2 * y])), x)
+    assert list(columns) == ["prediction_0", "prediction_1"]
 
 
 def test_inputs_of_another_width_and_no_rows_are_errors(folder):

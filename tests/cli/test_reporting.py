@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from orbitwise import InvariantGPClassifier, save
+from orbitwise import InvariantGPClassifier, VirtualSVC, save
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder, file_digest
 from orbitwise.cli.reporting import report_of_folder
@@ -28,6 +28,16 @@ def test_a_model_file_needs_data(orbitwise, folder):
     assert ran.status == 0, ran.error
     assert "<html" in (folder / "page.html").read_text()
     assert orbitwise("report", "a.orbitwise", "--data", "bars.npz", "-o", "page.html").status == 1
+
+
+def test_kernel_machines_have_no_report(orbitwise, folder):
+    x, y = bars(10)
+    save(VirtualSVC(image_shape=(6, 6)).fit(x, y), "a.orbitwise")
+    np.savez("bars.npz", x=x, y=y)
+    ran = orbitwise("report", "a.orbitwise", "--data", "bars.npz", "-o", "page.html")
+    assert ran.status == 1
+    assert "this model is of class VirtualSVC" in ran.error
+    assert not (folder / "page.html").exists()
 
 
 def test_a_folder_has_all_that_its_report_needs(orbitwise, table):

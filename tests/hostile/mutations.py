@@ -61,7 +61,8 @@ def opened(data: bytes) -> File:
 # What stands in place of any value of the JSON.
 ODD: list[Any] = [
     None, True, False, -1, 0, 1, 2, 3, 7, 255, 10**5, 2**20, 2**31, 2**63, 10**18, -(10**18), 10**400,
-    0.0, -0.5, 0.5, 1e-320, 1e-30, 1e30, 1e154, 1e308, -1e308, float("nan"), float("inf"), {"float": "nan"},
+    0.0, -0.5, 0.5, 1e-320, 1e-30, 1e30, 1e101, -1e149, 1e154, 1e308, -1e308, float("nan"), float("inf"),
+    {"float": "nan"},
     {"float": "inf"}, {"float": "-inf"}, "", "x", "x" * 100_000, "é" * 50, "\ud800", "\x1b[31mred\x07",
     "[bold]",
     "../../../../elsewhere", "cuda:7", "exp", "softmax", "wrap", [], {}, [[]], {"tuple": []},
@@ -191,6 +192,10 @@ def redirect(file: File, chance: random.Random, others: Others) -> None:
     at(file.structure, way[:-1])[way[-1]] = target
 
 
+LARGE = [1e100, -1e120, 1e140, 1e149, 1e-149]
+"""Numbers that a model may have, though not together with others of this kind."""
+
+
 def spoil_numbers(file: File, chance: random.Random, others: Others) -> None:
     """Other numbers in an array: NaN, infinite, zero, negative, huge, tiny, in another order."""
     name = chance.choice(list(file.arrays))
@@ -198,9 +203,9 @@ def spoil_numbers(file: File, chance: random.Random, others: Others) -> None:
     where: Any = ... if chance.random() < 0.4 or not array.size else chance.randrange(array.size)
     flat = array.reshape(-1)
     is_float = array.dtype.kind == "f"
-    values: list[Any] = [0, 1, -1, 100, "negative", "reverse", "constant", "large", "small"]
+    values: list[Any] = [0, 1, -1, 100, "negative", "reverse", "constant", "large", "huge", "small"]
     values += (
-        [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310, 1e200, 1e308, 1e5, -1e5, 1e45, 1e-45]
+        [np.nan, np.inf, -np.inf, 1e30, -1e30, 1e-310, 1e200, 1e308, 1e5, -1e5, 1e45, 1e-45, *LARGE]
         if is_float
         else [-128, 127]
     )
@@ -208,8 +213,9 @@ def spoil_numbers(file: File, chance: random.Random, others: Others) -> None:
     with np.errstate(all="ignore"):
         if value == "negative":
             flat[where] = -flat[where] if array.dtype.kind != "b" else ~flat[where]
-        elif value in ("large", "small"):
-            flat[:] = (flat * (1e20 if value == "large" else 1e-20)).astype(array.dtype)
+        elif value in ("large", "huge", "small"):
+            factor = {"large": 1e20, "huge": 1e130, "small": 1e-20}[value]
+            flat[:] = (flat * factor).astype(array.dtype)
         elif value == "reverse":
             flat[:] = flat[::-1].copy()
         elif value == "constant":

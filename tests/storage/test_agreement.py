@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.functionals import Composition, Evaluation, OrbitAverage
-from orbitwise.orbits import FiniteOrbit, JitterOrbit
-from orbitwise.storage.agreement import check_agreement, most_atoms, num_outputs
+from orbitwise.functionals import Composition, Evaluation, OrbitAverage, OrbitSum
+from orbitwise.orbits import FiniteOrbit, JitterOrbit, PatchOrbit
+from orbitwise.process.process import as_blocks
+from orbitwise.storage.agreement import MOST_PAIRS, _check_atoms, check_agreement, most_atoms, num_outputs
 from orbitwise.transforms import coordinate_permutations
 
 RANDOM = np.random.default_rng(0)
@@ -101,6 +103,37 @@ def test_moves_that_multiply_are_refused_before_they_are_made():
     model.functional_ = functional
     with pytest.raises(ValueError, match="far too many points"):
         check_agreement(model)
+
+
+def test_a_posterior_has_more_points_in_a_file_that_holds_more():
+    """Points that a file repeats, and does not hold, are not all compared with each of a new row's."""
+    x = RANDOM.normal(size=(3, 16))
+    patches = OrbitSum(PatchOrbit((1, 4, 4), (2, 2)))
+    model = InvariantGPRegressor(invariance=patches, inference="exact", max_iterations=0).fit(x, x[:, 0])
+    (rows,) = as_blocks(model.posterior_.rows)
+    count = MOST_PAIRS // 9**2
+    points, weights = (each[:1].expand(count + 1, *each.shape[1:]) for each in (rows.points, rows.weights))
+    model.posterior_.rows = replace(rows, points=points, weights=weights)
+    with pytest.raises(ValueError, match=r"9 of every new row with .* of the posterior"):
+        check_agreement(model, num_numbers=0)
+    _check_atoms(model.functional_, model.posterior_, num_numbers=1)
+
+
+def test_two_rows_are_not_compared_in_more_memory_than_there_is():
+    """However much a file holds, all points of one row are compared with all of another's at once."""
+    model = copy.deepcopy(REGRESSOR)
+    (rows,) = as_blocks(model.posterior_.rows)
+    count = 2**22
+    model.posterior_.rows = replace(
+        rows,
+        points=rows.points[:1].expand(1, count, 2),
+        weights=rows.weights[:1].expand(1, count),
+        order=rows.order.expand(count),
+        draw=rows.draw.expand(count),
+    )
+    functional = OrbitSum(PatchOrbit((1, 5, 5), (1, 2)))
+    with pytest.raises(ValueError, match="far too many pairs of points: 20 of every new row"):
+        _check_atoms(functional, model.posterior_, num_numbers=2**40)
 
 
 def test_a_group_may_be_large():

@@ -12,6 +12,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbitwise.inference import cost
 from orbitwise.storage import StorageError
 from orbitwise.storage.container import (
     MOST_BYTES,
@@ -164,4 +165,15 @@ def test_a_file_over_the_budget_is_refused(tmp_path: Path):
     assert read(path) == read(path, 2 * len(DATA)) == DATA
     with pytest.raises(StorageError, match=r"asks for .* GB of memory"):
         read(path, 2 * len(DATA) - 1)
+    with pytest.raises(StorageError, match=rf"orbitwise\.load\(path, max_bytes={2 * len(DATA)}\)"):
+        read(path, 1)
     assert 0 < default_budget() <= MOST_BYTES
+
+
+def test_the_budget_is_half_of_what_a_container_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "limit").write_text("1048576\n")
+    monkeypatch.setattr(cost, "LIMIT", tmp_path / "limit")
+    assert default_budget() == 2**19
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": -1, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert cost.machine_memory() is None
+    assert default_budget() == MOST_BYTES

@@ -55,6 +55,27 @@ def test_solutions_are_those_of_the_factor():
             check_solution(lower, wrong, right)
 
 
+@pytest.mark.parametrize("entry", [1e20, 1e100, 1e130, 1e149])
+def test_a_large_entry_hides_nothing_in_other_rows(entry: float):
+    lower = torch.eye(3, dtype=torch.float64)
+    lower[2, 0] = entry
+    check_factor(lower)
+    right = torch.zeros(3, 1, dtype=torch.float64)
+    for wrong in (1e20, 1.0):
+        solution = torch.tensor([[0.0], [wrong], [0.0]], dtype=torch.float64)
+        with pytest.raises(ValueError, match="do not solve"):
+            check_solution(lower, solution, right)
+        check_solution(lower, solution, solution)
+
+
+def test_sums_that_overflow_solve_nothing():
+    lower = torch.full((2, 2), 1e149, dtype=torch.float64).tril()
+    right = torch.ones(2, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="do not solve"):
+        check_solution(lower, 1e100 * right, right)
+    check_solution(lower, solve_factored(lower, 1e149 * right), 1e149 * right)
+
+
 def test_solutions_of_several_factors_are_checked():
     lower, right = factor(3, 2), torch.ones(2, 3, 1, dtype=torch.float64)
     check_solution(lower, solve_factored(lower, right), right)

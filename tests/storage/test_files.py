@@ -1,6 +1,7 @@
 """Files of models: other processes, random damage, hostile edits, and what a file tells of itself."""
 
 import copy
+import math
 import os
 import random
 import subprocess
@@ -13,8 +14,14 @@ import numpy as np
 import pytest
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
+from orbitwise.export import from_json, to_json
+from orbitwise.functionals import Composition, OrbitSum
+from orbitwise.orbits import FiniteOrbit, PatchOrbit
+from orbitwise.process.process import as_blocks
 from orbitwise.storage import StorageError, describe, load, save
+from orbitwise.storage.agreement import MOST_PAIRS
 from orbitwise.storage.container import pack, unpack
+from orbitwise.transforms import flips
 from tests.storage.round_trip import edit
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -230,9 +237,47 @@ def test_a_loaded_model_can_be_saved(files, tmp_path: Path):
 def test_a_part_that_would_be_lost_stops_the_save(files, tmp_path: Path):
     model = copy.deepcopy(files["exact"][0])
     model.functional_.register_buffer("more", model._scale)
-    with pytest.raises(StorageError, match="cannot be stored"):
+    with pytest.raises(StorageError, match="OrbitAverage has other tensors") as caught:
         save(model, tmp_path / "model")
+    assert str(caught.value).startswith("This model cannot be saved: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_saves_a_model_beyond_the_limits_is_told_which(files, tmp_path: Path):
+    model = copy.deepcopy(files["exact"][0])
+    for _ in range(8):
+        model.functional_ = Composition(files["exact"][0].functional_, model.functional_)
+    with pytest.raises(StorageError) as caught:
+        save(model, tmp_path / "model")
+    assert str(caught.value) == (
+        "This model cannot be saved: it holds a functional of far too many points: it moves a row to "
+        "10,077,696, and 8,192 are allowed."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_convolutional_model_of_many_points_is_saved(tmp_path: Path):
+    """Each row has 4,225 patches, and the rows have more than 2²⁶ pairs of them with a new row's."""
+    x = RNG.normal(size=(4, 67 * 67))
+    model = InvariantGPRegressor(
+        invariance=OrbitSum(PatchOrbit((1, 67, 67), (3, 3))), inference="exact", max_iterations=0
+    )
+    model.fit(x, x[:, 0])
+    assert 4225 * math.prod(as_blocks(model.posterior_.rows)[0].points.shape[:2]) > MOST_PAIRS
+    # which reads it back
+    save(model, tmp_path / "model")
+    assert (tmp_path / "model").is_file()
+
+
+def test_a_finite_orbit_that_knows_its_images_still_does(tmp_path: Path):
+    images = RNG.normal(size=(9, 5, 5))
+    orbit = from_json(to_json(FiniteOrbit(flips((1, 5, 5))), (1, 5, 5)))
+    y = images.sum((1, 2))
+    model = InvariantGPRegressor(invariance=orbit, max_iterations=0, random_state=0).fit(images, y)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    assert loaded.invariance.image_shape == (1, 5, 5)
+    np.testing.assert_array_equal(loaded.fit(images, y).predict(images), model.predict(images))
 
 
 def test_a_file_tells_what_it_holds(files, tmp_path: Path):

@@ -24,6 +24,8 @@ from orbitwise.orbits import (
     closure,
 )
 from orbitwise.storage import StorageError
+from orbitwise.storage.estimators import TABLE
+from orbitwise.storage.writer import Writer
 from orbitwise.transforms import (
     AffineWarp,
     Intensity,
@@ -167,6 +169,21 @@ def test_a_composition_of_compositions_is_refused():
     composed.stages = nn.ModuleList([ComposedOrbit(JitterOrbit(2))])
     with pytest.raises(StorageError, match="composed orbit among the stages"):
         again(composed)
+
+
+def test_a_finite_orbit_keeps_the_shape_of_its_images():
+    orbit = FiniteOrbit(flips((1, 2, 3)))
+    writer = Writer(TABLE)
+    writer.value(orbit, "orbit")
+    # as in files of earlier versions
+    assert writer.objects[-1]["attributes"] == {}
+    assert again(orbit).image_shape is None
+    orbit.image_shape = (1, 2, 3)
+    assert again(orbit).image_shape == (1, 2, 3)
+    for wrong in ((2, 3), (1, 3, 3)):
+        orbit.image_shape = wrong  # pyright: ignore
+        with pytest.raises(StorageError, match="no FiniteOrbit can be built"):
+            again(orbit)
 
 
 def test_nodes_of_another_width_are_refused():

@@ -183,6 +183,8 @@ def predict(
 ) -> None:
     """Predict: classes and their probabilities, or the mean and standard deviation of a new target.
 
+    A kernel machine that knows neither predicts alone.
+
     Example: orbitwise predict result new.csv -o predictions.csv
     """
     check_new(out, force)
@@ -260,10 +262,10 @@ def export(
     ending = ".json" if str(to) == "json" else ".py"
     if out.suffix != ending:
         raise CommandError(f"{out} must end in {ending} for --to {to}")
-    text, note = exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin)
+    text, note, was_run = exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin)
     write_atomically(out, text)
     console = _console()
-    console.print(f"{to}: {out}" + ("" if note else " (run on one input)"), soft_wrap=True, markup=False)
+    console.print(f"{to}: {out}" + (" (run on one input)" if was_run else ""), soft_wrap=True, markup=False)
     if note:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
 

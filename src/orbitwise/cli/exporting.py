@@ -10,9 +10,9 @@ import torch
 from orbitwise import export
 from orbitwise.cli.errors import CommandError
 from orbitwise.export.scripts import run_script, to_script
-from orbitwise.functionals.freezing import orbit_in
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.report.ranges import orbit_of
 from orbitwise.transforms.images import check_image_shape
 from orbitwise.transforms.permutations import SignedPermutations
 
@@ -20,19 +20,26 @@ Library = Literal["torchvision", "kornia", "albumentations", "json"]
 
 
 class Exported(NamedTuple):
-    """The text of a file that was run on one input, or a note on why it could not be."""
+    """The text of a file, a note on why it could not be run, and whether it was run on one input."""
 
     text: str
     note: str
+    was_run: bool
 
 
 def exported(model: Any, library: Library, module: str = "augmentation", builtin: bool = False) -> Exported:
     """The file, after a run; with `builtin` a script of a library's own transform, which needs it alone."""
+    if not hasattr(model, "functional_"):
+        raise CommandError(
+            f"this model is of class {type(model).__name__}, which is given its invariance and learns none: "
+            "there is nothing to export; models that `orbitwise learn` makes have an invariance to export"
+        )
     orbit, shape = orbit_of(model), model._image_shape
     if library == "json":
         if builtin:
             raise CommandError("--builtin goes with a library; leave it out for --to json")
-        return Exported(_json(model, orbit) + "\n", "")
+        text, was_run = _json(model, orbit)
+        return Exported(text + "\n", "", was_run)
     if orbit is None or shape is None:
         what = "has no invariance" if orbit is None else "is not of images"
         raise CommandError(f"this model {what}, so there is nothing for {library} to do; use --to json")
@@ -47,19 +54,16 @@ def exported(model: Any, library: Library, module: str = "augmentation", builtin
         module=module,
     )
     missing = run_script(text, library, sizes, faithful=not builtin)
-    return Exported(text, "" if missing is None else f"it could not be run here: {missing}")
+    if missing is not None:
+        return Exported(text, f"it could not be run here: {missing}", False)
+    return Exported(text, "", True)
 
 
-def orbit_of(model: Any) -> Orbit | None:
-    """The orbit that f is averaged over: the learned one, or the finite one that was given."""
-    # models of earlier versions remember learned orbits only
-    return orbit_in(model.functional_) if model.orbit_ is None else model.orbit_
-
-
-def _json(model: Any, orbit: Orbit | None) -> str:
-    """The orbit of images as `orbitwise.export.to_json` writes it; else the moves of columns."""
+def _json(model: Any, orbit: Orbit | None) -> tuple[str, bool]:
+    """The orbit of images as `orbitwise.export.to_json` writes it, else the moves of columns; and if run."""
     if orbit is not None and model._image_shape is not None:
-        return export.to_json(orbit, model._image_shape)
+        # it moves an image by what it wrote
+        return export.to_json(orbit, model._image_shape), True
     names = getattr(model, "feature_names_in_", None)
     content: dict[str, Any] = {
         "format": "orbitwise invariance",
@@ -76,9 +80,10 @@ def _json(model: Any, orbit: Orbit | None) -> str:
     else:
         content |= {"kind": type(orbit).__name__, "learned": orbit.learned()}
     text = json.dumps(content, ensure_ascii=False)
-    if "index" in content:
+    has_moves = "index" in content
+    if has_moves:
         _run_moves(text, orbit)
-    return text
+    return text, has_moves
 
 
 def _run_moves(text: str, orbit: Any) -> None:

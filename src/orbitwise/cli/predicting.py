@@ -42,7 +42,10 @@ def predict(model: Any, source: Source, file: Path, batch_size: int) -> tuple[in
 
 
 def predictions(model: Any, X: NDArray[np.float64]) -> dict[str, list[Any]]:
-    """The columns of the table: a class and the probability of each, or mean and standard deviation."""
+    """The columns of the table: a class and the probability of each, or mean and standard deviation.
+
+    A model that knows neither probabilities nor deviations has predictions alone.
+    """
     with unnamed():
         if hasattr(model, "predict_proba"):
             probability = model.predict_proba(X)
@@ -51,10 +54,17 @@ def predictions(model: Any, X: NDArray[np.float64]) -> dict[str, list[Any]]:
                 f"probability_{name}": probability[:, i].tolist() for i, name in enumerate(model.classes_)
             }
             return {"prediction": classes.tolist(), **each}
+        if not hasattr(model, "posterior_"):
+            # a kernel machine knows no distribution, and some of them no probabilities
+            return _columns("prediction", model.predict(X))
         mean, deviation = model.predict(X, return_std=True, include_noise=True)
-    if mean.ndim == 1:
-        return {"mean": mean.tolist(), "standard_deviation": deviation.tolist()}
-    spread = np.broadcast_to(deviation.reshape(len(mean), -1), mean.shape)
-    outputs = range(mean.shape[1])
-    means = {f"mean_{i}": mean[:, i].tolist() for i in outputs}
-    return means | {f"standard_deviation_{i}": spread[:, i].tolist() for i in outputs}
+    if mean.ndim > 1:
+        deviation = np.broadcast_to(deviation.reshape(len(mean), -1), mean.shape)
+    return _columns("mean", mean) | _columns("standard_deviation", deviation)
+
+
+def _columns(name: str, values: NDArray[Any]) -> dict[str, list[Any]]:
+    """One column, or one for each of several outputs."""
+    if values.ndim == 1:
+        return {name: values.tolist()}
+    return {f"{name}_{i}": values[:, i].tolist() for i in range(values.shape[1])}

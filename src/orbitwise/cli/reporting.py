@@ -64,6 +64,11 @@ def report_of_data(model: Any, source: Source, test: Source | None, file: Path) 
     """The report of a model on data that are given."""
     from orbitwise.report import write_report
 
+    if not hasattr(model, "posterior_") or hasattr(model, "spelling_"):
+        raise CommandError(
+            f"this model is of class {type(model).__name__}; reports are of models that "
+            "`orbitwise learn` makes: use `orbitwise show` or `orbitwise predict`"
+        )
     names = getattr(model, "feature_names_in_", None)
     width, layout = model.n_features_in_, layout_of(model)
     like = Data(

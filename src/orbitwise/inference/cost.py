@@ -64,6 +64,8 @@ def machine_memory() -> float | None:
         total = float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+    if total <= 0:
+        return None
     try:
         return min(total, float(LIMIT.read_text(encoding="ascii")))
     except (OSError, ValueError):

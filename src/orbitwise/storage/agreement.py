@@ -30,12 +30,17 @@ from orbitwise.storage.support_vectors import check_support_vectors_of
 ENGINES = ("exact", "collapsed", "variational")
 MOST_POINTS = 2**20
 MOST_PAIRS = 2**26
-"""Pairs of points that are compared for one prediction: half a gigabyte of numbers."""
+"""Pairs of points of two rows, which are held at once: half a gigabyte of numbers."""
+PAIRS_PER_NUMBER = 2**12
+"""Pairs that one prediction compares, tile by tile, for each number of the file: more rows take longer."""
 STEPS = {"structure": str, "score": (int, float), "log_likelihood": (int, float), "num_parameters": int}
 
 
-def check_agreement(model: Any) -> None:
-    """Raise a ValueError where an estimator's parts are those of different models."""
+def check_agreement(model: Any, num_numbers: int = 0) -> None:
+    """Raise a ValueError where an estimator's parts are those of different models.
+
+    A prediction may take work in proportion to `num_numbers`, those that its file holds.
+    """
     _check_inputs(model)
     if hasattr(model, "classes_"):
         _check_classes(model.classes_)
@@ -44,7 +49,7 @@ def check_agreement(model: Any) -> None:
     elif hasattr(model, "svc_"):
         check_support_vectors_of(model)
     else:
-        _check_process_model(model)
+        _check_process_model(model, num_numbers)
     if hasattr(model, "spelling_"):
         _check_search(model)
 
@@ -71,7 +76,7 @@ def _check_classes(classes: Any) -> None:
     require(all(a < b for a, b in itertools.pairwise(labels)), "classes that are not in order")
 
 
-def _check_process_model(model: Any) -> None:
+def _check_process_model(model: Any, num_numbers: int) -> None:
     posterior, width = model.posterior_, model.n_features_in_
     outputs = num_outputs(posterior)
     for module in (model.functional_, posterior.process):
@@ -86,7 +91,7 @@ def _check_process_model(model: Any) -> None:
     # those that predictions, or a later fit, lower inputs by
     parts = [getattr(model, name) for name in ("_model", "_problem_", "_stream") if hasattr(model, name)]
     for functional in (*(part.functional for part in parts), model.functional_):
-        _check_atoms(functional, posterior)
+        _check_atoms(functional, posterior, num_numbers)
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
         require(rows.num_rows == 2 and rows.points.shape[-1] == _width(posterior), "rows of another width")
         require(is_plain_numbers(rows.points) and is_plain_numbers(rows.weights), "rows that are not finite")
@@ -102,19 +107,29 @@ def _check_process_model(model: Any) -> None:
             require(orbit.move(probes, noise).shape == (2, 1, width), "an orbit of other inputs")
 
 
-def _check_atoms(functional: Functional, posterior: Any) -> None:
+def _check_atoms(functional: Functional, posterior: Any, num_numbers: int) -> None:
     """Refuse a few elements composed with a few more, again and again, before they are all made.
 
     A prediction compares each point that a row is moved to with the others, and with those of the posterior,
-    unless a group of moves leaves the kernel as it is.
+    unless a group of moves leaves the kernel as it is. Two rows are compared at once, so that their pairs
+    take memory; those with all rows of the posterior take time alone, and more in a file that holds more.
     """
     orbit = getattr(getattr(functional, "average", functional), "orbit", None)
     is_one_sided = isinstance(orbit, FiniteOrbit) and orbit.symmetry is not None
     rows = as_blocks(posterior.rows) if isinstance(posterior, ExactPosterior) else []
     held = sum(math.prod(each.points.shape[:2]) for each in rows)
     moved = most_atoms(functional)
-    compared = 1 if is_one_sided else max(moved, held)
-    require(moved <= MOST_POINTS and moved * compared <= MOST_PAIRS, "a functional of far too many points")
+    most = MOST_POINTS if is_one_sided else math.isqrt(MOST_PAIRS)
+    require(
+        moved <= most,
+        f"a functional of far too many points: it moves a row to {moved:,}, and {most:,} are allowed",
+    )
+    widest = max((each.points.shape[1] for each in rows), default=0)
+    fits = moved * widest <= MOST_PAIRS and moved * held <= MOST_PAIRS + PAIRS_PER_NUMBER * num_numbers
+    require(
+        is_one_sided or fits,
+        f"far too many pairs of points: {moved:,} of every new row with {held:,} of the posterior",
+    )
 
 
 def most_atoms(functional: Functional) -> int:

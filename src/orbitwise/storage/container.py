@@ -20,6 +20,8 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from orbitwise.inference.cost import machine_memory
+
 FORMAT = "orbitwise"
 FORMAT_VERSION = 1
 NO_CHECKSUM = "0" * 64
@@ -67,12 +69,9 @@ def with_checksum(data: bytes) -> bytes:
 
 
 def default_budget() -> int:
-    """Half of the memory of this machine, and 16 GiB at most."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return MOST_BYTES
-    return min(MOST_BYTES, memory // 2) if memory > 0 else MOST_BYTES
+    """Half of the memory of this machine, or of the container we are in, and 16 GiB at most."""
+    memory = machine_memory()
+    return MOST_BYTES if memory is None else min(MOST_BYTES, int(memory) // 2)
 
 
 def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
@@ -154,7 +153,8 @@ def _check_budget(start: bytes, size: int, budget: int) -> None:
     if MEMORY_PER_BYTE * size > budget:
         raise StorageError(
             f"The file asks for {MEMORY_PER_BYTE * size / 1e9:.3g} GB of memory, more than the "
-            f"{budget / 1e9:.3g} GB that are allowed; if you trust it, pass a greater max_bytes to load."
+            f"{budget / 1e9:.3g} GB that are allowed; if you trust it, pass a greater max_bytes in Python: "
+            f"orbitwise.load(path, max_bytes={MEMORY_PER_BYTE * size})."
         )
 
 

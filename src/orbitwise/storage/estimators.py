@@ -43,7 +43,7 @@ from orbitwise.storage.kernels import KERNELS
 from orbitwise.storage.orbits import ORBITS
 from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS, POSTERIORS
 from orbitwise.storage.reader import Reader
-from orbitwise.storage.recipes import Field
+from orbitwise.storage.recipes import RECORD, Field
 from orbitwise.storage.streams import STREAMS
 from orbitwise.storage.summaries import summary_of
 from orbitwise.storage.writer import Writer
@@ -83,7 +83,6 @@ class NoObjective:
 
 
 NUMBER = Field((int, float))
-RECORD = Field((int, float), is_record=True)
 NOISE = Field((int, float, np.ndarray), least=0)
 FITTED = {
     "_background": NUMBER,
@@ -243,7 +242,7 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
         # earlier versions took all images for ones with the channels first
         model.channels_ = "first" if len(model._image_shape) == 3 else None
     try:
-        check_agreement(model)
+        check_agreement(model, sum(array.size for array in arrays.values()))
     except ValueError as error:
         raise StorageError(f"The file is damaged or hostile: it holds {brief(error)}.") from error
     if hasattr(model, "orbit_"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from typing import Any
 
 import gpytorch
@@ -16,6 +17,8 @@ from orbitwise.storage.atomic import write_atomically
 from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
 from orbitwise.storage.estimators import ERROR_SECONDS, put_together, take_apart
 from orbitwise.storage.summaries import told
+
+ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
 
 
 def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_SECONDS) -> None:
@@ -32,7 +35,9 @@ def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_
     try:
         _check_equal(model, put_together(*unpack(data)))
     except StorageError as error:
-        raise StorageError(f"This model cannot be stored, since it did not come back. {error}") from error
+        # what is told of a file is told of the model that it would hold
+        reason = ACCUSATION.sub("", str(error))
+        raise StorageError(f"This model cannot be saved: {reason}") from error
     write_atomically(path, data)
 
 
@@ -97,7 +102,7 @@ def _check_equal(model: Any, copy: Any) -> None:
     for one, other in zip(_modules(model), _modules(copy), strict=True):
         left, right = one.state_dict(), other.state_dict()
         if list(left) != list(right) or any(_bits(left[name]) != _bits(right[name]) for name in left):
-            raise StorageError(f"A part of {type(one).__name__} would be lost.")
+            raise StorageError(f"a part of {type(one).__name__} would be lost.")
 
 
 def _modules(model: Any) -> list[nn.Module]:

@@ -18,11 +18,10 @@ from orbitwise.inference.risk.machine import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge
 from orbitwise.process.process import Process
 from orbitwise.storage.posteriors import NUMBERS
-from orbitwise.storage.recipes import SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
+from orbitwise.storage.recipes import RECORD, SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 
 NUMBER = Field((int, float), least=0)
 POSITIVE = Field((int, float), least=SMALLEST)
-RECORD = Field((int, float), is_record=True)
 ARRAY = Field(np.ndarray, is_record=True)
 FITTED = {
     "C_": NUMBER,

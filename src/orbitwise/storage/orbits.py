@@ -6,11 +6,13 @@ tensors of its bounds and widths.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import NoneType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from orbitwise.orbits.clouds import PointCloudOrbit
@@ -102,6 +104,14 @@ def _check_ranges(orbit: Any) -> None:
             require(is_plain_numbers(half.detach(), 0.0), "a range of negative length")
 
 
+def _check_finite(orbit: FiniteOrbit) -> None:
+    shape = orbit.image_shape
+    if shape is not None:
+        require(len(shape) == 3, "images of another shape than channels, height and width")
+        # raises an error where the elements move rows of another width
+        orbit.transform.check(torch.zeros(1, math.prod(shape), dtype=torch.float64))
+
+
 def _check_frozen(orbit: FrozenOrbit) -> None:
     if orbit.nodes.shape[1] != orbit.source.num_noise:
         raise ValueError("nodes of another width than the orbit's noise")
@@ -159,6 +169,8 @@ ORBITS = table_of(
             "num_groups": Field(int, least=1, most=MOST_SAMPLES),
         },
         cost=_cost_of_elements,
+        attributes={"image_shape": Field((tuple, NoneType), each=int, is_size=True, is_new=True)},
+        check=_check_finite,
     ),
     Recipe(
         FrozenOrbit,

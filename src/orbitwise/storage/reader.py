@@ -95,7 +95,9 @@ class Reader:
         raise StorageError(f"The file is damaged or hostile: {brief(given)} stands for nothing.")
 
     def arguments(self, given: Any, fields: Mapping[str, Field], what: str) -> dict[str, Any]:
-        """The values of a mapping that has exactly these fields, of their types."""
+        """The values of a mapping that has exactly these fields, of their types; new ones may be missing."""
+        if isinstance(given, dict):
+            fields = {name: each for name, each in fields.items() if name in given or not each.is_new}
         if not isinstance(given, dict) or set(given) != set(fields):
             raise StorageError(
                 f"The file is damaged or hostile: {what} needs {', '.join(fields) or 'nothing'}."
@@ -164,7 +166,10 @@ class Reader:
     def _restore(self, recipe: Recipe, built: Any, state: Any, learned: Any) -> None:
         own = dict(own_tensors(recipe, built))
         if not isinstance(state, dict) or set(state) != set(own) or not isinstance(learned, list):
-            raise StorageError(f"The file is damaged or hostile: {recipe.kind.__name__} has other tensors.")
+            raise StorageError(
+                f"The file is damaged or hostile: {recipe.kind.__name__} has other tensors "
+                "than those that it is made with."
+            )
         for name, old in own.items():
             new = self.value(state[name])
             self._count_work(new)

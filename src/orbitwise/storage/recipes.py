@@ -2,7 +2,7 @@
 
 An object is rebuilt by the constructor that its recipe names, from arguments whose types are checked, and
 then takes its tensors. No name is ever imported, and no code is ever stored. Fields say which numbers make
-sense: those that are not finite, or so large or small that products of them overflow, never do by default.
+sense: those that are not finite, or so large or small that the product of two overflows, never do by default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 Kinds = type | tuple[type, ...]
 LARGEST = 1e150
-"""Numbers of a model are no greater, so that products of a few are finite."""
+"""Numbers of a model are no greater, so that the product of any two is finite; that of three may not be."""
 MOST_RECORDED = 2**1000
 """A whole number that is only told can be written as a float."""
 SMALLEST = 1e-150
@@ -33,7 +33,7 @@ class Field:
     constructor allocate memory, or name things one by one. Numbers, alone or as entries, lie between `least`
     and `most`; a whole number without a bound of its own is at most as large as the file. `is_record` marks
     numbers that are told and never computed with, which may be NaN or infinite. A tensor has the `dtype`, if
-    one is named.
+    one is named. What `is_new` is missing in files of earlier versions, and is not written where it is None.
     """
 
     kinds: Kinds
@@ -44,6 +44,11 @@ class Field:
     most: float | None = None
     is_record: bool = False
     dtype: torch.dtype | None = None
+    is_new: bool = False
+
+
+RECORD = Field((int, float), is_record=True)
+"""A number that is told, and never computed with."""
 
 
 @final

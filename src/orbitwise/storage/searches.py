@@ -11,9 +11,8 @@ from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.posterior import Posterior
 from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS
-from orbitwise.storage.recipes import Field
+from orbitwise.storage.recipes import RECORD, Field
 
-RECORD = Field((int, float), is_record=True)
 TEXT = Field(str)
 
 FITTED = {

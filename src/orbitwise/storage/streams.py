@@ -23,9 +23,8 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 from orbitwise.storage.factors import check_factor
 from orbitwise.storage.posteriors import MAYBE_NUMBERS, NUMBERS
-from orbitwise.storage.recipes import SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
+from orbitwise.storage.recipes import RECORD, SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 
-RECORD = Field((int, float), is_record=True)
 COUNT = Field(int, least=0, most=2**53)
 
 

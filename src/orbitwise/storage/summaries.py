@@ -10,11 +10,10 @@ import numpy as np
 from orbitwise.storage import machines, support_vectors
 from orbitwise.storage.container import StorageError
 from orbitwise.storage.reader import Reader
-from orbitwise.storage.recipes import Field
+from orbitwise.storage.recipes import RECORD, Field
 
 TEXT = Field(str)
 COUNT = Field(int, least=0, most=2**53)
-RECORD = Field((int, float), is_record=True)
 SUMMARY = {
     "converged": Field(bool),
     "evidence_kind": TEXT,

@@ -75,6 +75,7 @@ class Writer:
         node: dict[str, Any] = {"type": type(value).__name__}
         for part, fields in (("arguments", recipe.fields), ("attributes", recipe.attributes)):
             read = {name: read_field(value, name, each) for name, each in fields.items()}
+            read = {name: each for name, each in read.items() if each is not None or not fields[name].is_new}
             node[part] = {name: self.value(each, f"{path}.{name}") for name, each in read.items()}
         own = dict(own_tensors(recipe, value))
         node["state"] = {name: self.value(each, f"{path}.{name}") for name, each in own.items()}
