@@ -2,12 +2,15 @@
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from orbitwise import InvariantGPRegressor, save
-from orbitwise.cli.showing import comparison_table, datasets_table, learned_text, model_table
+from orbitwise.cli.showing import comparison_table, datasets_table, model_table
+from orbitwise.report.ranges import learned_ranges
 from orbitwise.selection import Candidate, Comparison
+from orbitwise.selection.compare import learned_text
 from tests.cli.conftest import QUICK
 from tests.storage.round_trip import edit
 
@@ -48,6 +51,17 @@ def test_a_model_is_shown_on_one_screen(orbitwise, pictures):
     alone = pictures.parent / "alone.orbitwise"
     (pictures.parent / "r" / "model.orbitwise").rename(alone)
     assert "ImageOrbit" in printed(model_table(alone))
+
+
+def test_errors_are_in_the_unit_of_what_was_learned(tmp_path):
+    images = np.random.default_rng(0).random((8, 5, 5))
+    quick = {"max_iterations": 0, "num_nodes": 2, "random_state": 0}
+    model = InvariantGPRegressor(invariance="rotation", **quick).fit(images, np.arange(8.0))
+    for error, words in ((0.02, "angle ± 1.1°"), (3.0, "angle not determined")):
+        model._orbit_errors = {"angle": error}
+        save(model, tmp_path / "model.orbitwise")
+        assert words in printed(model_table(tmp_path / "model.orbitwise"))
+        assert (learned_ranges(model)[0].error_text() == "not determined") == (error == 3.0)
 
 
 def test_data_sets_are_listed_with_where_they_are():

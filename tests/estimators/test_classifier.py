@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_wine, make_blobs
 from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 
 import orbitwise
 from orbitwise import InvariantGPClassifier
@@ -59,6 +60,17 @@ def test_probabilities_of_one_hot_codes_are_calibrated(digits):
     sure = probabilities.max(1).mean()
     assert abs(sure - model.score(X[300:], y[300:])) < 0.03
     assert log_loss(y[300:], probabilities) < 0.15
+
+
+@pytest.mark.parametrize("noise", ["evidence", "leave_one_out"])
+@pytest.mark.parametrize("data", ["wine", "blobs"])
+def test_training_rows_that_are_told_apart_do_not_make_it_sure_of_mistakes(data, noise):
+    X, y = load_wine(return_X_y=True) if data == "wine" else make_blobs(300, random_state=1)
+    for seed in range(8):
+        x, new, labels, truth = train_test_split(X, y, train_size=100, random_state=seed, stratify=y)
+        model = InvariantGPClassifier(noise=noise, random_state=0).fit(x, labels)
+        assert log_loss(truth, model.predict_proba(new)) < (0.5 if data == "wine" else 0.15)
+        assert model.leave_one_out_log_loss_ > 0.005
 
 
 def test_a_learned_rotation_beats_none_in_evidence_on_turned_digits(digits):

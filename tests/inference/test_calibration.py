@@ -7,6 +7,7 @@ import torch
 
 from orbitwise.inference.calibration import (
     best_scale,
+    cautious_scale,
     cross_entropy,
     expected_calibration_error,
     held_out_loss,
@@ -69,18 +70,28 @@ def test_a_single_column_stands_for_two_classes():
     scores, labels = torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 0])
     both = torch.cat([-scores, scores], dim=1)
     assert held_out_loss(scores, labels) == held_out_loss(both, labels)
-    assert held_out_loss(scores, labels) == cross_entropy(both, labels, best_scale(both, labels))
+    assert held_out_loss(scores, labels) == cross_entropy(both, labels, cautious_scale(both, labels))
 
 
-def test_soft_labels_doubt_a_class_by_its_size():
-    soft = soft_labels(torch.tensor([0, 0, 0, 1, 2]), 3)
-    torch.testing.assert_close(soft.sum(1), torch.ones(5, dtype=torch.float64))
+def test_soft_labels_doubt_one_label_in_two_more_than_there_are():
+    soft = soft_labels(torch.tensor([0, 0, 1]), 3)
+    torch.testing.assert_close(soft.sum(1), torch.ones(3, dtype=torch.float64))
     torch.testing.assert_close(soft[0], torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64))
-    torch.testing.assert_close(soft[3], torch.tensor([1 / 6, 2 / 3, 1 / 6], dtype=torch.float64))
+    torch.testing.assert_close(soft[2], torch.tensor([0.1, 0.8, 0.1], dtype=torch.float64))
 
 
 def test_soft_labels_keep_the_scale_of_separated_scores_finite():
     scores = torch.tensor([[1.0, -1.0], [2.0, -2.0], [-1.0, 1.0]], dtype=torch.float64)
     labels = torch.tensor([0, 0, 1])
     assert best_scale(scores, labels) > 9000
-    assert best_scale(scores, soft_labels(labels, 2)) < 2
+    assert cautious_scale(scores, labels) == best_scale(scores, soft_labels(labels, 2)) < 2
+    assert held_out_loss(scores, labels) == cross_entropy(scores, labels, cautious_scale(scores, labels))
+    assert held_out_loss(scores, labels) > 0.01
+
+
+def test_labels_of_no_weight_do_not_count_for_the_scale():
+    scores = torch.tensor([[1.0, -1.0], [2.0, -2.0], [-1.0, 1.0], [-3.0, 3.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 0])
+    weights = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    assert cautious_scale(scores, labels, torch.ones_like(weights)) == cautious_scale(scores, labels)
+    assert cautious_scale(scores, labels, weights) > 3 * cautious_scale(scores, labels)

@@ -34,6 +34,17 @@ def test_a_tie_is_called_a_tie():
     assert sentence == "A tie with affine: 8 ± 5 nats apart, within two standard errors."
 
 
+def test_a_range_that_collapsed_and_a_lead_of_nothing_are_said_to_be_nothing():
+    turned, plain = candidate("rotation", 100.0 + 1.5e-5, 0.0), candidate("none", 100.0, 0.0)
+    nothing = Range("angle", DEGREES, -1.8e-7, 1.8e-7, None, 0.4)
+    answer = headline(turned.estimator, [nothing], Comparison((turned, plain)))
+    assert answer == "No rotation learned; a tie with no invariance (less than 0.1 nats apart)."
+    assert nothing.text() == "not needed"
+    rival = candidate("affine", 100.5, 0.0)
+    (sentence,) = standing(turned.estimator, Comparison((turned, rival)))
+    assert sentence == "A tie with affine: 0.500 nats apart, odds below 3 to 1."
+
+
 def test_a_model_that_is_not_the_best_says_so():
     best, other = candidate("rotation", 150.0, 0.0), candidate("affine", 100.0, 3.0)
     assert standing(other.estimator, Comparison((best, other))) == [
@@ -60,6 +71,8 @@ def test_errors_of_differences_add_in_squares():
     assert Lead(10.0, 5.0).is_tie
     assert not Lead(-10.1, 5.0).is_tie
     assert Lead(0.0, 0.0).is_tie
+    assert Lead(1.0, 0.0).is_tie
+    assert not Lead(1.2, 0.0).is_tie
 
 
 def test_a_loaded_model_is_found_among_the_candidates(compared, tmp_path):

@@ -59,6 +59,51 @@ def test_a_difference_within_the_errors_is_a_tie():
     assert "c (tie)" not in str(comparison)
 
 
+def learned(name, evidence, *ranges, error=0.0):
+    return Candidate(name, evidence, error, evidence, "exact", dict.fromkeys(ranges, (-1.0, 1.0)), 1.0, None)
+
+
+def test_of_a_tie_the_simplest_is_best():
+    both = learned("affine", 100.3, "angle", "shear"), learned("rotation", 100.2, "angle")
+    plain = learned("none", 99.5)
+    assert Comparison((*both, plain)).best is plain
+    assert Comparison((*both, plain)).tied == ("affine", "rotation")
+    assert "none (tie)" not in str(Comparison((*both, plain)))
+    assert Comparison(both).best is both[1]
+    assert Comparison((*both, learned("none", 98.0))).best is both[1]
+    assert Comparison((*both, learned("none", 98.0, error=1.2))).best.name == "none"
+
+
+def test_an_invariance_that_does_nothing_is_not_kept():
+    rng = np.random.default_rng(0)
+    images = rng.random((24, 6, 6))
+    labels = (images[:, 0, 0] > 0.5).astype(int)
+    asked = {"invariances": [None, "rotation"], "num_nodes": 4, "random_state": 0}
+    comparison = compare(images, labels, **asked)
+    assert comparison.best.name == "none"
+    assert comparison.best_estimator.orbit_ is None
+    assert comparison.tied == ("rotation",) or comparison.candidates[-1].name == "rotation"
+
+
+def test_the_table_tells_what_was_learned_in_its_unit(symmetric_data):
+    images = np.random.default_rng(0).random((8, 5, 6))
+    asked = {"invariances": ["rotation"], "max_iterations": 0, "num_nodes": 2, "random_state": 0}
+    comparison = compare(images, np.arange(8.0) / 8, **asked)
+    assert comparison.best_estimator.orbit_.describe() in str(comparison)
+    assert "°" in str(comparison)
+
+
+def test_candidates_of_a_table_are_not_those_of_images(symmetric_data):
+    X, y = symmetric_data
+    quick = {"max_iterations": 1, "num_nodes": 2, "random_state": 0}
+    names = {each.name for each in compare(X, y, **quick).candidates}
+    assert names == {"none", "negation", "permutation"}
+    wide = np.random.default_rng(0).random((12, 36))
+    assert {each.name for each in compare(wide, y[:12], **quick).candidates} == {"none", "negation"}
+    images = compare(wide, y[:12], image_shape=(6, 6), **quick)
+    assert {each.name for each in images.candidates} == {"none", "rotation", "affine", "affine+deformation"}
+
+
 def test_no_candidates_is_an_error(symmetric_data):
     with pytest.raises(ValueError, match="at least one"):
         compare(*symmetric_data, invariances=[])

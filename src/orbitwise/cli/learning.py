@@ -85,8 +85,10 @@ def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
     if not fitted:
         raise KeyboardInterrupt
     comparison = Comparison(tuple(sorted(fitted, key=lambda each: -each.log_evidence)))
-    best = _with_errors(data, plan, folder, Watch(watch.console), comparison.best)
-    return Outcome(Comparison((best, *comparison.candidates[1:])), stopped)
+    kept = comparison.best
+    best = _with_errors(data, plan, folder, Watch(watch.console), kept)
+    candidates = tuple(best if each is kept else each for each in comparison.candidates)
+    return Outcome(Comparison(candidates), stopped)
 
 
 def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Candidate) -> Candidate:

@@ -19,10 +19,11 @@ from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import Folder, digest_of, file_digest
 from orbitwise.cli.learning import Outcome, Plan, learn, write_examples
 from orbitwise.cli.metrics import check_classes, measure
-from orbitwise.cli.showing import Metrics, comparison_table, learned_text
+from orbitwise.cli.showing import Metrics, comparison_table
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
 from orbitwise.estimators.convergence import shortfall
+from orbitwise.selection.compare import learned_text
 
 
 def run(

@@ -13,7 +13,7 @@ from rich.table import Table
 from orbitwise import datasets
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
-from orbitwise.selection.compare import Candidate, Comparison
+from orbitwise.selection.compare import Comparison
 from orbitwise.storage import describe
 from orbitwise.storage.container import printable
 
@@ -27,7 +27,7 @@ HEADINGS = {
 
 
 def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics: Metrics) -> Table:
-    """Every candidate in a line, the one with the most evidence first."""
+    """Every candidate in a line, the one with the most evidence first, and the one that is kept in bold."""
     kinds = [key for key in HEADINGS if any(key in each for each in metrics.values())]
     table = Table(title="Evidence of the training data", title_justify="left")
     for heading in ("invariance", "log evidence", "a row", *(HEADINGS[kind][0] for kind in kinds), "seconds"):
@@ -52,12 +52,6 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
     return table
 
 
-def learned_text(candidate: Candidate) -> str:
-    """What a candidate learned, in natural units."""
-    orbit = getattr(candidate.estimator, "orbit_", None)
-    return "" if orbit is None else orbit.describe()
-
-
 def model_table(file: Path) -> Table:
     """A model on one screen, without loading it: learned bounds, evidence, data, versions."""
     about, settings, kept, mixed = Folder(file.parent).steadily(lambda: _read(file))
@@ -75,7 +69,7 @@ def model_table(file: Path) -> Table:
         "model": about["estimator"],
         "invariance": str(kept.get("best", "") or (about["orbit"] or about["functional"])),
         "learned": about["learned_text"],
-        "errors": ", ".join(f"{name} ± {value:.2g}" for name, value in about["learned_errors"].items()),
+        "errors": about.get("learned_error_text", ""),
         "log evidence": f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
         "inference": about["inference"] + ("" if about["converged"] else ", stopped before it converged"),
         "noise": "" if about["noise"] == [] else _number(about["noise"]),

@@ -33,7 +33,7 @@ from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of
 from orbitwise.estimators.validation import check_data, check_inputs, flatten_images, set_layout
 from orbitwise.inference.calibration import (
-    best_scale,
+    cautious_scale,
     cross_entropy,
     held_out_loss,
     least_noise,
@@ -235,5 +235,5 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.posterior_, held_out = at_noise(noise)
         scores = two_columns(held_out)
         self.noise_ = noise
-        self._scale = best_scale(scores, codes)
+        self._scale = cautious_scale(scores, codes)
         self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self._scale)

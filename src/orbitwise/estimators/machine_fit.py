@@ -26,7 +26,7 @@ from orbitwise.estimators.choosing import (
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, Ground
 from orbitwise.estimators.machine_inputs import Labelled, signed_targets
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.calibration import best_scale, soft_labels, two_columns
+from orbitwise.inference.calibration import cautious_scale, two_columns
 from orbitwise.inference.cost import check_cost
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
@@ -223,5 +223,4 @@ def _held_out_scale(
     targets = signed_targets(codes, len(estimator.classes_))
     rates = torch.full((1, 1), estimator.C_, dtype=torch.float64)
     scores = held_out_scores(grams, ground.basis, loss, targets, weights, rates, folds)
-    counted = weights[:, None] * soft_labels(codes, len(estimator.classes_))
-    return best_scale(two_columns(scores.values[0, 0].T), counted)
+    return cautious_scale(two_columns(scores.values[0, 0].T), codes, weights)

@@ -16,17 +16,20 @@ def cross_entropy(scores: Float[Tensor, "n c"], labels: Tensor, scale: float) ->
 
 
 def soft_labels(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
-    """Codes of labels that might be wrong once in n+2 times, n the size of the class (Platt, 1999).
+    """Codes of n labels of which one in n+2 might be wrong, as after n successes (Laplace's succession).
 
-    So a few labels that are told apart perfectly do not make probabilities of 0 and 1.
+    So labels that are all told apart do not make probabilities of 0 and 1.
     """
     codes = torch.nn.functional.one_hot(labels, num_classes).double()
-    doubt = 1 / (codes.sum(0)[labels] + 2)
-    return codes * (1 - doubt)[:, None] + (1 - codes) * (doubt / (num_classes - 1))[:, None]
+    doubt = 1 / (len(labels) + 2)
+    return codes * (1 - doubt) + (1 - codes) * doubt / (num_classes - 1)
 
 
 def best_scale(scores: Float[Tensor, "n c"], labels: Tensor) -> float:
-    """The scale from 0.01 to 10,000 with the least cross entropy: convex in it, so ternary search serves."""
+    """The scale from 0.01 to 10,000 with the least cross entropy: convex in it, so ternary search serves.
+
+    Hard labels that held-out scores get all right would have it at its ceiling: see `cautious_scale`.
+    """
     low, high = math.log(1e-2), math.log(1e4)
     for _ in range(60):
         first, second = low + (high - low) / 3, high - (high - low) / 3
@@ -35,6 +38,14 @@ def best_scale(scores: Float[Tensor, "n c"], labels: Tensor) -> float:
         else:
             low = first
     return math.exp((low + high) / 2)
+
+
+def cautious_scale(
+    scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
+) -> float:
+    """The best scale for labels that might be wrong, so that it stays finite where none of them is."""
+    soft = soft_labels(labels, scores.shape[1])
+    return best_scale(scores, soft if weights is None else weights[:, None] * soft)
 
 
 def expected_calibration_error(
@@ -50,9 +61,9 @@ def expected_calibration_error(
 
 
 def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """The cross entropy of held-out scores at their best scale; a single column stands for two classes."""
+    """The cross entropy of held-out scores at their cautious scale; one column stands for two classes."""
     scores = two_columns(scores)
-    return cross_entropy(scores, labels, best_scale(scores, labels))
+    return cross_entropy(scores, labels, cautious_scale(scores, labels))
 
 
 def two_columns(scores: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:

@@ -9,9 +9,7 @@ from typing import Any, final
 
 from orbitwise.report.numbers import with_error
 from orbitwise.report.ranges import Range, symmetry_phrase
-from orbitwise.selection.compare import Candidate, Comparison
-
-NO_INVARIANCE = "none"
+from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison, is_tie
 
 
 @final
@@ -24,11 +22,18 @@ class Lead:
 
     @property
     def is_tie(self) -> bool:
-        """Whether it is within two standard errors of nothing."""
-        return abs(self.nats) <= 2 * self.error
+        """Whether it is within two standard errors of nothing, or not worth mentioning."""
+        return is_tie(self.nats, self.error)
+
+    @property
+    def excuse(self) -> str:
+        """Why a tie is one."""
+        return "within two standard errors" if abs(self.nats) <= 2 * self.error else "odds below 3 to 1"
 
     def text(self) -> str:
         """The difference without its sign."""
+        if max(abs(self.nats), self.error) < 0.05:
+            return "less than 0.1 nats"
         return with_error(abs(self.nats), self.error, " nats")
 
 
@@ -69,8 +74,7 @@ def standing(model: Any, comparison: Comparison | None) -> list[str]:
     tied = [each for each in others if lead(own, each).is_tie]
     better = [each for each in others if each not in tied and lead(each, own).nats > 0]
     sentences = [
-        f"A tie with {each.name}: {lead(own, each).text()} apart, within two standard errors."
-        for each in tied
+        f"A tie with {each.name}: {lead(own, each).text()} apart, {lead(own, each).excuse}." for each in tied
     ]
     sentences += [f"Less evidence than {each.name}, by {lead(own, each).text()}." for each in better]
     worse = [each for each in others if each not in tied and each not in better]

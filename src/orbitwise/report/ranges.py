@@ -13,7 +13,7 @@ from orbitwise.functionals.freezing import learnable_orbits, orbit_in
 from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.units import Unit, unit_of
+from orbitwise.orbits.units import Unit, is_collapsed, shown_error, unit_of
 from orbitwise.report.numbers import decimals_of, number
 
 ERROR_SECONDS = 20.0
@@ -58,19 +58,22 @@ class Range:
     @property
     def is_determined(self) -> bool:
         """Whether the error is known and smaller than the range."""
-        width = self.high if self.low == 0 else (self.high - self.low) / 2
-        return self.error is not None and math.isfinite(self.error) and self.error < width
+        return self.shown_error is not None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the range has not collapsed to nothing."""
+        return not is_collapsed(self.name, (self.low, self.high), self.unit)
 
     @property
     def shown_error(self) -> float | None:
         """The error in the unit of the range, None unless it is determined."""
-        if self.error is None or not self.is_determined:
-            return None
-        ends = (self.unit.convert(self.high + sign * self.error) for sign in (1, -1))
-        return (next(ends) - next(ends)) / 2
+        return shown_error((self.low, self.high), self.error, self.unit) if self.is_needed else None
 
     def text(self) -> str:
-        """The range alone: ±21°, −13 to +15 %, 0.3 pixels."""
+        """The range alone: ±21°, −13 to +15 %, 0.3 pixels, or that there is none."""
+        if not self.is_needed:
+            return "not needed"
         return interval_text((self.low, self.high), self.unit, self.shown_error)
 
     def error_text(self) -> str:
@@ -82,7 +85,9 @@ class Range:
 
     def phrase(self) -> str:
         """What f does not care about: rotation up to ±21° (± 2°)."""
-        if self.name.startswith("smoothness"):
+        if not self.is_needed:
+            words = f"no {self.label} learned"
+        elif self.name.startswith("smoothness"):
             words = f"smooth over {self.text()}"
         elif self.low == 0:
             words = f"{self.label} by {self.text()}"

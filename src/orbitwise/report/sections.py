@@ -91,7 +91,8 @@ def comparison_section(
         "The evidence is log p(targets) of the training data, in nats: it rewards what explains them and "
         f"charges for what could have explained anything. Here it is {' or '.join(map(escape, kinds))}. "
         "A difference of n nats is odds of eⁿ to 1. The error after ± is one standard deviation over other "
-        "draws of the orbit's points; two candidates closer than two of them are a tie. Evidence without ± "
+        "draws of the orbit's points. Candidates within two of them, or within 1.1 nats (odds of 3 to 1), of "
+        "the most evidence are a tie, of which the simplest is the best. Evidence without ± "
         "was computed with nothing drawn; a range without ± is not determined."
     )
     return section(
@@ -183,8 +184,9 @@ def _behind(candidate: Candidate, comparison: Comparison) -> str:
     if candidate is comparison.best:
         return "best"
     difference = lead(comparison.best, candidate)
-    tie = " <b>(tie)</b>" if difference.is_tie else ""
-    return difference.text().replace(" nats", "") + tie
+    ahead = "ahead by " if difference.nats < 0 else ""
+    tie = " <b>(tie)</b>" if candidate.name in comparison.tied else ""
+    return ahead + difference.text().replace(" nats", "") + tie
 
 
 def _bracket(candidate: Candidate) -> str:

@@ -22,12 +22,10 @@ from torch.distributions import Distribution
 from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.averaging import mixture_of
+from orbitwise.selection.compare import is_tie
 from orbitwise.selection.evidence import METHODS, integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
 from orbitwise.selection.mixtures import PredictiveMixture
-
-WORTH_MENTIONING = math.log(3)
-"""Odds below three to one are not worth more than a bare mention (Kass and Raftery 1995): a tie."""
 
 
 @final
@@ -106,7 +104,7 @@ class ModelPosterior:
 
     def _ties(self, model: ModelEvidenceEntry) -> bool:
         error = math.hypot(self.best.standard_error or 0.0, model.standard_error or 0.0)
-        return self._score(self.best) - self._score(model) <= max(WORTH_MENTIONING, 2 * error)
+        return is_tie(self._score(self.best) - self._score(model), error)
 
 
 def model_posterior(

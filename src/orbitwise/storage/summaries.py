@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from orbitwise.orbits.units import describe_errors
 from orbitwise.storage import machines, support_vectors
 from orbitwise.storage.container import StorageError
 from orbitwise.storage.reader import Reader
@@ -34,6 +35,7 @@ OPTIONAL = {
     "certificate": TEXT,
     "channels": Field((str, NoneType)),
     "classes": Field(list, each=str),
+    "learned_error_text": TEXT,
     "num_rows": COUNT,
 }
 BESIDE = {"estimator": TEXT, "notes": Field(list, each=str), "versions": Field(dict, each=str)}
@@ -67,7 +69,7 @@ def summary_of(model: Any) -> dict[str, Any]:
 
 
 def _process_summary(model: Any) -> dict[str, Any]:
-    orbit = model.orbit_
+    orbit, errors = model.orbit_, getattr(model, "_orbit_errors", {})
     return {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
@@ -83,5 +85,8 @@ def _process_summary(model: Any) -> dict[str, Any]:
         "orbit": None if orbit is None else type(orbit).__name__,
         "learned": {} if orbit is None else orbit.learned(),
         "learned_text": "" if orbit is None else orbit.describe(),
-        "learned_errors": getattr(model, "_orbit_errors", {}),
+        "learned_errors": errors,
+        "learned_error_text": ""
+        if orbit is None
+        else describe_errors(orbit.learned(), errors, orbit.units()),
     }
