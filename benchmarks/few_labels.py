@@ -65,7 +65,7 @@ def measure(name, count, split, machine, num_unlabelled):
         "machine": machine,
         "error": float((is_first != (y[others] > 0)).mean()),
         "first_class": float(is_first.mean()),
-        "is_warned": any("rows, though its labels" in str(each.message) for each in said),
+        "is_warned": any("rows, although the labels" in str(each.message) for each in said),
         "C": getattr(model, "C_", None),
         "strength": getattr(model, "strength_", None),
         "seconds": time.perf_counter() - start,

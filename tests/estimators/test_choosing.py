@@ -1,6 +1,7 @@
 """What is chosen, against dense algebra and one machine after the other."""
 
 import math
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor
 from orbitwise.estimators import choosing
 from orbitwise.estimators.choosing import (
     RATES,
+    Choice,
     by_cross_validation,
     by_laplace_evidence,
     by_squared_evidence,
     decided,
+    first_that_tells,
     held_out_scores,
     one_class,
     rate_grid,
@@ -164,6 +167,42 @@ def test_cross_validation_takes_the_least_error_then_the_least_loss():
     best = min(reached, key=lambda key: reached[key])
     assert tuple(found[:3]) == best
     assert found.score == pytest.approx(reached[best][0], abs=1e-9)
+
+
+def test_constant_machines_are_tried_twenty_times_with_one_ground_in_memory(monkeypatch):
+    """Kernels of three bandwidths, too large to keep: each is folded once, and gone before the next."""
+    monkeypatch.setattr("orbitwise.estimators.kernel_machine.NUMBERS_KEPT", 0)
+    grounds, strengths = [ground(width) for width in (0.5, 1.0, 2.0)], [0.0, 0.1, 0.3, 1.0]
+    choices = [
+        Choice(rate, strength, place.bandwidth, 0.0, place)
+        for rate in (1.0, 10.0)
+        for strength in strengths
+        for place in grounds
+    ]
+    alive, most, folded_grounds, tried = weakref.WeakSet(), [], [], []
+    everywhere = Ground.everywhere
+
+    def followed(self: Ground, asked: list[float]) -> list[Tensor]:
+        folded_grounds.append(self.bandwidth)
+        found = everywhere(self, asked)
+        alive.update(found)
+        most.append(len(alive))
+        return found
+
+    monkeypatch.setattr(Ground, "everywhere", followed)
+    monkeypatch.setattr(choosing, "one_class", lambda *given: tried.append(1) or "training")
+    assert first_that_tells(choices, Logistic(), SIGNS, WEIGHTS) is choices[0]
+    assert len(tried) == 20
+    assert folded_grounds == [0.5, 1.0, 2.0]
+    assert max(most) <= len(strengths)
+
+
+def test_the_first_choice_that_tells_is_taken_whatever_its_ground(monkeypatch):
+    grounds = [ground(0.5), ground(2.0)]
+    choices = [Choice(rate, 0.1, place.bandwidth, 0.0, place) for rate in (1e-6, 100.0) for place in grounds]
+    assert first_that_tells(choices, Logistic(), SIGNS, WEIGHTS) is choices[2]
+    assert first_that_tells(choices, None, SIGNS, WEIGHTS) is choices[0]
+    assert first_that_tells(choices[1:], Logistic(), SIGNS, WEIGHTS) is choices[2]
 
 
 def test_rates_are_over_the_variance_of_the_kernel_unless_given():

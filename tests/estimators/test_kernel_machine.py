@@ -13,6 +13,7 @@ from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.losses import EpsilonInsensitive, Logistic, Loss, Multinomial, Squared
+from orbitwise.process import Process
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:
@@ -162,12 +163,26 @@ def test_kernels_are_folded_once_for_the_same_strengths(monkeypatch: pytest.Monk
 
 def test_kernels_of_all_points_hold_those_of_the_labelled():
     ground = ground_of()
-    kernels = ground.everywhere([0.0, 0.3])
+    kernels = torch.stack(ground.everywhere([0.0, 0.3]))
     assert kernels.shape == (2, 18, 12)
     places = [(ground.points == row).all(-1).nonzero().item() for row in X]
     torch.testing.assert_close(kernels[:, places], ground.grams([0.0, 0.3]), rtol=0, atol=1e-12)
     plain = ground.process.covariance(Evaluation().atoms(ground.points), Evaluation().atoms(X))
     torch.testing.assert_close(kernels[0], plain, rtol=0, atol=0)
+
+
+def test_a_kernel_without_invariances_is_made_once_and_only_where_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ground, made = ground_of(), []
+    covariance = Process.covariance
+    monkeypatch.setattr(Process, "covariance", lambda *given: (made.append(1), covariance(*given))[1])
+    ground.everywhere([0.1, 0.3, 2.0])
+    folding = len(made)
+    ground.everywhere([0.3, 2.0])
+    assert len(made) == folding
+    ground.everywhere([0.0, 0.3, 0.0])
+    assert len(made) == folding + 1
 
 
 def test_points_without_a_label_are_known():
@@ -192,6 +207,9 @@ def test_costs_are_those_of_what_will_be_done(monkeypatch: pytest.MonkeyPatch):
     assert ground_of(invariance=None).cost(Squared()) == Cost(0.0, 0.0)
     assert ground.cost(Squared()) == dense_cost(36, 18)
     assert ground.cost(EpsilonInsensitive()) == dense_cost(36 + 12, 18)
+    graph = Ground(X, X, ground.process, LaplacianRows.of(X, 3, "heat", True), 1.0, "bias")
+    assert graph.cost(Squared()) == dense_cost(12, 12).times(2)
+    assert "root" not in vars(graph.rows)
     monkeypatch.setattr(module, "LARGEST_DENSE", 30)
     assert ground.cost(Squared()) == gradient_search_cost(18, 2, 12)
 

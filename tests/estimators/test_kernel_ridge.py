@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.kernel_ridge import KernelRidge
 
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, median_distance
-from orbitwise.estimators.kernel_ridge import InvariantKernelRidge, deviations
+from orbitwise.estimators.kernel_ridge import InvariantKernelRidge, robust_deviations
 from orbitwise.functionals import Evaluation, Gradient, LocalAverage
 from orbitwise.functionals.functional import Block
 from orbitwise.inference.exact import condition
@@ -217,7 +217,7 @@ def test_an_absolute_loss_of_slopes_makes_rows_of_them():
     ).fit(X, Y, MORE)
     points = np.unique(POINTS, axis=0)
     # slopes in bandwidths, and f in deviations of the targets
-    unit = deviations(torch.from_numpy(Y)[None], torch.ones(20).double()).item()
+    unit = robust_deviations(torch.from_numpy(Y)[None], torch.ones(20).double()).item()
     slopes = 0.8 * model.predict_functional(Gradient(), points) / unit
     coefficients = model.machine_.coefficients[20:, 0].numpy() / unit
     assert (np.abs(coefficients) <= 0.3 * 1.001).all()
@@ -282,12 +282,12 @@ def test_deviations_are_those_of_most_targets():
     spoilt = values.clone()
     spoilt[:100] = 1e6
     few = torch.where(torch.arange(2000) < 200, 7.0, 0.0).double()
-    found = deviations(torch.stack([values, spoilt, few, 4 * ones, 0 * ones]), ones)
+    found = robust_deviations(torch.stack([values, spoilt, few, 4 * ones, 0 * ones]), ones)
     assert found[0].item() == pytest.approx(5, rel=0.1)
     assert found[1].item() == pytest.approx(5, rel=0.2)
     assert found[2:].tolist() == pytest.approx([7 * 0.3, 4, 1])
     for unit in (1e-200, 1e200):
-        assert deviations(unit * values[None], ones).item() == pytest.approx(unit * found[0].item())
+        assert robust_deviations(unit * values[None], ones).item() == pytest.approx(unit * found[0].item())
 
 
 def test_deviations_count_weights_as_copies():
@@ -295,5 +295,5 @@ def test_deviations_count_weights_as_copies():
     values = torch.randn(1, 40, generator=draw, dtype=torch.float64)
     counts = torch.randint(1, 4, (40,), generator=draw)
     copies = values.repeat_interleave(counts, dim=1)
-    expected = deviations(copies, torch.ones(copies.shape[1]).double())
-    torch.testing.assert_close(deviations(values, counts.double()), expected)
+    expected = robust_deviations(copies, torch.ones(copies.shape[1]).double())
+    torch.testing.assert_close(robust_deviations(values, counts.double()), expected)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Difference, Evaluation
 from orbitwise.functionals.graphs import neighbour_graph
+from orbitwise.inference.cost import dense_cost
 
 RNG = np.random.default_rng(0)
 X, MORE, NEW = RNG.normal(size=(16, 2)), RNG.normal(size=(20, 2)), RNG.normal(size=(15, 2))
@@ -162,11 +164,24 @@ def test_bad_settings_get_a_clear_error(settings: dict[str, Any], message: str):
 def test_the_cost_of_a_graph_is_said_before_it_is_decomposed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
     monkeypatch.setattr("orbitwise.inference.cost.machine_memory", lambda: 1e4)
-    with pytest.raises(ValueError, match=r"graph of 36 points would take .*: give fewer unlabelled rows"):
+    with pytest.raises(ValueError, match=r"graph of 36 points would take .*: pass fewer unlabelled rows"):
         LaplacianSVC().fit(X, Y, MORE)
+
+
+@pytest.mark.parametrize("strength", [0.1, "cross_validation"])
+def test_the_cost_of_a_graph_is_said_once(strength: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    with warnings.catch_warnings(record=True, action="always") as said:
+        LaplacianSVC(strength=strength, neighbours=(3, 6)).fit(X, Y, MORE)
+    (message,) = (str(each.message) for each in said)
+    # two decompositions for every graph
+    operations = 2 * dense_cost(36, 36).operations * (1 if strength == 0.1 else 2)
+    assert f"LaplacianSVC.fit with the graph of 36 points will take about {operations:.0e}" in message
+    assert ("fewer numbers of neighbours" in message) == (strength != 0.1)
+    assert "invariance=" not in message
 
 
 def test_one_class_for_all_is_warned_of():
     unequal = np.where(np.arange(16) == 3, "up", "down")
-    with pytest.warns(UserWarning, match=r"LaplacianSVC says down for 36 of 36 training rows"):
+    with pytest.warns(UserWarning, match=r"LaplacianSVC predicts class down for all 36 training rows"):
         LaplacianSVC(C=1e-3).fit(X, unequal, MORE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from orbitwise.estimators.machine_fit import certify, label_loss, stratified_folds
+from orbitwise.estimators.machine_fit import certify, label_loss, stratified_folds, warn_of_one_class
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.risk import Solution
@@ -55,6 +55,25 @@ def test_certificates_are_kept_and_wide_gaps_told():
     assert model.n_iter_.tolist() == [3, 5]
     with pytest.warns(ConvergenceWarning, match=r"a gap of up to 0\.1 in a risk of 4"):
         certify(model, [solution(2.0, 0.1, 3), solution(4.0, 0.0, 5)])
+
+
+def test_one_class_is_told_with_how_many_rows_and_what_to_do():
+    model: Any = InvariantSVC()
+    model.classes_ = np.array([0, 1])
+    codes, has_no_label = torch.tensor([0, 1, 1, 1]), torch.arange(394) >= 4
+    said = torch.ones(394, dtype=torch.int64)
+    said[0] = 0
+    with warnings.catch_warnings(record=True, action="always") as warned:
+        warn_of_one_class(model, said, has_no_label, codes)
+        said[5:7] = 0
+        warn_of_one_class(model, said, has_no_label, codes, advice="")
+    assert [str(each.message) for each in warned] == [
+        "InvariantSVC predicts class 1 for all 390 unlabelled rows, although the labels have 2 classes. "
+        "Raise C, lower strength, use strength='cross_validation' or class_weight='balanced', or label more "
+        "rows.",
+        "InvariantSVC predicts class 1 for 388 of 390 unlabelled rows, although the labels have 2 classes. "
+        "Raise C, use class_weight='balanced', or label more rows.",
+    ]
 
 
 def test_the_scale_of_probabilities_is_that_of_machines_that_did_not_see_the_labels():

@@ -257,7 +257,9 @@ def test_the_cost_is_said_before_the_work_begins(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
     with (
         pytest.warns(
-            UserWarning, match=r"InvariantSVC.fit with 68 rows .* at 34 points .* invariance='graph'"
+            UserWarning,
+            match=r"InvariantSVC.fit with 68 rows .* at 34 points .* To make it cheaper, pass fewer "
+            r"unlabelled rows, reduce the features \(PCA\), or use invariance='graph'\.$",
         ),
         pytest.raises(pytest.fail.Exception),
     ):
@@ -267,13 +269,32 @@ def test_the_cost_is_said_before_the_work_begins(monkeypatch: pytest.MonkeyPatch
         InvariantSVC().fit(X, Y, MORE)
 
 
+def test_a_graph_is_no_advice_to_who_has_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    with pytest.warns(UserWarning, match=r"pass fewer unlabelled rows, or reduce the features \(PCA\)\.$"):
+        InvariantSVC(invariance="graph").fit(X, Y, MORE)
+
+
+def test_a_fit_of_a_minute_is_announced(monkeypatch: pytest.MonkeyPatch):
+    """150 rows of 30 features: 4,500 slopes, about a minute on one core."""
+    monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
+    x = np.random.default_rng(0).normal(size=(150, 30))
+    with (
+        pytest.warns(UserWarning, match=r"InvariantSVC.fit with 4,500 rows .* 55 seconds on one core"),
+        pytest.raises(pytest.fail.Exception),
+    ):
+        InvariantSVC().fit(x, np.arange(150) % 2)
+
+
 @pytest.mark.parametrize("labels", [Y, THREE], ids=["two", "three"])
 def test_one_class_for_all_is_warned_of(labels: np.ndarray):
     unequal = labels.copy()
     unequal[labels != labels[0]] = labels[0]
     for place, label in enumerate(np.unique(labels)[np.unique(labels) != labels[0]]):
         unequal[place + 1] = label
-    with pytest.warns(UserWarning, match=r"says .* for 34 of 34 training rows, .*class_weight='balanced'"):
+    with pytest.warns(
+        UserWarning, match=r"predicts class .* for all 34 training rows, although .*class_weight='balanced'"
+    ):
         InvariantSVC(C=1e-3, strength=10.0).fit(X, unequal, MORE)
 
 

@@ -167,5 +167,8 @@ def test_one_class_is_not_enough():
 def test_one_class_for_all_is_warned_of():
     draw = np.random.default_rng(0)
     labels = (np.arange(30) == 0).astype(int)
-    with pytest.warns(UserWarning, match="VirtualSVC says .* for 30 of 30 training rows"):
+    with pytest.warns(
+        UserWarning,
+        match="VirtualSVC predicts class .* for all 30 training rows, although .* Raise C, use class_weight=",
+    ):
         VirtualSVC(C=1e-3).fit(draw.normal(size=(30, 2)), labels)

@@ -32,6 +32,8 @@ TOLERANCE = 1e-5
 CHANCE = 0.01
 """Below this, rows without a label are not all of one class by chance."""
 NEGLECTED = 0.1
+TRIES = 20
+"""Of choices whose machines may turn out to say one class for all."""
 NUMBERS_AT_ONCE = 2**25
 """Of Newton's systems that are solved together: 256 MiB."""
 
@@ -116,43 +118,40 @@ def first_that_tells(
     """The first choice whose machine says several classes at points without a label, or the first of all.
 
     Few labels hardly tell machines apart, and one that says the larger class always is no answer. Targets
-    without a `loss` of labels are numbers.
+    without a `loss` of labels are numbers. After `TRIES` machines that say one class, others would, too.
     """
-    known: dict[tuple[int, float], Seen] = {}
-    for each in choices if loss is not None else ():
-        key = (id(each.ground), each.strength)
-        if key not in known:
-            known[key] = Seen.of(each)
-        if not _is_constant(known[key], each.rate, loss, targets, weights):  # pyright: ignore
-            return each
+    if loss is None:
+        return choices[0]
+    tried = choices[:TRIES]
+    tells: dict[int, bool] = {}
+    for place, choice in enumerate(tried):
+        if place not in tells:
+            # all machines of a ground at once, so that its invariances are folded once and then forgotten
+            same = [each for each in range(place, len(tried)) if tried[each].ground is choice.ground]
+            found = _tells([tried[each] for each in same], loss, targets, weights)
+            tells.update(zip(same, found, strict=True))
+        if tells[place]:
+            return choice
     return choices[0]
 
 
-class Seen(NamedTuple):
-    """A ground as the machines of one strength see it: kernels, basis, and which points have no label."""
-
-    gram: Float[Tensor, "n n"]
-    kernel: Float[Tensor, "t n"]
-    basis: Float[Tensor, "n b"]
-    basis_everywhere: Float[Tensor, "t b"]
-    has_no_label: Bool[Tensor, " t"]
-
-    @classmethod
-    def of(cls, choice: Choice) -> Seen:
-        """That of a choice."""
-        ground, strengths = choice.ground, [choice.strength]
-        kernels = ground.grams(strengths)[0], ground.everywhere(strengths)[0]
-        return cls(*kernels, ground.basis, ground.basis_everywhere, ground.has_no_label)
-
-
 @torch.no_grad()
-def _is_constant(
-    seen: Seen, rate: float, loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
-) -> bool:
-    problem = Problem(DenseGram(seen.gram), [Term(loss, targets, rate * weights)], seen.basis)
-    found = newton(problem, tolerance=TOLERANCE)
-    said = decided(found.coefficients @ seen.kernel.mT + found.beta @ seen.basis_everywhere.mT)
-    return one_class(said, seen.has_no_label, decided(targets)) is not None
+def _tells(
+    choices: Sequence[Choice], loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
+) -> list[bool]:
+    """Which choices of one ground have machines that say several classes."""
+    ground, strengths = choices[0].ground, sorted({each.strength for each in choices})
+    kernels = ground.everywhere(strengths)
+    grams = ground.among_labelled(kernels, strengths)
+    basis, everywhere, has_no_label = ground.basis, ground.basis_everywhere, ground.has_no_label
+    found = []
+    for choice in choices:
+        place = strengths.index(choice.strength)
+        terms = [Term(loss, targets, choice.rate * weights)]
+        machine = newton(Problem(DenseGram(grams[place]), terms, basis), tolerance=TOLERANCE)
+        said = decided(machine.coefficients @ kernels[place].mT + machine.beta @ everywhere.mT)
+        found.append(one_class(said, has_no_label, decided(targets)) is None)
+    return found
 
 
 def one_class(
@@ -160,9 +159,9 @@ def one_class(
 ) -> str | None:
     """The kind of rows, "training" or "unlabelled", for which one class is `said` for all; None for neither.
 
-    Labels are known by heart where few of them stand in many dimensions, so rows without one are looked at,
-    too. There a class is said for all if the others have less than a `NEGLECTED` part of their share of the
-    labels, unless it may be chance that all of these rows are of one class.
+    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
+    as well. There a class is said for all if the others have less than a `NEGLECTED` part of their share of
+    the labels, unless it may be chance that all of these rows are of one class.
     """
     if len(said) < 2:
         return None

@@ -41,7 +41,7 @@ COLLAPSED_ROWS = 5000
 EXACT_PAIRS = 6.5e7
 PREDICTION_NODES = 64
 HOURS = 7200.0
-"""Of exact inference that pass without a warning, in seconds; half of its costs are saved by symmetry."""
+"""Exact fits estimated to take longer than this many seconds warn."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ def announce_exact(x: Tensor, functional: Functional, num_nodes: int, steps: int
     check_cost(
         exact_cost(len(x), atoms, x[0].numel(), steps),
         f"Exact inference on {len(x):,} rows that average {atoms:,} points each",
-        "take inference='collapsed' or 'variational', a smaller num_nodes, or fewer rows",
+        "use inference='collapsed' or 'variational', a smaller num_nodes, or fewer rows",
         patience=HOURS,
         refuses=False,
         stacklevel=5,

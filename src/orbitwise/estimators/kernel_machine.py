@@ -65,7 +65,7 @@ def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) ->
 @final
 @dataclass(frozen=True)
 class Ground:
-    """Where a machine stands: labelled points and all, the process, and the rows of its invariances."""
+    """What a kernel machine is fitted from: labelled points, all points, process and invariance rows."""
 
     x: Float[Tensor, "n d"]
     points: Float[Tensor, "t d"]
@@ -134,7 +134,8 @@ class Ground:
         if num_rows > LARGEST_DENSE and is_searched and has_products(self.process.kernel):
             # solvers of other losses take some hundred products
             return gradient_search_cost(num_points, width, count if is_folded else 4)
-        return dense_cost(num_rows, num_points)
+        # a graph is decomposed before it is folded
+        return dense_cost(num_rows, num_points).times(2 if isinstance(self.rows, LaplacianRows) else 1)
 
     @torch.no_grad()
     def without_invariances(self) -> Float[Tensor, "n n"]:
@@ -142,29 +143,37 @@ class Ground:
         return self.process.covariance(Evaluation().atoms(self.x))
 
     @torch.no_grad()
-    def everywhere(self, strengths: Sequence[float]) -> Float[Tensor, "q t n"]:
+    def everywhere(self, strengths: Sequence[float]) -> list[Float[Tensor, "t n"]]:
         """The kernel of all points with the labelled ones, its invariances folded in, for every strength."""
-        missing = [each for each in strengths if each > 0 and each not in self._folded]
-        if self.rows is not None and missing:
-            self._folded.clear()
-            missing = [each for each in strengths if each > 0]
-            found = self.rows.fold(self.process, self.x, missing, self.points).matrices
+        asked = [each for each in strengths if self.rows is not None and each > 0]
+        folded = self._folded
+        if self.rows is not None and not set(asked) <= folded.keys():
+            folded.clear()
+            found = self.rows.fold(self.process, self.x, asked, self.points).matrices
             if found.numel() > NUMBERS_KEPT:
-                folded = dict(zip(missing, found, strict=True))
-                return torch.stack([folded[each] if each > 0 else self._plain() for each in strengths])
-            self._folded.update(zip(missing, found, strict=True))
-        return torch.stack([self._folded.get(each, self._plain()) for each in strengths])
-
-    def _plain(self) -> Float[Tensor, "t n"]:
-        return self.process.covariance(Evaluation().atoms(self.points), Evaluation().atoms(self.x))
+                folded = {}
+            folded.update(zip(asked, found, strict=True))
+        kernels = {each: folded[each] for each in asked}
+        if len(asked) < len(strengths):
+            points, x = (Evaluation().atoms(each) for each in (self.points, self.x))
+            plain = self.process.covariance(points, x)
+            kernels |= {each: plain for each in strengths if each not in kernels}
+        return [kernels[each] for each in strengths]
 
     def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
         """That kernel of the labelled points alone."""
-        kernels = self.everywhere(strengths)[:, places_among(self.points, self.x)]
+        return self.among_labelled(self.everywhere(strengths), strengths)
+
+    def among_labelled(
+        self, kernels: Sequence[Float[Tensor, "t n"]], strengths: Sequence[float]
+    ) -> Float[Tensor, "q n n"]:
+        """The rows of the labelled points in kernels of all points, folded with these strengths."""
+        places = places_among(self.points, self.x)
+        found = torch.stack([each[places] for each in kernels])
         is_folded = [self.rows is not None and each > 0 for each in strengths]
         # an unfinished search may leave negative eigenvalues
-        kernels[is_folded] = nearest_positive(kernels[is_folded])
-        return kernels
+        found[is_folded] = nearest_positive(found[is_folded])
+        return found
 
     def fit(
         self,

@@ -65,7 +65,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
     ----------
     machine_, C_, strength_, bandwidth_ : what was found, and with which settings.
     objective_, gap_, n_iter_ : the risk, a bound on its distance from the least, and the iterations; one for
-        every output.
+        every output. The risk is that of targets in units of their deviations, and so is its bound.
     log_evidence_, evidence_kind_ : with strength="evidence"; the scale of f is at its best, too.
     """
 
@@ -119,7 +119,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
             raise ValueError(
                 f"loss must be one of numbers, such as 'squared' or 'absolute', not {self.loss!r}."
             )
-        scale = deviations(targets, weights)
+        scale = robust_deviations(targets, weights)
         standard = targets / scale[:, None]
         ground = self._settle(x, others, standard, weights, loss, invariance_loss)
         if hasattr(self, "log_evidence_"):
@@ -214,7 +214,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         return choice.ground
 
 
-def deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]) -> Float[Tensor, " c"]:
+def robust_deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]) -> Float[Tensor, " c"]:
     """How far targets are from the median of their output: a standard deviation that few outliers move.
 
     The standard deviation where most targets are the same, the size of a constant, and 1 where all are zero.

@@ -20,7 +20,6 @@ from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
 from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
-from orbitwise.inference.cost import check_cost, dense_cost
 from orbitwise.losses import Loss, Squared, loss_of
 
 
@@ -43,6 +42,7 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     C, strength, loss, bandwidth, basis, class_weight, unlabeled_label, Cs, strengths,
     num_folds, random_state
         As in `InvariantSVC`; by default the loss is "squared_hinge", C is 10 and the strength 0.1.
+        strength="evidence" needs loss="logistic" or "squared".
 
     Attributes
     ----------
@@ -115,14 +115,6 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         return self
 
     def _rows(self, points: Tensor, bandwidth: float) -> LaplacianRows:
-        # the Laplacian is decomposed at once, so that its cost cannot wait to be said
-        graphs = len(self.neighbours) if self.strength == "cross_validation" else 1
-        check_cost(
-            dense_cost(len(points), len(points)).times(graphs),
-            f"LaplacianSVC.fit with the graph of {len(points):,} points",
-            "give fewer unlabelled rows, or take InvariantSVC(invariance='graph') of some of them",
-            stacklevel=6,
-        )
         return LaplacianRows.of(points, int(self.num_neighbours), self.weighting, self.normalized)
 
     def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast, final
 
 import torch
@@ -24,23 +25,30 @@ class LaplacianRows:
     """The penalty ν fᵀLf of values at all points, as rows R f with RᵀR = L: as many rows as points."""
 
     points: Float[Tensor, "t d"]
-    root: Float[Tensor, "t t"]
     num_neighbours: int
+    weighting: Weighting
+    is_normalized: bool
 
     @classmethod
     def of(cls, points: Tensor, num_neighbours: int, weighting: str, is_normalized: bool) -> LaplacianRows:
-        """Those of a graph of nearest neighbours."""
+        """Those of a graph of nearest neighbours, which is decomposed when its root is first needed."""
         if weighting not in ("binary", "heat"):
             raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
-        if len(points) < 2:
-            return cls(points, torch.zeros(len(points), len(points)).to(points), 0)
-        count = min(num_neighbours, len(points) - 1)
-        laplacian = neighbour_graph(points, count, cast(Weighting, weighting)).laplacian().to_dense()
-        if is_normalized:
+        count = num_neighbours if len(points) > 1 else 0
+        return cls(points, count, cast(Weighting, weighting), is_normalized)
+
+    @cached_property
+    def root(self) -> Float[Tensor, "t t"]:
+        """R, from the eigenvalues and eigenvectors of L."""
+        if self.num_neighbours == 0:
+            return torch.zeros(len(self.points), len(self.points)).to(self.points)
+        count = min(self.num_neighbours, len(self.points) - 1)
+        laplacian = neighbour_graph(self.points, count, self.weighting).laplacian().to_dense()
+        if self.is_normalized:
             degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
             laplacian = degree[:, None] * laplacian * degree
         values, vectors = torch.linalg.eigh(laplacian)
-        return cls(points, values.clamp_min(0).sqrt()[:, None] * vectors.mT, num_neighbours)
+        return values.clamp_min(0).sqrt()[:, None] * vectors.mT
 
     @property
     def blocks(self) -> list[Block]:
@@ -84,8 +92,6 @@ class LaplacianRows:
 
 def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
     """Where each row of x stands among the points, which hold all of them."""
-    if points is x:
-        return torch.arange(len(x), device=x.device)
     numbers = torch.unique(torch.cat([points, x]), dim=0, return_inverse=True)[1]
     place = torch.empty_like(numbers[: len(points)])
     place[numbers[: len(points)]] = torch.arange(len(points), device=x.device)

@@ -24,6 +24,7 @@ from orbitwise.estimators.choosing import (
     one_class,
 )
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, Ground
+from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.estimators.machine_inputs import Labelled, signed_targets
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns
@@ -34,7 +35,7 @@ from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 TOLERANCE = 1e-8
 ACCEPTED = 1e-4
 """A gap that is larger than this part of the risk deserves a warning."""
-CHOOSE = "lower the strength, or have both chosen by strength='cross_validation', "
+CHOOSE = "lower strength, use strength='cross_validation' or "
 
 
 def label_loss(loss: Loss, name: Any) -> Loss:
@@ -89,12 +90,23 @@ def announce(estimator: Any, ground: Ground, invariance_loss: Loss) -> None:
         return
     is_free = estimator.kernel is None and estimator.bandwidth == "median"
     count = len(BANDWIDTHS) if estimator.strength == "evidence" and is_free else 1
-    kind = type(estimator).__name__
     rows = 0 if ground.rows is None else len(ground.rows.weights)
+    what, cheaper = f"{rows:,} rows of its invariance at", ["pass fewer unlabelled rows"]
+    if isinstance(ground.rows, LaplacianRows):
+        what = "the graph of"
+        if estimator.strength == "cross_validation":
+            count = len(estimator.neighbours)
+            cheaper.append("try fewer numbers of neighbours")
+    else:
+        cheaper.append("reduce the features (PCA)")
+        if estimator.invariance != "graph":
+            cheaper.append("use invariance='graph'")
+    if len(cheaper) > 1:
+        cheaper[-1] = f"or {cheaper[-1]}"
     check_cost(
         ground.cost(invariance_loss).times(count),
-        f"{kind}.fit with {rows:,} rows of its invariance at {len(ground.points):,} points",
-        "give fewer unlabelled rows or features (PCA), or take invariance='graph', with few rows a point",
+        f"{type(estimator).__name__}.fit with {what} {len(ground.points):,} points",
+        ", ".join(cheaper),
         stacklevel=5,
     )
 
@@ -191,10 +203,11 @@ def warn_of_one_class(
     rows = said if kind == "training" else said[has_no_label]
     most = rows.mode().values
     count = int((rows == most).sum())
+    share = f"all {count:,}" if count == len(rows) else f"{count:,} of {len(rows):,}"
     warnings.warn(
-        f"{type(estimator).__name__} says {estimator.classes_[int(most)]!s} for {count:,} of {len(rows):,} "
-        f"{kind} rows, though its labels are of {len(estimator.classes_)} classes: raise C, {advice}let "
-        "every class count the same with class_weight='balanced', or give more labels.",
+        f"{type(estimator).__name__} predicts class {estimator.classes_[int(most)]!s} for {share} {kind} "
+        f"rows, although the labels have {len(estimator.classes_)} classes. Raise C, {advice or 'use '}"
+        "class_weight='balanced', or label more rows.",
         UserWarning,
         stacklevel=4,
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 OPERATIONS_A_SECOND = 2e10
 """Of one core in double precision, in products of matrices."""
-PATIENCE = 120.0
+PATIENCE = 20.0
 """Seconds that pass without a warning."""
 NUMBER = 8
 """Bytes, in double precision."""
@@ -89,7 +89,7 @@ def check_cost(
     if too_large or cost.seconds > patience:
         warnings.warn(
             f"{what} will take about {cost.operations:.0e} operations ({_time(cost.seconds)} on one core) "
-            f"and {_size(cost.memory)} of memory. To spare them, {instead}.",
+            f"and {_size(cost.memory)} of memory. To make it cheaper, {instead}.",
             UserWarning,
             stacklevel=stacklevel + 1,
         )
