@@ -3,7 +3,8 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, datasets
-from orbitwise.orbits import SampledOrbit
+from orbitwise.functionals import OrbitSum
+from orbitwise.orbits import PatchOrbit, SampledOrbit
 from orbitwise.transforms import Rotation
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -143,3 +144,15 @@ def test_a_finite_invariance_has_an_orbit_with_nothing_to_learn():
     change = model.insensitivity(x)
     assert set(change) == {"all"}
     assert change["all"]["prior"] < 1e-6
+
+
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, InvariantGPClassifier, SparseGPRegressor])
+def test_patches_are_not_rows_that_a_row_can_be_moved_to(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 100))
+    patches = OrbitSum(PatchOrbit((1, 10, 10), (3, 3)))
+    model = kind(invariance=patches, max_iterations=2, random_state=0).fit(X, np.arange(12) % 2)
+    assert model.orbit_ is None
+    assert model.orbit_errors_ == {}
+    np.testing.assert_array_equal(model.sample_orbit(X[:2], n=3), np.repeat(X[:2, None], 3, axis=1))
+    assert model.insensitivity(X[:2]) == {}

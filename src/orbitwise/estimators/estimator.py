@@ -36,11 +36,11 @@ class LearnedOrbit(ABC):
     _image_shape: Sequence[int] | None
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
-        """Remember the orbit, to be learned or finite, and what counts as background.
+        """Remember the orbit of rows, to be learned or finite, and what counts as background.
 
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
         """
-        self.orbit_ = orbit_in(functional)
+        self.orbit_ = orbit_in(functional, x.shape[1])
         if isinstance(self.orbit_, FiniteOrbit) and self._image_shape is not None:
             self.orbit_.image_shape = check_image_shape(self._image_shape)
         is_warped = bool(learnable_orbits(functional)) and self._image_shape is not None
