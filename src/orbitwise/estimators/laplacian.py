@@ -121,7 +121,6 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
             dense_cost(len(points), len(points)).times(graphs),
             f"LaplacianSVC.fit with the graph of {len(points):,} points",
             "give fewer unlabelled rows, or take InvariantSVC(invariance='graph') of some of them",
-            stacklevel=6,
         )
         return LaplacianRows.of(points, int(self.num_neighbours), self.weighting, self.normalized)
 

@@ -95,7 +95,6 @@ def announce(estimator: Any, ground: Ground, invariance_loss: Loss) -> None:
         ground.cost(invariance_loss).times(count),
         f"{kind}.fit with {rows:,} rows of its invariance at {len(ground.points):,} points",
         "give fewer unlabelled rows or features (PCA), or take invariance='graph', with few rows a point",
-        stacklevel=5,
     )
 
 

@@ -24,6 +24,7 @@ from orbitwise.estimators.families import (
     looks_like,
     named,
     own_shape,
+    whole_points,
 )
 from orbitwise.transforms.images import check_image_shape
 
@@ -151,11 +152,9 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
         check_picture(invariance, dimensions)
         layout = image_layout(dimensions, None, channels)
     else:
-        looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
         raise ValueError(
-            f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: X must be "
-            "[n_samples, n_features], say X.reshape(len(X), -1). Images need an invariance of images or "
-            f"image_shape=(height, width).{looks}"
+            f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: "
+            f"{_no_table(estimator, dimensions)}"
         )
     if own is not None and layout.shape is not None and check_image_shape(layout.shape) != own[1]:
         raise ValueError(
@@ -166,6 +165,20 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
         estimator.channels_ = "last"
         check_channels_first(estimator, "Functionals at other inputs")
     return layout
+
+
+def _no_table(estimator: Any, dimensions: tuple[int, ...]) -> str:
+    """What to do with inputs that have dimensions where the invariance is one of tables, or there is none."""
+    invariance, images = (
+        estimator.invariance,
+        "Images need an invariance of images or image_shape=(height, width).",
+    )
+    looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
+    if family_of(invariance) != "table":
+        return f"X must be [n_samples, n_features], say X.reshape(len(X), -1). {images}{looks}"
+    if not _is_odd(dimensions):
+        return f"{named(invariance)} moves single columns of X [n_samples, n_features]. {images}"
+    return f"{whole_points(invariance, dimensions, type(estimator).__name__)}\n{looks.strip()} {images}"
 
 
 def _is_odd(dimensions: Sequence[int]) -> bool:
