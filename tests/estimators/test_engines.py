@@ -1,21 +1,28 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.estimators.engines import (
     Problem,
+    announce_exact,
     choose_engine,
     fit_collapsed,
     fit_exact,
     fit_variational,
     nodes_for,
 )
-from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.estimators.names import functional_of
+from orbitwise.functionals import Evaluation, OrbitAverage, OrbitSum
+from orbitwise.inference.cost import Cost
 from orbitwise.likelihoods import Bernoulli, Gaussian
-from orbitwise.orbits import SampledOrbit
+from orbitwise.orbits import PatchOrbit, SampledOrbit
 from orbitwise.process import Process
+from orbitwise.selection import compare
 from orbitwise.transforms import Rotation
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -163,3 +170,44 @@ def test_another_fit_does_not_go_on_from_it(tmp_path):
         again = model.set_params(random_state=seed).fit(ROWS, other)
         assert again.log_evidence_ == plain.log_evidence_
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_group_whose_kernel_is_isotropic_costs_one_side_only():
+    Z = np.random.default_rng(0).normal(size=(80, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        InvariantGPRegressor(invariance="permutation", max_iterations=1).fit(Z, Z.max(1))
+        InvariantGPClassifier(invariance="permutation", max_iterations=1).fit(Z, Z.max(1) > 1)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
+    counted = []
+    monkeypatch.setattr(
+        "orbitwise.estimators.engines.exact_cost", lambda *sizes: counted.append(sizes) or Cost(0.0, 0.0)
+    )
+    process = Process(None, RBFKernel(ard_num_dims=None if symmetric else 4).double())
+    x = torch.randn(7, 4, dtype=torch.float64)
+    announce_exact(process, functional_of("permutation", 4), x, 50, False)
+    announce_exact(process, OrbitSum(PatchOrbit((1, 2, 2), (1, 1))), x, 50, False)
+    assert counted == [(7, 24, 4, 50, symmetric), (7, 4, 1, 50, False)]
+
+
+def test_advice_fits_the_orbit_and_names_the_users_line(monkeypatch):
+    monkeypatch.setattr("orbitwise.estimators.engines.exact_cost", lambda *sizes: Cost(1e30, 1.0))
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    orbit = SampledOrbit(Rotation(), -0.3, 0.3)
+    for invariance, says in (
+        (orbit, "a smaller num_nodes, or"),
+        ("permutation", "an orbit of fewer"),
+        (None, "'variational', or"),
+    ):
+        for kind, y in ((InvariantGPRegressor, x[:, 0]), (InvariantGPClassifier, x[:, 0] > 0)):
+            with pytest.warns(UserWarning, match=says) as seen:
+                kind(invariance=invariance, max_iterations=0).fit(x, y)
+            assert [each.filename for each in seen] == [__file__]
+            assert ("num_nodes" in str(seen[0].message)) == (invariance is orbit)
+    with pytest.warns(UserWarning, match="Exact inference on 12 rows") as seen:
+        compare(x, x[:, 0], [None], max_iterations=0)
+    assert seen[0].filename == __file__

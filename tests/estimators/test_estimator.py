@@ -1,10 +1,14 @@
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, datasets
-from orbitwise.orbits import SampledOrbit
-from orbitwise.transforms import Rotation
+from orbitwise.functionals import OrbitSum
+from orbitwise.orbits import ComposedOrbit, FiniteOrbit, PatchOrbit, PointCloudOrbit, SampledOrbit
+from orbitwise.transforms import Rotation, block_permutations
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -143,3 +147,31 @@ def test_a_finite_invariance_has_an_orbit_with_nothing_to_learn():
     change = model.insensitivity(x)
     assert set(change) == {"all"}
     assert change["all"]["prior"] < 1e-6
+
+
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, InvariantGPClassifier, SparseGPRegressor])
+def test_patches_are_not_rows_that_a_row_can_be_moved_to(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 100))
+    patches = OrbitSum(PatchOrbit((1, 10, 10), (3, 3)))
+    model = kind(invariance=patches, max_iterations=2, random_state=0).fit(X, np.arange(12) % 2)
+    assert model.orbit_ is None
+    assert model.orbit_errors_ == {}
+    np.testing.assert_array_equal(model.sample_orbit(X[:2], n=3), np.repeat(X[:2, None], 3, axis=1))
+    assert model.insensitivity(X[:2]) == {}
+
+
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, InvariantGPClassifier, SparseGPRegressor])
+def test_an_orbit_without_a_move_is_told(kind, rings):
+    X, y = rings[0], rings[1] > 0
+    settings = {"max_iterations": 0, "random_state": 0}
+    with pytest.warns(UserWarning, match="PointCloudOrbit has no move that is on") as seen:
+        kind(invariance=PointCloudOrbit(1, 2), **settings).fit(X, y)
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        kind(invariance=PointCloudOrbit(1, 2, angle=0.3), **settings).fit(X, y)
+        kind(invariance=SampledOrbit(Rotation(), 0.3, 0.3, learnable=False), **settings).fit(X, y)
+        exchanged = ComposedOrbit(PointCloudOrbit(1, 2), FiniteOrbit(block_permutations(2, 1)))
+        kind(invariance=exchanged, **settings).fit(X, y)

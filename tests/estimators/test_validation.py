@@ -1,5 +1,7 @@
 """What estimators accept, and the errors that say what they do not."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -397,12 +399,46 @@ def test_clouds_and_signals_are_not_taken_for_images(rng):
         InvariantGPRegressor(invariance="rotation").fit(clouds, y)
     with pytest.raises(ValueError, match=r"SignalOrbit\(signal_shape=\(3, 30\)"):
         InvariantGPRegressor(invariance="flip").fit(signals, y)
-    with pytest.raises(ValueError, match=r"dim 3.*PointCloudOrbit"):
+    with pytest.raises(ValueError, match=r"(?s)dim 3.*PointCloudOrbit"):
         InvariantGPRegressor(invariance="permutation").fit(clouds, y)
     said = InvariantGPRegressor(invariance="flip", image_shape=(12, 2), **QUICK).fit(clouds, y)
     np.testing.assert_allclose(said.predict(clouds[..., ::-1].copy()), said.predict(clouds), atol=1e-9)
     named = InvariantGPRegressor(invariance="flip", **QUICK).fit(clouds[:, None], y)
     np.testing.assert_allclose(named.predict(clouds[:, None]), said.predict(clouds), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "points", "move"),
+    [
+        ("permutation", 3, lambda x: x[:, [2, 0, 1]]),
+        ("permutation", 12, lambda x: x[:, [3, 2, 1, 0, *range(4, 12)]]),
+        ("permutation", 40, lambda x: x[:, [3, 2, 1, 0, *range(4, 40)]]),
+        ("cyclic", 5, lambda x: np.roll(x, 2, axis=1)),
+        ("sign", 3, lambda x: x * np.array([-1, 1])),
+    ],
+)
+def test_names_of_columns_say_how_to_move_whole_points(name, points, move, rng):
+    clouds = rng.normal(size=(12, points, 2))
+    y = clouds[:, 0, 0]
+    with pytest.raises(ValueError, match="single columns") as caught:
+        InvariantGPRegressor(invariance=name).fit(clouds, y)
+    text = str(caught.value)
+    assert "angle=0.5" in text
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    assert all("invariance=orbit" in line for line in lines if "reshape" in line)
+    known = {"InvariantGPRegressor": partial(InvariantGPRegressor, **QUICK), "X": clouds, "y": y}
+    exec("\n".join(lines[:-1]), known)
+    model = eval(lines[-1], known)
+    predicted = model.predict(clouds.reshape(12, -1))
+    np.testing.assert_allclose(model.predict(move(clouds).reshape(12, -1)), predicted, atol=1e-9)
+    exchanged = np.abs(model.predict(clouds[..., ::-1].reshape(12, -1)) - predicted).max()
+    assert exchanged > 1e-3, "x and y are different"
+
+
+def test_names_of_columns_do_not_ask_for_images_as_rows(rng):
+    with pytest.raises(ValueError, match="single columns") as caught:
+        InvariantGPRegressor(invariance="permutation").fit(rng.normal(size=(5, 8, 8)), np.arange(5))
+    assert "reshape" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from orbitwise.functionals.freezing import (
     learnable_orbits,
     orbit_in,
 )
-from orbitwise.orbits import FiniteOrbit, SampledOrbit
+from orbitwise.orbits import ComposedOrbit, FiniteOrbit, ImageOrbit, PatchOrbit, SampledOrbit
 from orbitwise.transforms import Translation, coordinate_permutations
 
 
@@ -75,6 +75,17 @@ def test_the_orbit_of_a_functional_is_the_learned_one_or_a_finite_one():
     assert orbit_in(OrbitAverage(finite)) is finite
     assert orbit_in(OrbitAverage(finite) @ OrbitAverage(learned)) is learned
     assert orbit_in(freeze_functional(OrbitAverage(learned), 3)) is learned
+
+
+def test_with_a_width_only_an_orbit_of_such_rows_is_found():
+    patches = PatchOrbit((1, 5, 5), (3, 3))
+    turned = ImageOrbit((5, 5), {"angle": 0.2})
+    turned_patches = ImageOrbit((3, 3), {"angle": 0.2})
+    assert orbit_in(OrbitSum(patches)) is patches
+    assert orbit_in(OrbitSum(patches), 25) is None
+    assert orbit_in(OrbitAverage(turned), 25) is turned
+    assert orbit_in(OrbitAverage(ComposedOrbit(turned, patches)), 25) is turned
+    assert orbit_in(OrbitAverage(ComposedOrbit(patches, turned_patches)), 25) is None
 
 
 def test_a_finite_orbit_draws_its_elements():

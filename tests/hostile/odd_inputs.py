@@ -59,8 +59,12 @@ DENSE = (
     *("nullable frame", "tensor", "learned tensor", "inference tensor", "rows of tensors"),
 )
 WRONG = (
-    *("missing value", "sparse", "sparse tensor", "dates", "words", "ragged", "one dimension", "scalar"),
+    *("missing value", "sparse", "sparse tensor", "words", "ragged", "one dimension", "scalar"),
     *("no rows", "no columns", "four dimensions", "nothing", "nan", "infinite", "mapping"),
+)
+DATED = (
+    *("dates", "dates in lists", "dates as objects", "dated frame", "dated column", "zoned column"),
+    *("categories of dates", "durations", "periods"),
 )
 CHOICES = {
     "estimator": tuple(ESTIMATORS),
@@ -70,11 +74,11 @@ CHOICES = {
     "scale": SCALES,
     "offset": (0.0, 1.0, 1e4),
     "dtype": (*NUMBERS, "float16", "int64", "uint8", "bool", "object", "complex128"),
-    "container": DENSE + WRONG,
+    "container": DENSE + WRONG + DATED,
     "targets": (
         *("plain", "constant", "one class", "column", "two outputs", "whole", "truth values", "objects"),
-        *("words", "nan", "too few", "too many", "outlier", "nullable", "tensor", "complex", "dates"),
-        "nothing",
+        *("words", "nan", "too few", "too many", "outlier", "nullable", "tensor", "complex"),
+        *("dates", "dated frame", "dates as objects", "nothing"),
     ),
     "target_scale": SCALES,
     "mode": ("usual", "no_grad", "inference_mode"),
@@ -82,7 +86,14 @@ CHOICES = {
 PLAIN = {"rows": "some", "scale": 1.0, "offset": 0.0, "dtype": "float64", "container": "array"}
 PLAIN |= {"targets": "plain", "target_scale": 1.0, "mode": "usual"}
 SECONDS = 60.0
-FAULTS = ("silent NaN", "wrong exception", "refused for no reason", "absurd size", "wrong shape")
+FAULTS = (
+    "silent NaN",
+    "wrong exception",
+    "refused for no reason",
+    "absurd size",
+    "wrong shape",
+    "learned from dates",
+)
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,11 @@ class Case:
             and self.container in DENSE
             and self.targets in ("plain", "column", "whole", "truth values", "nullable", "tensor")
         )
+
+    @property
+    def must_fail(self) -> bool:
+        """Whether it has dates where nobody turns them into numbers; a search does so with dates in X."""
+        return self.targets in DATED or (self.container in DATED and self.estimator != "search")
 
 
 def any_case(rng: np.random.Generator) -> Case:
@@ -169,7 +185,28 @@ def contained(x: np.ndarray, container: str, folder: Path) -> object:
         return tensors(np.ascontiguousarray(x).astype(np.float64), container)
     if container == "sparse":
         return scipy.sparse.csr_array(x.astype(np.float64))
-    return malformed(x, container)
+    return dated(x, container) if container in DATED else malformed(x, container)
+
+
+def dated(x: np.ndarray, container: str) -> object:
+    days = np.datetime64("2020-01-01") + np.arange(x.size).reshape(x.shape)
+    frame = pd.DataFrame(x.real.astype(np.float64), columns=[f"c{i}" for i in range(x.shape[1])])
+    column = pd.Series(days[:, -1].astype("datetime64[s]"))
+    columns = {
+        "dated column": lambda: column,
+        "zoned column": lambda: column.dt.tz_localize("UTC"),
+        "categories of dates": lambda: column.astype("category"),
+        "durations": lambda: column - column[0],
+        "periods": lambda: column.dt.to_period("D"),
+    }
+    if container in columns:
+        return frame.assign(c1=columns[container]())
+    made = {
+        "dates in lists": lambda: [list(row) for row in days],
+        "dates as objects": lambda: _objects(days),
+        "dated frame": lambda: pd.DataFrame(days.astype("datetime64[s]"), columns=frame.columns),
+    }
+    return made[container]() if container in made else days
 
 
 def tensors(x: np.ndarray, container: str) -> object:
@@ -182,9 +219,16 @@ def tensors(x: np.ndarray, container: str) -> object:
     return found.to_sparse() if container == "sparse tensor" else found
 
 
+def _objects(days: np.ndarray) -> np.ndarray:
+    """The same dates, each an object of its own."""
+    made = np.empty(days.shape, dtype=object)
+    for place in np.ndindex(days.shape):
+        made[place] = days[place]
+    return made
+
+
 def malformed(x: np.ndarray, container: str) -> object:
     made = {
-        "dates": lambda: np.full(x.shape, "2020-01-01", dtype="datetime64[D]"),
         "words": lambda: np.full(x.shape, "abc"),
         "ragged": lambda: [[1.0, 2.0], [3.0]] * len(x),
         "one dimension": lambda: x[:, 0],
@@ -222,7 +266,9 @@ def targets_of(case: Case) -> object:
         "nullable": lambda: pd.Series(y).astype("Int64" if y.dtype.kind == "i" else "Float64"),
         "tensor": lambda: torch.tensor(y, requires_grad=y.dtype.kind == "f"),
         "complex": lambda: y + 1j,
-        "dates": lambda: np.full(count, "2020-01-01", dtype="datetime64[D]"),
+        "dates": lambda: np.datetime64("2020-01-01") + np.arange(count) % 2,
+        "dated frame": lambda: pd.DataFrame({"t": pd.date_range("2020-01-01", periods=count)}),
+        "dates as objects": lambda: _objects(np.datetime64("2020-01-01") + np.arange(count) % 2),
         "nothing": lambda: None,
     }
     with np.errstate(all="ignore"):
@@ -255,6 +301,8 @@ def outcome(case: Case) -> tuple[str, str]:
             return ("refused for no reason" if case.must_work else "refused"), repr(error)
         except Exception as error:
             return "wrong exception", repr(error)
+    if case.must_fail:
+        return "learned from dates", str(type(x))
     for name, values in found.items():
         if not np.isfinite(np.asarray(values, dtype=np.float64)).all():
             return "silent NaN", name

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import orbitwise
-from tests.hostile.odd_inputs import CHOICES, FAULTS, PLAIN, Case, main, outcome
+from tests.hostile.odd_inputs import CHOICES, DATED, FAULTS, PLAIN, Case, main, outcome
 
 TRAITS = {
     name: st.just(PLAIN[name]) | st.sampled_from(values) if name in PLAIN else st.sampled_from(values)
@@ -41,6 +41,23 @@ def test_every_estimator_learns_under_no_grad_from_tensors_with_gradients(estima
         odd = {"estimator": estimator, "mode": mode, "container": "learned tensor", "targets": "tensor"}
         kind, details = outcome(Case(**(PLAIN | odd)))
         assert kind == "fine", details
+
+
+@pytest.mark.parametrize("estimator", [each for each in CHOICES["estimator"] if each != "search"])
+def test_no_estimator_takes_dates_for_numbers(estimator: str):
+    odd = [{"container": kind} for kind in DATED]
+    odd += [{"targets": kind} for kind in CHOICES["targets"] if kind in DATED]
+    for each in odd:
+        kind, details = outcome(Case(**(PLAIN | each | {"estimator": estimator})))
+        assert kind == "refused", each
+        assert "holds dates or durations" in details, details
+
+
+def test_a_search_turns_dates_into_years_and_takes_neither_durations_nor_periods():
+    for container in DATED:
+        kind, details = outcome(Case(**(PLAIN | {"estimator": "search", "container": container})))
+        is_refused = container in ("durations", "periods")
+        assert kind == ("refused" if is_refused else "fine"), (container, details)
 
 
 def test_any_number_can_be_tried_by_hand(capsys):

@@ -66,4 +66,19 @@ def test_costs_grow_as_the_work_does():
     assert many.operations == 10 * few.operations
     assert gradient_search_cost(3000, 241, 10).operations == 4 * few.operations
     assert exact_cost(100, 20, 784, 5).operations > 50 * exact_cost(100, 2, 784, 5).operations
+    both, one = exact_cost(100, 200, 6, 5), exact_cost(100, 200, 6, 5, one_sided=True)
+    assert both.operations > 150 * one.operations
+    assert exact_cost(100, 2000, 6, 5).memory < 11 * both.memory, "tiles are held, not all pairs"
     assert few.times(3) == Cost(3 * few.operations, few.memory)
+
+
+def test_the_warning_points_at_the_users_line():
+    calls = """
+def between(check, cost):
+    check(cost, "This", "do that")
+"""
+    ours: dict = {"__name__": "orbitwise.somewhere"}
+    exec(compile(calls, "ours.py", "exec"), ours)
+    with pytest.warns(UserWarning, match="This will take") as seen:
+        ours["between"](check_cost, Cost(1e15, 1.0))
+    assert seen[0].filename == __file__

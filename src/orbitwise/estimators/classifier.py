@@ -179,9 +179,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31))
         targets, likelihood = encode(self.likelihood, codes, len(self.classes_))
         previous = getattr(self, "_problem_", None) if self.warm_start else None
-        functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], self._image_shape)).to(
-            self.device
-        )
+        functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], self._image_shape))
+        functional = functional.double().to(self.device)
         self._set_orbit(functional, x)
         rows = torch.from_numpy(np.array(x)).to(self.device) - self._background
         if previous is not None and previous.x.shape[1] == x.shape[1]:
@@ -193,7 +192,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         generator = torch.Generator(self.device).manual_seed(seed)
         return Problem(
             process.to(self.device),
-            functional.double(),
+            functional,
             likelihood.to(self.device),
             rows,
             targets.to(self.device),

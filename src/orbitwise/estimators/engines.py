@@ -22,7 +22,7 @@ from orbitwise.estimators.objectives import (
     StochasticObjective,
     noise_of,
 )
-from orbitwise.functionals.freezing import freeze_functional, is_drawn
+from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
 from orbitwise.inference.checkpoint import Progress
@@ -40,7 +40,7 @@ EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
 EXACT_PAIRS = 6.5e7
 PREDICTION_NODES = 64
-HOURS = 7200.0
+HOUR = 3600.0
 """Exact fits estimated to take longer than this many seconds warn."""
 
 
@@ -92,16 +92,24 @@ def nodes_for(count: int) -> int:
     return max(4, min(16, 2 ** int(math.log2(math.sqrt(EXACT_PAIRS) / count))))
 
 
-def announce_exact(x: Tensor, functional: Functional, num_nodes: int, steps: int) -> None:
-    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is."""
-    atoms = num_nodes if is_drawn(functional) else functional.atoms(x[:1]).points.shape[1]
+def announce_exact(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
+    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is.
+
+    The functional is frozen; `is_drawn` says whether its atoms are nodes whose number can be chosen.
+    """
+    with torch.no_grad():
+        first = functional.atoms(x[:1])
+        one_sided = process.shares_symmetry(first)
+    atoms, width = first.points.shape[-2:]
+    fewer = ", an orbit of fewer elements" if atoms > 1 else ""
+    fewer = ", a smaller num_nodes" if is_drawn else fewer
+    each = f" that average {atoms:,} points each" if atoms > 1 else ""
     check_cost(
-        exact_cost(len(x), atoms, x[0].numel(), steps),
-        f"Exact inference on {len(x):,} rows that average {atoms:,} points each",
-        "use inference='collapsed' or 'variational', a smaller num_nodes, or fewer rows",
-        patience=HOURS,
+        exact_cost(len(x), atoms, width, steps, one_sided),
+        f"Exact inference on {len(x):,} rows{each}",
+        f"use inference='collapsed' or 'variational'{fewer}, or fewer rows",
+        patience=HOUR,
         refuses=False,
-        stacklevel=5,
     )
 
 
@@ -118,7 +126,10 @@ def fit_exact(
     The standard error is the deviation of the evidence over other draws of the nodes.
     """
     num_nodes = nodes_for(len(problem.x)) if num_nodes is None else num_nodes
-    announce_exact(problem.x, problem.functional, num_nodes, max_iterations)
+    # any nodes will do to count them, so that the problem's own are drawn as ever
+    some = torch.Generator(problem.generator.device).manual_seed(0)
+    frozen = freeze_functional(problem.functional, num_nodes, some)
+    announce_exact(problem.process, frozen, problem.x, max_iterations, problem.is_drawn)
     rounds = [(max(2, num_nodes // 2), max_iterations), (num_nodes, max(1, max_iterations // 3))]
     history: list[float] = []
     for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:

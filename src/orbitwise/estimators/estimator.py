@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,7 +23,9 @@ from orbitwise.functionals.freezing import drawn_form, learnable_orbits, orbit_i
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
+from orbitwise.inference.cost import users_level
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.transforms.images import check_image_shape
 
 ROWS_AT_ONCE = 1024
@@ -36,15 +40,32 @@ class LearnedOrbit(ABC):
     _image_shape: Sequence[int] | None
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
-        """Remember the orbit, to be learned or finite, and what counts as background.
+        """Remember the orbit of rows, to be learned or finite, and what counts as background.
 
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
         """
-        self.orbit_ = orbit_in(functional)
+        self.orbit_ = orbit_in(functional, x.shape[1])
         if isinstance(self.orbit_, FiniteOrbit) and self._image_shape is not None:
             self.orbit_.image_shape = check_image_shape(self._image_shape)
+        self._warn_if_idle(x)
         is_warped = bool(learnable_orbits(functional)) and self._image_shape is not None
         self._background = float(x.min()) if is_warped else 0.0
+
+    def _warn_if_idle(self, x: NDArray[np.float64]) -> None:
+        """Warn of an orbit all of whose moves are off."""
+        if not isinstance(self.orbit_, DrawnOrbit) or bool(self.orbit_.active.any()):
+            return
+        row = torch.from_numpy(np.array(x[:1])).to(self._place)
+        generator = torch.Generator(self._place).manual_seed(0)
+        with torch.no_grad():
+            moved = self.orbit_.move(row, self.orbit_.noise((1, 8), generator, row))
+        if torch.allclose(moved, row[:, None].expand_as(moved)):
+            warnings.warn(
+                f"{type(self.orbit_).__name__} has no move that is on, so that it changes nothing: give it a "
+                "range, such as angle=0.5 or shift=1.0, or leave out the invariance.",
+                UserWarning,
+                stacklevel=users_level(sys._getframe()),
+            )
 
     def _set_objective(self, objective: Callable[[], torch.Tensor], parameters: list[nn.Parameter]) -> None:
         """Remember what was maximised over what, for error bars."""

@@ -5,12 +5,14 @@ An invariance moves data of its own family only: everything that takes one asks 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 from torch import nn
 
 from orbitwise.estimators.names import MOVED, OF_COLUMNS, OF_IMAGES
+from orbitwise.transforms.permutations import MAX_ELEMENTS
 
 Family = Literal["image", "signal", "cloud", "table"]
 PLURALS: dict[str, str] = {
@@ -27,10 +29,15 @@ MOST_RATIO = 4
 only where it is said to be one. So 4 x 8 pixels are a picture, and 12 points of four coordinates are not."""
 INSTEAD: dict[str, str] = {
     "image": 'an invariance of images, such as "rotation", "translation" or "flip", or an ImageOrbit',
-    "signal": "a SignalOrbit(signal_shape=(channels, length), …)",
-    "cloud": "a PointCloudOrbit(num_points, num_dimensions, …), or a FiniteOrbit of block_permutations",
+    "signal": "a SignalOrbit(signal_shape=(channels, length), shift=1.0)",
+    "cloud": "a PointCloudOrbit(num_points, num_dimensions, angle=0.5), or a FiniteOrbit of "
+    "block_permutations",
     "table": 'rows of columns, with "permutation", "sign" or "cyclic"',
 }
+
+
+MOST_ALIKE = 4
+"""Points of one kind in an example of kinds."""
 
 
 def family_of(invariance: object) -> Family | None:
@@ -92,15 +99,53 @@ def looks_like(dimensions: Sequence[int]) -> str:
     first, second = dimensions
     cloud = (
         f"clouds of {first} points in {second} dimensions, which "
-        f"PointCloudOrbit(num_points={first}, num_dimensions={second}, …) moves"
+        f"PointCloudOrbit(num_points={first}, num_dimensions={second}, angle=0.5) moves"
     )
     channels, length = (first, second) if first <= second else (second, first)
     turned = "" if first <= second else " once they are (channels, length)"
     signal = (
         f"signals of {channels} channel{'s' if channels > 1 else ''} and {length} samples, which "
-        f"SignalOrbit(signal_shape=({channels}, {length}), …) moves{turned}"
+        f"SignalOrbit(signal_shape=({channels}, {length}), shift=1.0) moves{turned}"
     )
     return f"{cloud}, or {signal}" if second in (2, 3) else signal
+
+
+def whole_points(invariance: str, dimensions: Sequence[int], estimator: str) -> str:
+    """What an invariance of columns does, and lines of code that do so to whole points of [points, size]."""
+    points, size = dimensions
+    does, wanted, imported, made = {
+        "cyclic": (
+            "shifts single columns",
+            f"shift whole points of {size} numbers each",
+            "cyclic_shifts",
+            f"cyclic_shifts({points}, {size})",
+        ),
+        "permutation": (
+            "exchanges single columns",
+            f"exchange whole points of {size} numbers each",
+            "block_permutations",
+            f"block_permutations({points}, {size})",
+        ),
+        "sign": (
+            "changes the signs of single columns",
+            "mirror an axis of all points at once",
+            "SignedPermutations, negation, sign_changes",
+            f"SignedPermutations(negation({points * size}).index[:1].repeat({2**size}, 1), "
+            f"sign_changes({size}).sign.repeat(1, {points}), is_group=True)",
+        ),
+    }[invariance]
+    if invariance == "permutation" and math.factorial(points) > MAX_ELEMENTS:
+        # all orders are too many, but those of a few like points are not
+        kinds = f"[0] * {MOST_ALIKE} + list(range(1, {points - MOST_ALIKE + 1}))"
+        wanted = f"{wanted} that are of the same kind, here the first {MOST_ALIKE} (all have too many orders)"
+        imported, made = "exchange_permutations", f"exchange_permutations({kinds}, {size})"
+    return (
+        f"{invariance!r} {does} of X [n_samples, n_features]. To {wanted}:\n\n"
+        "    from orbitwise.orbits import FiniteOrbit\n"
+        f"    from orbitwise.transforms import {imported}\n"
+        f"    orbit = FiniteOrbit({made})\n"
+        f"    {estimator}(invariance=orbit).fit(X.reshape(len(X), -1), y)\n"
+    )
 
 
 def named(invariance: object) -> str:

@@ -107,7 +107,6 @@ def announce(estimator: Any, ground: Ground, invariance_loss: Loss) -> None:
         ground.cost(invariance_loss).times(count),
         f"{type(estimator).__name__}.fit with {what} {len(ground.points):,} points",
         ", ".join(cheaper),
-        stacklevel=5,
     )
 
 

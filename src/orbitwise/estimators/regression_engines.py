@@ -94,7 +94,8 @@ def fit_model(
     report: Callback,
 ) -> Fit:
     """Exact inference; `functional` is the model's before it was frozen."""
-    announce_exact(model.x, functional, num_nodes, estimator.max_iterations)
+    steps = estimator.max_iterations
+    announce_exact(model.process, model.functional, model.x, steps, is_drawn(functional))
     if estimator.max_iterations == 0:
         # The objective would only repeat the factorisation that conditioning needs.
         training = Training(np.nan, False, "no iterations asked for")

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
 from orbitwise.estimators.channels import Layout, image_layout
+from orbitwise.estimators.dates import refuse_dates
 from orbitwise.estimators.families import (
     PLURALS,
     check_family,
@@ -23,6 +24,7 @@ from orbitwise.estimators.families import (
     looks_like,
     named,
     own_shape,
+    whole_points,
 )
 from orbitwise.transforms.images import check_image_shape
 
@@ -50,27 +52,18 @@ def check_data(estimator: Any, X: Any, y: Any = "no_validation", **settings: Any
     size where it is to be numbers.
     """
     X = as_array(X)
-    _refuse_dates(X, "X")
+    refuse_dates(X, "X")
     if isinstance(y, str) and y == "no_validation":
         x: Any = validate_data(estimator, X, dtype=np.float64, **settings)
         _check_size(x, "X", smallest=False)
         return x
     y = as_array(y)
-    _refuse_dates(y, "y")
+    refuse_dates(y, "y")
     x, targets = cast(Any, validate_data(estimator, X, y, dtype=np.float64, **settings))
     _check_size(x, "X")
     if settings.get("y_numeric", False):
         _check_size(np.asarray(targets, dtype=np.float64), "y")
     return x, targets
-
-
-def _refuse_dates(values: Any, name: str) -> None:
-    kind = getattr(getattr(values, "dtype", None), "kind", "")
-    if kind in ("M", "m"):
-        raise TypeError(
-            f"{name} holds dates or durations ({values.dtype}), but numbers are required: turn them into "
-            "numbers, say decimal years. AutoGPRegressor does so itself with dates in X."
-        )
 
 
 def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -> None:
@@ -159,11 +152,9 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
         check_picture(invariance, dimensions)
         layout = image_layout(dimensions, None, channels)
     else:
-        looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
         raise ValueError(
-            f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: X must be "
-            "[n_samples, n_features], say X.reshape(len(X), -1). Images need an invariance of images or "
-            f"image_shape=(height, width).{looks}"
+            f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: "
+            f"{_no_table(estimator, dimensions)}"
         )
     if own is not None and layout.shape is not None and check_image_shape(layout.shape) != own[1]:
         raise ValueError(
@@ -174,6 +165,20 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
         estimator.channels_ = "last"
         check_channels_first(estimator, "Functionals at other inputs")
     return layout
+
+
+def _no_table(estimator: Any, dimensions: tuple[int, ...]) -> str:
+    """What to do with inputs that have dimensions where the invariance is one of tables, or there is none."""
+    invariance, images = (
+        estimator.invariance,
+        "Images need an invariance of images or image_shape=(height, width).",
+    )
+    looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
+    if family_of(invariance) != "table":
+        return f"X must be [n_samples, n_features], say X.reshape(len(X), -1). {images}{looks}"
+    if not _is_odd(dimensions):
+        return f"{named(invariance)} moves single columns of X [n_samples, n_features]. {images}"
+    return f"{whole_points(invariance, dimensions, type(estimator).__name__)}\n{looks.strip()} {images}"
 
 
 def _is_odd(dimensions: Sequence[int]) -> bool:
@@ -220,7 +225,7 @@ def check_training(
 
 def check_weights(sample_weight: Any, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """A weight of at least 0 for every row, 1 where none were given."""
-    _refuse_dates(sample_weight, "sample_weight")
+    refuse_dates(sample_weight, "sample_weight")
     return _check_sample_weight(as_array(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
 
 
@@ -247,7 +252,7 @@ def check_rows(inputs: Any, width: int, name: str) -> torch.Tensor:
 def check_numbers(values: Any, name: str, ensure_2d: bool = True) -> NDArray[np.float64]:
     """A copy of finite numbers of any number of dimensions, at least two unless said otherwise."""
     values = as_array(values)
-    _refuse_dates(values, name)
+    refuse_dates(values, name)
     array: Any = check_array(
         values, dtype=cast(Any, np.float64), allow_nd=True, ensure_2d=ensure_2d, input_name=name
     )

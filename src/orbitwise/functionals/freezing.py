@@ -41,10 +41,28 @@ def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
     return [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
 
 
-def orbit_in(functional: nn.Module) -> Orbit | None:
-    """The orbit that a functional averages over: one to learn where there is one, else any, say finite."""
+def orbit_in(functional: nn.Module, width: int | None = None) -> Orbit | None:
+    """The orbit that a functional averages over: one to learn where there is one, else any, say finite.
+
+    With `width`, only an orbit that moves rows of this width to rows of the same width counts, so that a row
+    and a moved row can be compared: patches are no images.
+    """
     orbits = [module for module in functional.modules() if isinstance(module, Orbit)]
-    return next(iter([*learnable_orbits(functional), *orbits]), None)
+    found = [*learnable_orbits(functional), *orbits]
+    return next((orbit for orbit in found if width is None or _keeps_width(orbit, width)), None)
+
+
+@torch.no_grad()
+def _keeps_width(orbit: Orbit, width: int) -> bool:
+    """Whether a row of this width is moved to another of the same width."""
+    like = next(iter(orbit.state_dict().values()), torch.zeros(()))
+    row = torch.zeros(1, width, dtype=torch.float64, device=like.device)
+    generator = torch.Generator(row.device).manual_seed(0)
+    try:
+        drawn = drawn_form(orbit)
+        return drawn.move(row, drawn.noise((1, 1), generator, row)).shape[-1] == width
+    except (IndexError, RuntimeError, ValueError):
+        return False  # an orbit of other rows, say one that moves the patches of another
 
 
 def drawn_form(orbit: Orbit) -> DrawnOrbit:

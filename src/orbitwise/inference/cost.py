@@ -7,14 +7,24 @@ processor core at `OPERATIONS_A_SECOND`, good to a factor of a few.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 OPERATIONS_A_SECOND = 2e10
 """Of one core in double precision, in products of matrices."""
 PATIENCE = 20.0
 """Seconds that pass without a warning."""
+OPERATIONS_A_PAIR = 100
+"""That the kernel of two atoms costs beside the product of the atoms, most of it for passes over memory."""
+COPIES = 6
+"""Of Gram matrices, atoms and tiles that are held at once with their gradients."""
+TILE = 2.0**20
+"""Pairs of atoms that are held at a time."""
+OTHERS = ("beartype", "contextlib", "jaxtyping", "joblib", "orbitwise", "sklearn", "torch")
+"""Packages whose lines are not the user's."""
 NUMBER = 8
 """Bytes, in double precision."""
 STEPS = 50
@@ -51,11 +61,17 @@ def gradient_search_cost(points: int, width: int, columns: int) -> Cost:
     return Cost(STEPS * product * columns, NUMBER * (2 * float(points) ** 2 + 12 * float(points) * width))
 
 
-def exact_cost(rows: int, atoms: int, width: int, steps: int) -> Cost:
-    """Of exact inference for rows that average so many atoms each, its evidence followed for some steps."""
-    pairs = (float(rows) * atoms) ** 2
-    single = 3 * pairs * (2 * width + 20) + 2 * float(rows) ** 3
-    return Cost(max(1, steps) * single, NUMBER * 4 * (pairs + float(rows) ** 2))
+def exact_cost(rows: int, atoms: int, width: int, steps: int, one_sided: bool = False) -> Cost:
+    """Of exact inference for rows that average so many atoms each, its evidence followed for some steps.
+
+    Half of the pairs of atoms are computed, tile by tile, forward and backward; with `one_sided` only those
+    with one atom of each row on the left. The Gram matrix and all atoms are held, a few copies of each.
+    """
+    size, points = float(rows), float(rows) * atoms
+    pairs = size * points / 2 if one_sided else points**2 / 2
+    step = 3 * pairs * (2 * width + OPERATIONS_A_PAIR) + 3 * size**3
+    tile = min(2 * pairs, TILE)
+    return Cost(max(1, steps) * step, NUMBER * COPIES * (size**2 + points * width + tile))
 
 
 def machine_memory() -> float | None:
@@ -72,12 +88,11 @@ def machine_memory() -> float | None:
         return total
 
 
-def check_cost(
-    cost: Cost, what: str, instead: str, patience: float = PATIENCE, refuses: bool = True, stacklevel: int = 2
-) -> None:
+def check_cost(cost: Cost, what: str, instead: str, patience: float = PATIENCE, refuses: bool = True) -> None:
     """Raise a ValueError where memory cannot do, and warn where `what` takes long, with what to do `instead`.
 
-    Without `refuses` an estimate of memory that is too pessimistic for some cases warns, too.
+    Without `refuses` an estimate of memory that is too pessimistic for some cases warns, too. The warning
+    points at the user's line, however many of our own calls lie between.
     """
     available = machine_memory()
     too_large = available is not None and cost.memory > available
@@ -91,8 +106,16 @@ def check_cost(
             f"{what} will take about {cost.operations:.0e} operations ({_time(cost.seconds)} on one core) "
             f"and {_size(cost.memory)} of memory. To make it cheaper, {instead}.",
             UserWarning,
-            stacklevel=stacklevel + 1,
+            stacklevel=users_level(sys._getframe()),
         )
+
+
+def users_level(frame: FrameType) -> int:
+    """The stacklevel of the first line outside of libraries, for a warning that this frame gives."""
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OTHERS:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _size(count: float) -> str:

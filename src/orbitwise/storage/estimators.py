@@ -248,7 +248,7 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     if hasattr(model, "orbit_"):
         # earlier versions remembered learned orbits only
         if "orbit_" in values and values["orbit_"] is None:
-            model.orbit_ = orbit_in(model.functional_)
+            model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
         if isinstance(model.orbit_, FiniteOrbit) and model._image_shape is not None:
             model.orbit_.image_shape = check_image_shape(model._image_shape)
         model._objective, model._learned_parameters = NoObjective(), []
