@@ -7,7 +7,7 @@ import os
 import pytest
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder, check_new, digest_of, file_digest, model_file
+from orbitwise.cli.folders import FORMAT, Folder, check_new, digest_of, file_digest, is_earlier, model_file
 
 SETTINGS = {"seed": 0, "names": ("a", "b")}
 
@@ -63,8 +63,10 @@ def test_files_are_new_or_forced(tmp_path):
     check_new(tmp_path / "a.csv", force=False)
     (tmp_path / "a.csv").write_text("mine")
     check_new(tmp_path / "a.csv", force=True)
+    (tmp_path / "link.csv").symlink_to("none.csv")
     for file, says in (
         (tmp_path / "a.csv", "--force"),
+        (tmp_path / "link.csv", "--force"),
         (tmp_path, "is a folder"),
         (tmp_path / "b" / "c", "no folder"),
     ):
@@ -111,7 +113,7 @@ def test_a_folder_that_was_taken_away_gets_nothing_more(tmp_path):
         other = Folder(tmp_path / "run")
         with other.writing():
             other.prepare({"seed": 1}, resume=False, force=False)
-            with pytest.raises(CommandError, match="removed or replaced"):
+            with pytest.raises(CommandError, match="deleted or replaced during this run, so the run stopped"):
                 folder.write(folder.comparison, {})
             folder.sweep()
     assert not other.comparison.exists()
@@ -145,7 +147,7 @@ def run_of(folder: Folder, settings: dict[str, object]) -> None:
     folder.model.write_text(f"model of {settings}")
     folder.examples.write_text(f"examples of {settings}")
     tied = {"model": file_digest(folder.model), "examples": file_digest(folder.examples)}
-    folder.write(folder.comparison, {"digest": digest_of(settings), **tied})
+    folder.write(folder.comparison, {"format": FORMAT, "digest": digest_of(settings), **tied})
 
 
 @pytest.mark.parametrize("name", ["settings.json", "model.orbitwise", "examples.npz", "comparison.json"])
@@ -155,7 +157,7 @@ def test_files_of_two_runs_are_not_taken_for_one(tmp_path, name):
     run_of(other, {"seed": 1, "data": "here"})
     assert one.one_run()[0]["seed"] == 0
     (one.path / name).write_bytes((other.path / name).read_bytes())
-    with pytest.raises(CommandError, match="is not of the run that"):
+    with pytest.raises(CommandError, match="were written by different runs"):
         one.one_run()
 
 
@@ -189,7 +191,7 @@ def test_a_reader_gives_up_where_writers_do_not_end(tmp_path, monkeypatch):
     with pytest.raises(CommandError, match="keeps writing"):
         folder.steadily(lambda: run_of(folder, {"seed": 0}))
     folder.model.write_text("of another")
-    with pytest.raises(CommandError, match="is not of the run"):
+    with pytest.raises(CommandError, match="were written by different runs"):
         folder.steadily(folder.one_run)
 
 
@@ -206,3 +208,51 @@ def test_links_to_folders_elsewhere_are_removed_and_not_what_they_lead_to(tmp_pa
     (folder.path / "settings.json").mkdir()
     with pytest.raises(CommandError, match="cannot be made ready"):
         folder.prepare(SETTINGS, resume=False, force=True)
+
+
+def test_links_in_place_of_files_are_replaced(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("{}")
+    folder = Folder(tmp_path / "run")
+    with folder.writing():
+        folder.prepare(SETTINGS, resume=False, force=False)
+        for file in (folder.comparison, folder.candidate(0, "none")):
+            file.symlink_to(victim)
+            folder.write(file, {"a": 1})
+            assert not file.is_symlink()
+            assert folder.read(file) == {"a": 1}
+    assert victim.read_text() == "{}"
+
+
+def test_links_in_place_of_folders_are_refused(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = Folder(tmp_path / "run")
+    with folder.writing():
+        folder.prepare(SETTINGS, resume=False, force=False)
+        (folder.path / "progress" / "0-none").symlink_to(elsewhere)
+        with pytest.raises(CommandError, match="0-none is a symbolic link, and results are not written"):
+            folder.progress(0, "none")
+        for name in ("candidates", "progress"):
+            (folder.path / name).rename(tmp_path / name)
+            (folder.path / name).symlink_to(elsewhere)
+            with pytest.raises(CommandError, match=f"{name} is a symbolic link"):
+                folder.prepare(SETTINGS, resume=True, force=False)
+            with pytest.raises(CommandError, match=f"{name} is a symbolic link"):
+                folder.write(folder.path / name / "a.json", {})
+            (folder.path / name).unlink()
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_not_resumed(tmp_path):
+    folder = Folder(tmp_path)
+    run_of(folder, {"seed": 0, "digest": "of data"})
+    folder.settings.write_text(json.dumps({"seed": 0, "digest": "of data, in another way"}))
+    folder.comparison.write_text(json.dumps({"best": "none"}))
+    settings, comparison = folder.one_run()
+    assert (settings["seed"], comparison["best"]) == (0, "none")
+    assert is_earlier(settings, comparison)
+    with pytest.raises(CommandError, match=r"written by an earlier version of Orbitwise.* --force, or"):
+        folder.prepare({"seed": 0, "digest": "of data"}, resume=True, force=False)
+    assert not folder.prepare({"seed": 0, "digest": "of data"}, resume=False, force=True)
+    assert folder.prepare({"seed": 0, "digest": "of data"}, resume=True, force=False)

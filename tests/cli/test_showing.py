@@ -47,7 +47,7 @@ def test_a_model_is_shown_on_one_screen(orbitwise, pictures):
     settings.write_text(settings.read_text().replace('"seed": 0', '"seed": 1'))
     mixed = orbitwise("show", "r").out
     assert "12 of" not in mixed
-    assert "settings.json is not of the run" in " ".join(mixed.split())
+    assert "comparison.json were written by different runs" in " ".join(mixed.split())
     alone = pictures.parent / "alone.orbitwise"
     (pictures.parent / "r" / "model.orbitwise").rename(alone)
     assert "ImageOrbit" in printed(model_table(alone))

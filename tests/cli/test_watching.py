@@ -87,7 +87,10 @@ def test_seconds_of_processes_add_up(tmp_path, monkeypatch):
 def test_seconds_that_cannot_be_kept_do_not_end_a_fit(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    for name in ("folder", "pipe", "none/file"):
+    (tmp_path / "victim").write_text("100\n")
+    (tmp_path / "link").symlink_to("victim")
+    for name in ("folder", "pipe", "none/file", "link"):
         watch = Stopwatch(tmp_path / name)
         watch.keep(0.0)
-        assert watch.seconds >= 0
+        assert 0 <= watch.seconds < 100
+    assert (tmp_path / "victim").read_text() == "100\n"

@@ -79,6 +79,13 @@ def loop_instead(file: Path, rng: np.random.Generator, other: Path) -> None:
     file.symlink_to(file.name)
 
 
+def link_instead(file: Path, rng: np.random.Generator, other: Path) -> None:
+    """A link to a file elsewhere, which nobody may write to."""
+    elsewhere = sorted(each for each in other.rglob("*") if each.is_file())
+    file.unlink()
+    file.symlink_to(elsewhere[int(rng.integers(len(elsewhere)))])
+
+
 def pipe_instead(file: Path, rng: np.random.Generator, other: Path) -> None:
     file.unlink()
     os.mkfifo(file)
@@ -122,7 +129,7 @@ def other_value(file: Path, rng: np.random.Generator, other: Path) -> None:
 
 ANY: list[Damage] = [
     truncated, garbage, flipped, longer, zeros, no_text, deep, gone, folder_instead, loop_instead,
-    pipe_instead, closed, sparse, file_instead_of_folder, foreign, foreign,
+    link_instead, pipe_instead, closed, sparse, file_instead_of_folder, foreign, foreign,
 ]  # fmt: skip
 
 
@@ -153,6 +160,7 @@ class Folders:
             (folder / "half" / name).unlink()
         # so that progress is there to be damaged, beside all that a finished run leaves
         shutil.copytree(folder / "cut" / "progress", folder / "finished" / "progress")
+        self.elsewhere = self._contents()
 
     def case(self, rng: np.random.Generator) -> Case:
         """Damage a copy of a run in one to three places, and run a command on it."""
@@ -183,6 +191,8 @@ class Folders:
         return Case(f"{', '.join(done)}: {name}", status, wrong)
 
     def _wrong(self, name: str, status: int, said: str, raised: str, run: Path) -> str:
+        if self._contents() != self.elsewhere:
+            return "it wrote to another folder"
         if raised or "--debug" in said or status not in (0, 1):
             return raised or f"status {status}: {said}"
         if status == 1 and said.count("error: ") != 1:
@@ -193,6 +203,10 @@ class Folders:
             about = json.loads((run / "comparison.json").read_text())
             return "" if about["finished"] else "it ended too soon"
         return ""
+
+    def _contents(self) -> dict[Path, bytes]:
+        """What damaged runs may have links to."""
+        return {each: each.read_bytes() for each in (self.folder / "foreign").rglob("*") if each.is_file()}
 
     def _command(self, rng: np.random.Generator, run: Path) -> tuple[str, list[str]]:
         learn = self._learn("own", run)

@@ -86,3 +86,4 @@ def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, kind: str):
             (folder / file.name).write_bytes(file.read_bytes())
             harm(folder / file.name, np.random.default_rng(number), other)
         assert fitted(kind, folder, stop=False) == expected, harm.__name__
+        assert (other / "file").read_bytes() == b"of something else", harm.__name__

@@ -166,12 +166,30 @@ def test_a_state_of_another_fit_is_not_believed(tmp_path: Path):
 def test_places_that_are_no_files_end_checkpoints_and_not_the_fit(tmp_path: Path):
     (tmp_path / "fit.0").mkdir()
     (tmp_path / "fit.1").symlink_to("fit.1")
-    slots = Slots(tmp_path / "fit")
+    with pytest.warns(UserWarning, match="is ignored"):
+        slots = Slots(tmp_path / "fit")
     slots.begin()
     assert slots.recall() is None
     with pytest.warns(UserWarning, match="keeps no more checkpoints"):
         slots.write(state(1))
     slots.write(state(2))  # says it once
+
+
+def test_a_link_is_neither_read_nor_written_through(tmp_path: Path):
+    written(tmp_path / "fit")
+    victims = [
+        path.rename(path.with_suffix(f".victim{path.suffix}")) for path in Slots(tmp_path / "fit").paths
+    ]
+    contents = [victim.read_bytes() for victim in victims]
+    for path, victim in zip(sorted(Slots(tmp_path / "fit").paths), victims, strict=True):
+        path.symlink_to(victim)
+    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew: it is a symbolic link"):
+        slots = Slots(tmp_path / "fit")
+    slots.begin()
+    assert slots.recall() is None
+    with pytest.warns(UserWarning, match=r"\(it is a symbolic link\).*keeps no more checkpoints"):
+        slots.write(state(3))
+    assert [victim.read_bytes() for victim in victims] == contents
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orbitwise.inference import disk
-from orbitwise.inference.disk import Lock, sync_folder, try_lock
+from orbitwise.inference.disk import Lock, open_unlinked, sync_folder, try_lock
 
 # It has a child that outlives it, as workers may.
 HOLDER = """
@@ -101,3 +101,19 @@ def test_what_stands_in_its_place_is_an_error_not_a_lock(tmp_path: Path):
     assert not (tmp_path / "elsewhere").exists()
     sync_folder(tmp_path / "none")
     sync_folder(tmp_path)
+
+
+@pytest.mark.parametrize("knows_links", [True, False])
+def test_links_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows_links: bool):
+    if not knows_links:  # as on Windows
+        monkeypatch.delattr(os, "O_NOFOLLOW")
+    (tmp_path / "file").write_text("mine")
+    for name in ("file", "none", "loop"):
+        (tmp_path / f"link to {name}").symlink_to(f"link to {name}" if name == "loop" else name)
+        with pytest.raises(OSError, match="it is a symbolic link"):
+            open_unlinked(tmp_path / f"link to {name}", os.O_RDWR | os.O_CREAT)
+    assert not (tmp_path / "none").exists()
+    with open(tmp_path / "file", opener=open_unlinked) as file:
+        assert file.read() == "mine"
+    with pytest.raises(FileNotFoundError):
+        open_unlinked(tmp_path / "none", os.O_RDONLY)

@@ -1,10 +1,14 @@
 """Evaluations come back in order and bit for bit; torn and foreign records end a journal."""
 
 import errno
+import itertools
 import os
+import stat
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +138,9 @@ def rosenbrock(p: nn.Parameter, calls: list[int]):
     return objective
 
 
-def learned(path: Path | None, stop_after: int | None = None) -> tuple[list[float], list[float], int]:
+def learned(
+    path: Path | None, stop_after: int | None = None, clock: Callable[[], float] = time.monotonic
+) -> tuple[list[float], list[float], int]:
     p = nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64))
     calls: list[int] = []
     generator = torch.Generator().manual_seed(0)
@@ -143,7 +149,7 @@ def learned(path: Path | None, stop_after: int | None = None) -> tuple[list[floa
         if step == stop_after:
             raise RuntimeError("killed")
 
-    journal = None if path is None else Journal(path)
+    journal = None if path is None else Journal(path, clock)
     training = maximize(
         rosenbrock(p, calls), [p], num_restarts=1, generator=generator, callback=callback, journal=journal
     )
@@ -230,7 +236,9 @@ def test_places_that_are_no_files_end_checkpoints_and_not_the_fit(tmp_path: Path
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe")
     for name in ("folder", "loop", "pipe", "file/a.journal"):
-        journal = Journal(tmp_path / name)
+        expected = pytest.warns(UserWarning, match="is ignored") if name == "loop" else nullcontext()
+        with expected:
+            journal = Journal(tmp_path / name)
         journal.begin()
         assert journal.recall(points(1)[0]) is None
         with pytest.warns(UserWarning, match="the fit goes on, but keeps no more checkpoints"):
@@ -250,26 +258,81 @@ def test_a_full_disk_ends_checkpoints_and_not_the_fit(tmp_path, monkeypatch, num
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", full)
+    slow = itertools.count(0.0, 5.0)
     with pytest.warns(UserWarning, match=os.strerror(number)) as caught:
-        assert learned(tmp_path / "a.journal") == expected
+        assert learned(tmp_path / "a.journal", clock=lambda: next(slow)) == expected
     assert len(caught) == 1
     monkeypatch.undo()
     assert learned(tmp_path / "a.journal")[:2] == expected[:2]
 
 
-def test_records_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    synced, sync = [], os.fsync
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The kind of file of every call of `fsync`."""
+    calls, sync = [], os.fsync
 
     def counted(handle: int) -> None:
-        synced.append(handle)
+        calls.append(stat.S_IFMT(os.fstat(handle).st_mode))
         sync(handle)
 
     monkeypatch.setattr(os, "fsync", counted)
-    journal = Journal(tmp_path / "a.journal")
+    return calls
+
+
+def test_records_reach_the_disk_once_a_second_and_in_the_end(tmp_path: Path, synced: list[int]):
+    now = 100.0
+    journal = Journal(tmp_path / "a.journal", clock=lambda: now)
     journal.begin()
-    for point in points(3):
+    for count, point in enumerate(points(9)):
+        now += 0.25
         journal.add(point, Evaluation(0.5, point))
-    assert len(synced) == 5  # the number of threads, three evaluations, and the name of the file
+        # the operating system has every record at once, whatever happens to this process
+        assert replayed(journal.path, 9) == count + 1
+    assert synced.count(stat.S_IFDIR) == 1  # the name of the new file
+    assert synced.count(stat.S_IFREG) == 2
+    for _ in range(2):
+        journal.sync()
+        assert synced.count(stat.S_IFREG) == 3, "what was added since, and nothing the second time"
+
+
+@pytest.mark.parametrize("stop_after", [None, 7])
+def test_the_end_of_a_training_reaches_the_disk(tmp_path: Path, synced: list[int], stop_after):
+    with nullcontext() if stop_after is None else pytest.raises(RuntimeError, match="killed"):
+        learned(tmp_path / "a.journal", stop_after, clock=lambda: 0.0)
+    assert synced == [stat.S_IFDIR, stat.S_IFREG]
+
+
+def test_an_end_that_does_not_reach_the_disk_is_said(path: Path, monkeypatch: pytest.MonkeyPatch):
+    journal = Journal(path)
+    journal.begin()
+    journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
+
+    def failing(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.warns(UserWarning, match="keeps no more checkpoints"):
+        journal.sync()
+    journal.sync()  # says it once
+
+
+def test_a_link_is_neither_read_nor_written_through(path: Path):
+    victim = path.rename(path.with_name("victim"))
+    content = victim.read_bytes()
+    path.symlink_to(victim)
+    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew: it is a symbolic link"):
+        journal = Journal(path)
+    journal.begin()
+    assert journal.recall(points(1)[0]) is None
+    with pytest.warns(UserWarning, match=r"\(it is a symbolic link\).*keeps no more checkpoints"):
+        journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
+    assert victim.read_bytes() == content
+    victim.unlink()  # nor is a file made where a link leads to none
+    with pytest.warns(UserWarning, match="symbolic link"):
+        journal = Journal(path)
+    with pytest.warns(UserWarning, match="keeps no more checkpoints"):
+        journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
+    assert not victim.exists()
 
 
 def test_the_second_of_two_writers_stops(path: Path):

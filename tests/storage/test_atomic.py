@@ -69,15 +69,25 @@ def test_a_read_only_folder_is_named(tmp_path: Path):
         folder.chmod(0o700)
 
 
-def test_links_are_followed_and_permissions_kept(tmp_path: Path):
+def test_permissions_are_kept(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "file").chmod(0o640)
+    write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_links_are_replaced_and_not_followed(tmp_path: Path):
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_bytes(b"old")
-    real.chmod(0o640)
-    link.symlink_to(real)
-    write_atomically(link, b"new")
-    assert link.is_symlink()
-    assert real.read_bytes() == b"new"
-    assert real.stat().st_mode & 0o777 == 0o640
+    for target in (real, link, tmp_path / "none"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        write_atomically(link, b"new")
+        assert not link.is_symlink()
+        assert link.read_bytes() == b"new"
+        assert real.read_bytes() == b"old"
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_new_file_has_the_usual_permissions(tmp_path: Path):

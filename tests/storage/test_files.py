@@ -222,6 +222,14 @@ def test_folders_are_neither_overwritten_nor_loaded(files, tmp_path: Path):
             ask(tmp_path / "none")
 
 
+def test_a_link_that_is_saved_to_is_followed(files, tmp_path: Path):
+    (tmp_path / "latest").symlink_to("model.orbitwise")
+    save(files["exact"][0], tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert not (tmp_path / "model.orbitwise").is_symlink()
+    assert describe(tmp_path / "model.orbitwise")
+
+
 def test_saving_twice_gives_the_same_bytes(files, tmp_path: Path):
     model, path = files["sparse"]
     save(model, tmp_path / "again")

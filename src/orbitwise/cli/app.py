@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
@@ -229,7 +230,9 @@ def report(
         folder = Folder(model)
         # its own page is written by one process at a time, like all that is in it
         with folder.writing() if out is None else contextlib.nullcontext():
-            written = report_of_folder(folder, page)
+            written, note = report_of_folder(folder, page)
+        if note:
+            _console().print(f"note: {note}", soft_wrap=True, markup=False)
     else:
         raise CommandError(f"the report of {model} needs data: add --data DATA, or name the folder of learn")
     _console().print(f"report: {written}", soft_wrap=True)
@@ -263,7 +266,7 @@ def export(
     if out.suffix != ending:
         raise CommandError(f"{out} must end in {ending} for --to {to}")
     text, note, was_run = exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin)
-    write_atomically(out, text)
+    write_atomically(out.resolve(), text)
     console = _console()
     console.print(f"{to}: {out}" + (" (run on one input)" if was_run else ""), soft_wrap=True, markup=False)
     if note:
@@ -285,7 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     try:
         words = [each for each in given if each != "--debug"]
-        status = app(words, prog_name="orbitwise", standalone_mode=False)
+        with contextlib.nullcontext() if debug else _readable_warnings():
+            status = app(words, prog_name="orbitwise", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -300,6 +304,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message:
             print(f"error: {' '.join(message.split())}", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
+
+
+@contextlib.contextmanager
+def _readable_warnings() -> Iterator[None]:
+    """Every warning is one line, without the place in the code that it comes from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(message: Warning | str, *place: object) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _console() -> Console:

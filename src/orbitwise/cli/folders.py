@@ -12,6 +12,8 @@ progress/          what a fit that has not ended needs to go on
 
 One process at a time writes. What it writes is tied together by digests: every candidate to the data and
 settings it was learned from, and the comparison to all of it, so that nobody takes files of two runs for one.
+The folder itself may be a symbolic link. No link in it is followed to write, because it may lead to a file of
+somebody else: a link in place of a file is replaced, and one in place of a folder is refused.
 """
 
 from __future__ import annotations
@@ -37,6 +39,12 @@ from orbitwise.storage.container import brief
 FILES = ("model.orbitwise", "report.html", "picture.png", "comparison.json", "examples.npz", "settings.json")
 FOLDERS = ("candidates", "progress")
 LOCK = ".orbitwise.lock"
+FORMAT = 2
+"""Of the folder. The first format has no such number, and nothing that ties its files together."""
+EARLIER = (
+    "{folder} was written by an earlier version of Orbitwise, which did not record whether its files belong "
+    "to the same run"
+)
 FREE = {"command", "versions"}
 """Settings that may differ when a run goes on."""
 MOST_BYTES = 2**26
@@ -89,13 +97,17 @@ class Folder:
             self._lock = None
             lock.release()
 
-    def check_ours(self) -> None:
-        """Raise a CommandError where the folder was taken away from under the process that writes to it."""
+    def check_ours(self, file: Path) -> None:
+        """Raise a CommandError where a file would not be written to the folder that this process has."""
         if self._lock is not None and not self._lock.is_ours():
             raise CommandError(
-                f"{self.path} was removed or replaced while this process wrote to it, and gets nothing more; "
-                "learn again, into another --out"
+                f"{self.path} was deleted or replaced during this run, so the run stopped; learn again, with "
+                "another --out"
             )
+        for folder in file.parents:
+            if folder == self.path:
+                break
+            self._check_no_link(folder)
 
     def prepare(self, settings: Mapping[str, Any], resume: bool, force: bool) -> bool:
         """Make the folder ready; returns whether an earlier run goes on. Nothing is replaced unasked."""
@@ -120,7 +132,7 @@ class Folder:
             raise CommandError(
                 f"the folder {self.path} cannot be made ready: {_reason(error)}; choose another --out"
             ) from error
-        self.write(self.settings, settings)
+        self.write(self.settings, {"format": FORMAT, **settings})
         self.sweep()
         return False
 
@@ -131,6 +143,8 @@ class Folder:
     def progress(self, number: int, name: str) -> Path:
         """Where the fit of a candidate keeps its progress."""
         place = self.path / "progress" / f"{number}-{_slug(name)}"
+        self._check_no_link(place.parent)
+        self._check_no_link(place)
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -155,12 +169,18 @@ class Folder:
 
     def write(self, file: Path, content: Mapping[str, Any]) -> None:
         """Write a JSON file of this folder."""
-        self.check_ours()
-        write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        self.write_bytes(file, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def write_bytes(self, file: Path, content: bytes) -> None:
+        """Write a file of this folder; a link in its place is replaced."""
+        self.check_ours(file)
+        write_atomically(file, content)
 
     def sweep(self) -> None:
         """Take away what a killed process was about to write."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
+            if folder != self.path:
+                self._check_no_link(folder)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 sweep(folder)
@@ -168,13 +188,18 @@ class Folder:
                 raise CommandError(f"the folder {folder} cannot be used: {_reason(error)}") from error
 
     def one_run(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings and comparison of the model's run; a CommandError where files of several are mixed."""
+        """Settings and comparison of the model's run; a CommandError where files of several are mixed.
+
+        In a folder of an earlier version that cannot be told: see `is_earlier`.
+        """
         settings, comparison = self.read(self.settings), self.read(self.comparison)
         if settings is None or comparison is None:
             missing = self.settings.name if settings is None else self.comparison.name
             raise CommandError(
                 f"{self.path} has no {missing}; finish the run with orbitwise learn … --resume"
             )
+        if is_earlier(settings, comparison):
+            return settings, comparison
         if comparison.get("digest") != digest_of(settings):
             raise self._mixed(self.settings)
         for file, kept in ((self.model, "model"), (self.examples, "examples")):
@@ -209,9 +234,16 @@ class Folder:
 
     def _mixed(self, file: Path) -> CommandError:
         return CommandError(
-            f"{file} is not of the run that {self.comparison} is of; finish the run with orbitwise learn … "
-            "--resume, or learn again with --force"
+            f"{file} and {self.comparison} were written by different runs; finish the run with orbitwise "
+            "learn … --resume, or learn again with --force"
         )
+
+    def _check_no_link(self, folder: Path) -> None:
+        if folder.is_symlink():
+            raise CommandError(
+                f"{folder} is a symbolic link, and results are not written through one; remove it, or choose "
+                "another --out"
+            )
 
     def _clear(self) -> None:
         """The model goes first and the settings last, so that no model is beside settings of another run."""
@@ -223,7 +255,12 @@ class Folder:
                 place.unlink(missing_ok=True)
 
     def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        plain = json.loads(json.dumps(now))
+        if is_earlier(before):
+            raise CommandError(
+                f"{self.path} was written by an earlier version of Orbitwise, and this version cannot resume "
+                "it; learn again with --force, or choose another --out"
+            )
+        plain = json.loads(json.dumps({"format": FORMAT, **now}))
         if before.get("digest") != plain.get("digest"):
             raise CommandError(
                 f"--resume goes on with the data of the run in {self.path}, but other data are given now; "
@@ -238,9 +275,14 @@ class Folder:
                 )
 
 
+def is_earlier(*contents: Mapping[str, Any]) -> bool:
+    """Whether these JSON files are all of an earlier version, which did not tie files of a run together."""
+    return all("format" not in each for each in contents)
+
+
 def digest_of(settings: Mapping[str, Any]) -> str:
     """What ties files to a run: a digest of all settings that the result depends on."""
-    held = {key: value for key, value in settings.items() if key not in FREE | {"data"}}
+    held = {key: value for key, value in settings.items() if key not in FREE | {"data", "format"}}
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
@@ -267,7 +309,7 @@ def check_new(file: Path, force: bool) -> None:
     """Raise a CommandError where a file is there already and may not be replaced."""
     if file.is_dir():
         raise CommandError(f"{file} is a folder; give a file name")
-    if file.exists() and not force:
+    if os.path.lexists(file) and not force:
         raise CommandError(f"{file} exists; replace it with --force, or choose another name")
     if not file.parent.is_dir():
         raise CommandError(f"{file.parent} is no folder; make it first")

@@ -28,7 +28,8 @@ from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
-from orbitwise.storage import StorageError, load, save, write_atomically
+from orbitwise.storage import StorageError, load
+from orbitwise.storage.files import packed
 
 MOST_EXAMPLES = 2000
 
@@ -106,8 +107,7 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})
         best = best if again is None else again
-    folder.check_ours()
-    save_quietly(best.estimator, folder.model)
+    folder.write_bytes(folder.model, packed_quietly(best.estimator))
     return best
 
 
@@ -133,15 +133,15 @@ def write_examples(folder: Folder, data: Data, test: Data | None, seed: int) -> 
     arrays |= {f"y_{name}": part.y for name, part in parts.items()}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    folder.check_ours()
-    write_atomically(folder.examples, buffer.getvalue())
+    folder.write_bytes(folder.examples, buffer.getvalue())
 
 
-def save_quietly(estimator: Any, file: Path) -> None:
-    """Save an estimator without its callback."""
+def packed_quietly(estimator: Any) -> bytes:
+    """The file of an estimator without its callback."""
     callback = estimator.callback
-    save(estimator.set_params(callback=None), file)
+    content = packed(estimator.set_params(callback=None))
     estimator.set_params(callback=callback)
+    return content
 
 
 def check_device(device: str) -> None:
@@ -190,8 +190,7 @@ def _fit(
     if reasons:
         stopped[name] = reasons[0]
     file = folder.candidate(number, name)
-    folder.check_ours()
-    save(estimator, file, error_seconds=0)
+    folder.write_bytes(file, packed(estimator, error_seconds=0))
     about = {"name": name, "seconds": seconds, "stopped": stopped.get(name)}
     tied = {"digest": _candidate_digest(data, plan, name), "sha256": file_digest(file)}
     folder.write(file.with_suffix(".json"), {**about, **tied})

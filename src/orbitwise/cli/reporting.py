@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from orbitwise.cli.arrays import npz_arrays
 from orbitwise.cli.data import Data, Source, read
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder, file_digest
+from orbitwise.cli.folders import EARLIER, Folder, file_digest, is_earlier
 from orbitwise.cli.targets import checked_targets
 from orbitwise.estimators.validation import layout_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.storage import load
 
 
-def report_of_folder(folder: Folder, file: Path) -> Path:
-    """The report of what `learn` left in a folder."""
+def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
+    """The report of what `learn` left in a folder, and a note about the folder, empty where all is well."""
     if not folder.examples.is_file():
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
     from orbitwise.report import write_report
 
-    model, arrays, settings, comparison = folder.steadily(lambda: _run(folder))
-    return write_report(
+    model, arrays, settings, comparison, note = folder.steadily(lambda: _run(folder))
+    page = write_report(
         file,
         model,
         arrays["x_train"],
@@ -36,11 +36,13 @@ def report_of_folder(folder: Folder, file: Path) -> Path:
         command=settings["command"] if isinstance(settings.get("command"), str) else None,
         seed=_number(settings.get("seed"), 0),
     )
+    return page, note
 
 
-def _run(folder: Folder) -> tuple[Any, dict[str, NDArray[Any]], dict[str, Any], Comparison | None]:
-    """The model, the examples, the settings and the candidates of one run."""
+def _run(folder: Folder) -> tuple[Any, dict[str, NDArray[Any]], dict[str, Any], Comparison | None, str]:
+    """The model, the examples, the settings and the candidates of one run, and a note about them."""
     settings, about = folder.one_run()
+    note = EARLIER.format(folder=folder.path) if is_earlier(settings, about) else ""
     arrays = npz_arrays(folder.examples)
     comparison = _comparison(folder, about, _number(settings.get("rows"), 1))
     model = load(folder.model) if comparison is None else comparison.best_estimator
@@ -53,7 +55,7 @@ def _run(folder: Folder) -> tuple[Any, dict[str, NDArray[Any]], dict[str, Any], 
             raise CommandError(
                 f"{folder.examples} has no rows that this model takes; give the training data with --data"
             )
-    return model, arrays, settings, comparison
+    return model, arrays, settings, comparison, note
 
 
 def _number(value: Any, otherwise: int) -> int:
@@ -106,7 +108,7 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
         if not isinstance(entry, dict):
             return None
         file = folder.path / "candidates" / Path(str(entry.get("file"))).name
-        if not file.is_file() or entry.get("sha256") != file_digest(file):
+        if not file.is_file() or (not is_earlier(about) and entry.get("sha256") != file_digest(file)):
             return None
         seconds = entry.get("seconds")
         spent = float(seconds) if isinstance(seconds, int | float) else 0.0

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, sentence
-from orbitwise.cli.folders import Folder, digest_of, file_digest
+from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
 from orbitwise.cli.learning import Outcome, Plan, learn, write_examples
 from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table
@@ -105,7 +105,7 @@ def _report(
 
     several = len(outcome.comparison.candidates) > 1
     try:
-        folder.check_ours()
+        folder.check_ours(folder.report)
         path: Path = write_report(
             folder.report,
             outcome.comparison.best_estimator,
@@ -162,6 +162,7 @@ def _same_kind(y: NDArray[Any], like: NDArray[Any], name: str) -> NDArray[Any]:
 def _summary(folder: Folder, data: Data, plan: Plan, outcome: Outcome, metrics: Metrics) -> dict[str, Any]:
     comparison, names = outcome.comparison, list(plan.names)
     return {
+        "format": FORMAT,
         "best": comparison.best.name,
         "digest": digest_of(plan.settings(data)),
         "model": file_digest(folder.model),

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from orbitwise import datasets
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.folders import Folder
+from orbitwise.cli.folders import EARLIER, Folder, is_earlier
 from orbitwise.selection.compare import Comparison
 from orbitwise.storage import describe
 from orbitwise.storage.container import printable
@@ -96,7 +96,9 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], l
     if file.name != folder.model.name or not (folder.settings.is_file() or folder.comparison.is_file()):
         return about, {}, {}, []
     try:
-        return about, *folder.one_run(), []
+        settings, comparison = folder.one_run()
+        notes = [EARLIER.format(folder=folder.path)] if is_earlier(settings, comparison) else []
+        return about, settings, comparison, notes
     except CommandError as error:
         return about, {}, {}, [str(error)]
 

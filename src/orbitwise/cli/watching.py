@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -15,6 +14,8 @@ from typing import final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from orbitwise.inference.disk import open_unlinked
 
 Callback = Callable[[int, float], None]
 LINE_EVERY = 5.0
@@ -33,7 +34,9 @@ class Stopwatch:
         self.file = file
         lines: list[str] = []
         with contextlib.suppress(OSError):
-            lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
+            if file.is_file():
+                with open(file, errors="replace", opener=open_unlinked) as kept:
+                    lines = kept.read().splitlines()
         self._before = sum(_seconds(line) for line in lines)
         self._start = self._kept = time.perf_counter()
 
@@ -47,8 +50,8 @@ class Stopwatch:
         now = time.perf_counter()
         if now - self._kept < least:
             return
-        # a full disk must not end the fit whose seconds these are
-        with contextlib.suppress(OSError), open(self.file, "a", opener=_open_without_waiting) as file:
+        # neither a full disk nor a link must end the fit whose seconds these are
+        with contextlib.suppress(OSError), open(self.file, "a", opener=open_unlinked) as file:
             file.write(f"{now - self._kept:.3f}\n")
         self._kept = now
 
@@ -140,11 +143,6 @@ class Watch:
                 self.console.print(f"{name}: step {count}, log evidence {bound:,.1f}")
 
         return show, lambda: None
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe must not wait for somebody to read from it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _seconds(line: str) -> float:

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from orbitwise.inference.disk import warn_ended, warn_ignored, write_in_place
+from orbitwise.inference.disk import open_unlinked, warn_ended, warn_ignored, write_in_place
 from orbitwise.inference.journal import Journal, warn_of_threads
 
 MAGIC = b"orbitwise state 2\n"
@@ -166,29 +166,28 @@ def _is_plain(value: Any) -> bool:
 def _head(path: Path) -> bytes:
     """The beginning of a file, with the checksum of the rest; empty where there is none."""
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        with open(path, "rb", opener=open_unlinked) as file:
             return file.read(START)
     except OSError:
         return b""
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe must not wait for somebody to write into it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def _read(path: Path, key: str) -> State | None:
     """The state of a file, None where it is not there, was torn, or is not what it should be."""
     try:
-        if not path.is_file():
+        if not path.is_file() and not path.is_symlink():
             return None
-        data = path.read_bytes()
+        with open(path, "rb", opener=open_unlinked) as file:
+            data = file.read()
         content = data[START:]
         if data[:START] != MAGIC + hashlib.sha256(content).digest():
             if not MAGIC.startswith(data[: len(MAGIC)]):  # a kill leaves the beginning of a state
                 warn_ignored(path, "it is no checkpoint of this version")
             return None
         return _parsed(content, key)
+    except OSError as error:
+        warn_ignored(path, error.strerror or error)
+        return None
     except Exception as error:  # whatever the file holds, the fit can do without
         warn_ignored(path, f"{type(error).__name__}: {error}"[:200])
         return None

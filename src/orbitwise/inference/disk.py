@@ -56,16 +56,34 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def write_in_place(path: Path, start: int, content: bytes, is_as_left: Callable[[int], bool]) -> None:
-    """Put `content` at `start` of a file, as its end, and have it reach the disk; the file may be new.
+def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, with an OSError where it is a symbolic link: it may lead to a file of somebody else.
 
+    Opening a pipe does not wait for its other end.
+    """
+    try:
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        extra = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_CLOEXEC"))
+        return os.open(path, flags | sum(extra), 0o666)
+    except OSError as error:
+        if os.path.islink(path):
+            raise OSError(errno.ELOOP, "it is a symbolic link") from error
+        raise
+
+
+def write_in_place(
+    path: Path, start: int, content: bytes, is_as_left: Callable[[int], bool], sync: bool = True
+) -> None:
+    """Put `content` at `start` of a file, as its end; the file may be new, and a link is not followed.
+
+    The operating system has it then, so a killed process loses nothing; with `sync` it also is on the disk.
     The file is locked meanwhile. An OSError says why nothing, or not all, was written, also where the file is
     not as `is_as_left` expects it: another process then writes to it too.
     """
     is_new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
+    with open(open_unlinked(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         if try_lock(file.fileno()) is False or not is_as_left(file.fileno()):
@@ -74,9 +92,19 @@ def write_in_place(path: Path, start: int, content: bytes, is_as_left: Callable[
         file.truncate()
         if file.write(content) != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     if is_new:
         sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Have all that was written to a file reach the disk."""
+    handle = open_unlinked(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def warn_ignored(path: Path, why: object) -> None:

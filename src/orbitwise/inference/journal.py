@@ -8,14 +8,19 @@ appended to a file as a record: its length, a checksum, then the number of the r
 and value and gradient or why there are none. A record that was torn ends the file, and so does one of a point
 that is not asked for. The file begins with its own name, which stands for all that a fit depends on, so that
 one that was copied from another fit is not believed.
+
+Each record is handed to the operating system at once, so a killed process loses none. A power failure may
+cost those of the last second.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import time
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -23,11 +28,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orbitwise.inference.disk import warn_ended, warn_ignored, write_in_place
+from orbitwise.inference.disk import open_unlinked, sync_file, warn_ended, warn_ignored, write_in_place
 
 MAGIC = b"orbitwise journal 2\n"
 FRAME = struct.Struct("<QI")
 HEAD = struct.Struct("<IQQd")
+SYNCED_EVERY = 1.0
+"""Seconds between two waits for the disk, each of which may take longer than an evaluation."""
 
 
 class Evaluation(NamedTuple):
@@ -53,9 +60,12 @@ def warn_of_threads(kept: str, path: Path) -> None:
 class Journal:
     """Evaluations in the order they were made, in a file that is made when the first is added."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
         self.path = Path(path)
         self.run = 0
+        self._clock = clock
+        self._synced = clock()
+        self._is_synced = True
         self._threads = 0.0
         self.num_recalled = 0
         self._header = MAGIC + self.path.name.encode(errors="replace") + b"\n"
@@ -107,20 +117,40 @@ class Journal:
         if not self._is_kept:
             return
         written = record if self._end else self._header + record
+        now = self._clock()
+        is_due = now - self._synced >= SYNCED_EVERY
+
+        def is_as_left(file: int) -> bool:
+            return os.fstat(file).st_size == self._size
+
         try:
-            write_in_place(self.path, self._end, written, lambda file: os.fstat(file).st_size == self._size)
+            write_in_place(self.path, self._end, written, is_as_left, is_due)
         except OSError as error:
             self._is_kept = False
             warn_ended(self.path, error)
             return
         self._end = self._size = self._end + len(written)
+        self._is_synced = is_due
+        self._synced = now if is_due else self._synced
+
+    def sync(self) -> None:
+        """Have all that was added reach the disk: a run has ended."""
+        if self._is_synced or not self._is_kept:
+            return
+        try:
+            sync_file(self.path)
+        except OSError as error:
+            self._is_kept = False
+            warn_ended(self.path, error)
+            return
+        self._is_synced, self._synced = True, self._clock()
 
     def _open(self) -> bool:
         """Whether there is a file to replay."""
         try:
-            if not self.path.is_file():
+            if not self.path.is_file() and not self.path.is_symlink():
                 return False
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", opener=open_unlinked) as file:
                 self._size = os.fstat(file.fileno()).st_size
                 start = file.read(len(self._header))
         except OSError as error:
@@ -150,7 +180,7 @@ class Journal:
             return None
 
     def _next(self) -> tuple[int, NDArray[np.float64], Evaluation, int] | None:
-        with open(self.path, "rb") as file:
+        with open(self.path, "rb", opener=open_unlinked) as file:
             left = os.fstat(file.fileno()).st_size - self._end - FRAME.size
             file.seek(self._end)
             frame = file.read(FRAME.size)

@@ -83,27 +83,33 @@ def maximize(
     origin = _flat(parameters)
     best, best_point = Training(-np.inf, False, ""), origin
     starts, interrupted = [], False
-    for start in range(1 + num_restarts):
-        if start and is_over is not None and is_over():
-            best.converged, best.message = False, TIME_IS_OVER
-            break
-        noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
-        outcome, point, interrupted = _run(
-            objective,
-            parameters,
-            origin + spread * noise,
-            max_iterations,
-            callback,
-            stop,
-            memory,
-            journal,
-            is_over,
-        )
-        starts.append(outcome.value)
-        if outcome.value > best.value or start == 0:
-            best, best_point = outcome, point
-        if interrupted:
-            break
+    try:
+        for start in range(1 + num_restarts):
+            if start and is_over is not None and is_over():
+                best.converged, best.message = False, TIME_IS_OVER
+                break
+            noise = (
+                torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
+            )
+            outcome, point, interrupted = _run(
+                objective,
+                parameters,
+                origin + spread * noise,
+                max_iterations,
+                callback,
+                stop,
+                memory,
+                journal,
+                is_over,
+            )
+            starts.append(outcome.value)
+            if outcome.value > best.value or start == 0:
+                best, best_point = outcome, point
+            if interrupted:
+                break
+    finally:
+        if journal is not None:
+            journal.sync()
     _assign(parameters, best_point)
     best.starts = starts
     if not np.isfinite(best.value):

@@ -63,7 +63,7 @@ def write_report(
     X and y are the training data as they were given to `fit`. Predictions are judged on the test set, or
     without one by leave-one-out where the posterior is exact, else on the training set, and the page says
     which. `command` is what reproduces the model. `progress` is told what is being computed. The file is
-    there in full or not at all.
+    there in full or not at all; a symbolic link at `path` is replaced, and not followed.
     """
     check_is_fitted(model)
     with warnings.catch_warnings():

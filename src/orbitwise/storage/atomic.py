@@ -32,16 +32,17 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Put `data` (text as UTF-8) at `path`: all of it or, with an error, nothing, and what was there stays.
 
     The data go to a temporary file in the same folder, reach the disk, and then take the place of `path` in
-    one step. A link is followed, and the permissions of a file that is replaced are kept.
+    one step. The permissions of a file that is replaced are kept. A link is replaced, and not followed: it
+    may lead to a file of somebody else.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, f"Cannot write {target}: it is a folder; give a file name")
     try:
         with replacing(target) as (temporary, handle):
             with open(handle, "wb", closefd=False) as file:
                 file.write(data.encode() if isinstance(data, str) else data)
-            if target.exists():
+            if target.exists() and not target.is_symlink():
                 shutil.copymode(target, temporary)
     except OSError as error:
         reason = REASONS.get(error.errno or 0, error.strerror or str(error))

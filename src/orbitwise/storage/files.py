@@ -28,8 +28,14 @@ def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_
     this machine (`checkpoint`, `n_jobs`) are left out, and a model that cannot do without its code (a
     `FeatureMap`, an orbit or kernel of your own) is refused with a StorageError. Exact posteriors and kernel
     machines include the inputs of their training rows. Error bars of learned ranges are found first where
-    that takes no more than `error_seconds`. Every model is read back before it is written.
+    that takes no more than `error_seconds`. Every model is read back before it is written. Where `path` is a
+    symbolic link, the file it leads to is replaced.
     """
+    write_atomically(os.path.realpath(path), packed(model, error_seconds))
+
+
+def packed(model: Any, error_seconds: float = ERROR_SECONDS) -> bytes:
+    """The content of the file of a fitted estimator."""
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
     try:
@@ -38,7 +44,7 @@ def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_
         # what is told of a file is told of the model that it would hold
         reason = ACCUSATION.sub("", str(error))
         raise StorageError(f"This model cannot be saved: {reason}") from error
-    write_atomically(path, data)
+    return data
 
 
 def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
