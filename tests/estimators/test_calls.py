@@ -48,13 +48,13 @@ def test_gradients_are_on_while_learning_and_as_before_after_it(mode):
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, np.array([0.0, np.nan])])
 def test_what_was_learned_must_be_finite(wrong):
-    with pytest.raises(ValueError, match=r"log_evidence_ after fit has -?(nan|inf): .* Scale X and y"):
+    with pytest.raises(ValueError, match=r"log_evidence_ is -?(nan|inf) after fit: .* Scale X and y"):
         Told(wrong).fit()
 
 
 @pytest.mark.parametrize("wrong", [np.array([np.nan, 1.0]), (np.ones(2), np.array([1.0, np.inf]))])
 def test_answers_must_be_finite(wrong):
-    with pytest.raises(ValueError, match="The result of predict has"):
+    with pytest.raises(ValueError, match=r"The result of predict contains (nan|inf)"):
         Told(wrong).predict()
 
 
@@ -67,7 +67,7 @@ def test_a_prediction_that_overflows_is_an_error(waves):
     model = InvariantGPRegressor(max_iterations=0).fit(*waves)
     model._shift = torch.tensor([torch.inf], dtype=torch.float64)
     for ask in (model.predict, model.sample_y, lambda x: model.predict(x, return_std=True)):
-        with pytest.raises(ValueError, match="numbers grew too large"):
+        with pytest.raises(ValueError, match="the computation overflowed"):
             ask(waves[0])
 
 

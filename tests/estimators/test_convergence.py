@@ -71,8 +71,12 @@ def test_batches_are_certified_too(waves):
     with pytest.warns(ConvergenceWarning, match="not met") as caught:
         model = SparseGPRegressor(num_inducing=3, random_state=0).partial_fit(x[:30], y[:30])
     assert len(caught) == 1
-    with pytest.warns(ConvergenceWarning, match="not met"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         model.partial_fit(x[30:], y[30:])
+    assert "not met" in shortfall(model), "it is told once, not at every batch"
+    with pytest.warns(ConvergenceWarning, match="not met"):
+        model.fit(x, y)
     # after stochastic steps the certificate is unknown, which is not the same
     model.set_params(num_steps=2).partial_fit(x, y, learn=True)
     assert np.isnan(model.certificate_.gap)

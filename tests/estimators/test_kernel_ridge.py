@@ -297,3 +297,11 @@ def test_deviations_count_weights_as_copies():
     copies = values.repeat_interleave(counts, dim=1)
     expected = robust_deviations(copies, torch.ones(copies.shape[1]).double())
     torch.testing.assert_close(robust_deviations(values, counts.double()), expected)
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute"])
+@pytest.mark.parametrize("value", [3.7, 1e-20, 0.0])
+def test_a_constant_is_learned_without_a_warning(loss, value):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    model = InvariantKernelRidge(loss=loss, random_state=0).fit(X, np.full(20, value))
+    np.testing.assert_allclose(model.predict(X), value, rtol=1e-3)

@@ -55,6 +55,10 @@ def test_certificates_are_kept_and_wide_gaps_told():
     assert model.n_iter_.tolist() == [3, 5]
     with pytest.warns(ConvergenceWarning, match=r"a gap of up to 0\.1 in a risk of 4"):
         certify(model, [solution(2.0, 0.1, 3), solution(4.0, 0.0, 5)])
+    sizes = torch.tensor([10.0], dtype=torch.float64)
+    certify(model, [solution(2e-30, 2e-30, 3)], sizes)
+    with pytest.warns(ConvergenceWarning, match="a gap of up to 2e-06"):
+        certify(model, [solution(2e-6, 2e-6, 3)], sizes)
 
 
 def test_one_class_is_told_with_how_many_rows_and_what_to_do():

@@ -309,6 +309,22 @@ def test_dates_are_refused_with_advice(data, kind):
             InvariantGPRegressor(**QUICK).fit(x, y)
 
 
+@pytest.mark.parametrize("model", [InvariantGPRegressor(), InvariantSVC(), InvariantKernelRidge()], ids=str)
+@pytest.mark.parametrize("word", ["no_validation", "abc"])
+def test_a_word_is_no_list_of_targets(model, word, data):
+    with pytest.raises(
+        ValueError, match=f"y must hold a target for every row of X, but it is the text '{word}'"
+    ):
+        model.fit(data[0], word)
+
+
+@pytest.mark.parametrize("channels", ["lst", 7, None])
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, InvariantSVC])
+def test_channels_are_checked_where_there_are_none_too(kind, channels, data):
+    with pytest.raises(ValueError, match=f"channels must be 'auto', 'first' or 'last', not {channels!r}"):
+        kind().set_params(channels=channels).fit(data[0], np.arange(9) % 2)
+
+
 def test_tensors_of_all_kinds_are_arrays():
     x = torch.tensor([[1.0, 2.0]], requires_grad=True)
     np.testing.assert_array_equal(as_array(x), [[1.0, 2.0]])

@@ -45,7 +45,7 @@ EARLIER = (
     "{folder} was written by an earlier version of Orbitwise, which did not record whether its files belong "
     "to the same run"
 )
-FREE = {"command", "versions"}
+FREE = {"command", "data", "versions"}
 """Settings that may differ when a run goes on."""
 MOST_BYTES = 2**26
 """No JSON file of ours is larger."""
@@ -282,7 +282,7 @@ def is_earlier(*contents: Mapping[str, Any]) -> bool:
 
 def digest_of(settings: Mapping[str, Any]) -> str:
     """What ties files to a run: a digest of all settings that the result depends on."""
-    held = {key: value for key, value in settings.items() if key not in FREE | {"data", "format"}}
+    held = {key: value for key, value in settings.items() if key not in FREE | {"format"}}
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 

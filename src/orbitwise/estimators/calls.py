@@ -17,11 +17,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def learning(*results: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
 
     The attributes called `results` must be finite afterwards, and learning that did not come to its end is
-    said by a ConvergenceWarning.
+    said by a ConvergenceWarning. With `once`, for methods that take one batch after the other, it is not said
+    again by an estimator that said it before.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -31,9 +32,14 @@ def learning(*results: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 fitted = method(*arguments, **named)
             estimator: Any = arguments[0]
             for name in results:
-                _require_finite(getattr(estimator, name, None), f"{name} after fit")
-            if (reason := shortfall(estimator)) is not None:
+                _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
+            was_told = once and getattr(estimator, "_was_told", False)
+            reason = shortfall(estimator)
+            if reason is not None and not was_told:
+                estimator._was_told = True
                 warnings.warn(reason, ConvergenceWarning, stacklevel=2)
+            elif reason is None and not once:
+                vars(estimator).pop("_was_told", None)
             return fitted
 
         return fit
@@ -48,17 +54,18 @@ def answering(method: Callable[P, R]) -> Callable[P, R]:
     def answer(*arguments: P.args, **named: P.kwargs) -> R:
         result = method(*arguments, **named)
         for part in result if isinstance(result, tuple) else (result,):
-            _require_finite(part, f"The result of {method.__name__}")
+            _require_finite(part, f"The result of {method.__name__} contains {{}}")
         return result
 
     return answer
 
 
-def _require_finite(values: Any, what: str) -> None:
+def _require_finite(values: Any, found: str) -> None:
+    """Raise a ValueError with what was `found` where values are not finite."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         wrong = array[~np.isfinite(array)].ravel()[0]
         raise ValueError(
-            f"{what} has {wrong}: numbers grew too large or too small for double precision. Scale X and y to "
-            "values around 1 (sklearn.preprocessing.StandardScaler), or take another kernel or noise."
+            f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
+            "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
         )

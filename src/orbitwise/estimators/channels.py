@@ -58,13 +58,18 @@ class Layout(NamedTuple):
         return np.ascontiguousarray(np.moveaxis(images, start, end)).reshape(rows.shape)
 
 
+def check_channels(channels: object) -> None:
+    """Raise a ValueError unless `channels` says "auto", "first" or "last"."""
+    if not isinstance(channels, str) or channels not in ("auto", "first", "last"):
+        raise ValueError(f"channels must be 'auto', 'first' or 'last', not {channels!r}.")
+
+
 def channel_order(shape: Sequence[int], channels: str = "auto", ask: str = ASK) -> Order:
     """Where three axes of one image have their channels; a ValueError that `ask`s where they do not tell.
 
     Channels are an axis of 1, 3 or 4 at either end, beside a picture of at least 2 x 2 pixels.
     """
-    if channels not in ("auto", "first", "last"):
-        raise ValueError(f"channels must be 'auto', 'first' or 'last', not {channels!r}.")
+    check_channels(channels)
     if channels != "auto":
         return cast(Order, channels)
     front, middle, back = shape

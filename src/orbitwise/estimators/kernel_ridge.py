@@ -140,7 +140,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         self.machine_.coefficients, self.machine_.beta = (
             part * scale for part in (self.machine_.coefficients, self.machine_.beta)
         )
-        certify(self, solutions)
+        certify(self, solutions, self.C_ * loss.value(torch.zeros_like(standard), standard) @ weights)
         return self
 
     @answering

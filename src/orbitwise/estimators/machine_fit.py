@@ -35,6 +35,8 @@ from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 TOLERANCE = 1e-8
 ACCEPTED = 1e-4
 """A gap that is larger than this part of the risk deserves a warning."""
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""A gap below this part of the risk of f = 0 is nothing but rounding."""
 CHOOSE = "lower strength, use strength='cross_validation' or "
 
 
@@ -178,12 +180,16 @@ def fit_classifier(
         )
 
 
-def certify(estimator: Any, solutions: list[Solution]) -> None:
-    """Remember risk, gap and iterations of every output, and warn of a gap that is not small."""
+def certify(estimator: Any, solutions: list[Solution], sizes: Tensor | None = None) -> None:
+    """Remember risk, gap and iterations of every output, and warn of a gap that is not small.
+
+    `sizes` are the risks of f = 0: against their rounding even a wide gap in a tiny risk means nothing.
+    """
     estimator.objective_ = np.array([found.objective.item() for found in solutions])
     estimator.gap_ = np.array([found.gap.item() for found in solutions])
     estimator.n_iter_ = np.array([found.iterations for found in solutions])
-    if (estimator.gap_ > ACCEPTED * estimator.objective_).any():
+    rounding = 0.0 if sizes is None else ROUNDING * sizes.numpy()
+    if (estimator.gap_ > np.maximum(ACCEPTED * estimator.objective_, rounding)).any():
         warnings.warn(
             f"The solver stopped with a gap of up to {estimator.gap_.max():.2g} in a risk of "
             f"{estimator.objective_.max():.2g}: scale the inputs, lower C, or widen the losses.",

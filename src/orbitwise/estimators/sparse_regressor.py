@@ -190,7 +190,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self._store(sparse, outcome, float(weight.sum()))
         return self
 
-    @learning("noise_")
+    @learning("noise_", once=True)
     def partial_fit(
         self,
         X: ArrayLike,
@@ -205,6 +205,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         The first call is a `fit`. Later ones keep kernel, noise and inducing variables as they are, and give
         exactly the posterior of all rows seen. With `learn`, stochastic steps on the batch, which stands for
         `num_rows` rows in all, move kernel and noise instead; rows have to be shown once more after that.
+        A ConvergenceWarning is given once, not at every batch; `certificate_` is that of all rows seen.
         """
         if not hasattr(self, "posterior_"):
             return self._fit(X, y, sample_weight)

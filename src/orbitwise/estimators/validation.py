@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
-from orbitwise.estimators.channels import Layout, image_layout
+from orbitwise.estimators.channels import Layout, check_channels, image_layout
 from orbitwise.estimators.dates import refuse_dates
 from orbitwise.estimators.families import (
     PLURALS,
@@ -32,9 +32,19 @@ LARGEST = 1e70
 """X and y beyond this, or all below its inverse, are refused: their squares, and products of a few of these,
 would leave double precision, and what a model file may hold."""
 
+HEAVIEST = 1e12
+"""Weights above this count more copies of a row than sums over all rows can tell apart."""
+NO_TARGETS = object()
+"""Stands for targets that are not asked for; scikit-learn's own word for it could be given by a user."""
+
 
 def as_array(values: Any) -> Any:
     """Tensors, and lists of them, as arrays without gradients; anything else as it is."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            "A masked array was passed, and its masked entries would be taken for data: fill them, or drop "
+            "their rows, first."
+        )
     if isinstance(values, list | tuple) and any(isinstance(each, torch.Tensor) for each in values):
         return [as_array(each) for each in values]
     if not isinstance(values, torch.Tensor):
@@ -45,7 +55,7 @@ def as_array(values: Any) -> Any:
     return (numbers.double() if numbers.dtype == torch.bfloat16 else numbers).numpy()
 
 
-def check_data(estimator: Any, X: Any, y: Any = "no_validation", **settings: Any) -> Any:
+def check_data(estimator: Any, X: Any, y: Any = NO_TARGETS, **settings: Any) -> Any:
     """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
 
     Tensors lose their gradients; dates and numbers that cannot be squared are refused. y is checked for its
@@ -53,10 +63,12 @@ def check_data(estimator: Any, X: Any, y: Any = "no_validation", **settings: Any
     """
     X = as_array(X)
     refuse_dates(X, "X")
-    if isinstance(y, str) and y == "no_validation":
+    if y is NO_TARGETS:
         x: Any = validate_data(estimator, X, dtype=np.float64, **settings)
         _check_size(x, "X", smallest=False)
         return x
+    if isinstance(y, str):
+        raise ValueError(f"y must hold a target for every row of X, but it is the text {y!r}.")
     y = as_array(y)
     refuse_dates(y, "y")
     x, targets = cast(Any, validate_data(estimator, X, y, dtype=np.float64, **settings))
@@ -131,6 +143,7 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
     """The layout of training data, after a look whether the invariance is one of such data."""
     invariance, announced = estimator.invariance, estimator.image_shape
     channels = getattr(estimator, "channels", "auto")
+    check_channels(channels)
     own = own_shape(invariance)
     if announced is not None:
         check_family(invariance, "image")
@@ -226,7 +239,13 @@ def check_training(
 def check_weights(sample_weight: Any, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """A weight of at least 0 for every row, 1 where none were given."""
     refuse_dates(sample_weight, "sample_weight")
-    return _check_sample_weight(as_array(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(as_array(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
+    if weights.max(initial=0.0) > HEAVIEST:
+        raise ValueError(
+            f"sample_weight counts copies of a row, but one weight is {weights.max():.3g}: divide all weights "
+            f"by the same number, so that none is above {HEAVIEST:.0e}."
+        )
+    return weights
 
 
 def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tensor:

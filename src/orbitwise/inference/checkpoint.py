@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from orbitwise.inference.cost import machine_memory
 from orbitwise.inference.disk import open_unlinked, warn_ended, warn_ignored, write_in_place
 from orbitwise.inference.journal import Journal, warn_of_threads
 
@@ -178,11 +179,17 @@ def _read(path: Path, key: str) -> State | None:
         if not path.is_file() and not path.is_symlink():
             return None
         with open(path, "rb", opener=open_unlinked) as file:
-            data = file.read()
-        content = data[START:]
-        if data[:START] != MAGIC + hashlib.sha256(content).digest():
-            if not MAGIC.startswith(data[: len(MAGIC)]):  # a kill leaves the beginning of a state
-                warn_ignored(path, "it is no checkpoint of this version")
+            start = file.read(START)
+            if not start.startswith(MAGIC):
+                if not MAGIC.startswith(start[: len(MAGIC)]):  # a kill leaves the beginning of a state
+                    warn_ignored(path, "it is no checkpoint of this version")
+                return None
+            available, size = machine_memory(), os.fstat(file.fileno()).st_size
+            if available is not None and size > available / 4:
+                warn_ignored(path, f"it has {size:,} bytes, more than a quarter of this machine's memory")
+                return None
+            content = file.read()
+        if start != MAGIC + hashlib.sha256(content).digest():
             return None
         return _parsed(content, key)
     except OSError as error:

@@ -53,8 +53,11 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
 def replacing(target: Path) -> Iterator[tuple[Path, int]]:
     """A temporary file beside `target` and its handle; it takes the place of `target` when all went well.
 
-    It is locked as long as it is there, which tells it from what a killed process left behind.
+    It is locked as long as it is there, which tells it from what a killed process left behind. What is there
+    and is neither a file nor a link (a device, a pipe) is refused.
     """
+    if target.exists() and not target.is_symlink() and not target.is_file():
+        raise FileExistsError(errno.EEXIST, f"{target} is no regular file; choose another name")
     temporary, handle = _new_temporary(target)
     try:
         try:
