@@ -132,3 +132,31 @@ def test_a_folder_of_an_earlier_version_is_shown_and_not_resumed(orbitwise, tabl
     assert "--force, or choose another --out" in ran.error
     assert orbitwise(*learn, "--force").status == 0
     assert "earlier version" not in orbitwise("show", "r").out
+
+
+def test_data_that_no_fit_takes_do_not_cost_what_force_replaces(orbitwise, table):
+    learn = ("learn", table, "--target", "strength", "--out", "run", "--max-iterations", 1, "--no-report")
+    assert orbitwise(*learn, "--invariance", "none").status == 0
+    before = Path("run/model.orbitwise").read_bytes()
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines, "1e200,1,1,1"]) + "\n")
+    ran = orbitwise(*learn, "--invariance", "none", "--force")
+    assert ran.status == 1
+    assert "The largest entry of X" in ran.error
+    assert Path("run/model.orbitwise").read_bytes() == before
+
+
+def test_another_spelling_of_the_same_path_resumes(orbitwise, table):
+    options = (
+        "--target",
+        "strength",
+        "--out",
+        "run",
+        "--max-iterations",
+        1,
+        "--no-report",
+        "--invariance",
+        "none",
+    )
+    assert orbitwise("learn", table.name, *options).status == 0
+    assert orbitwise("learn", f"./{table.name}", *options, "--resume").status == 0

@@ -237,4 +237,6 @@ def test_one_class_for_all_rows_is_seen_and_chance_is_not():
     # three quarters of the labels: twelve such rows come of chance in 3 % of all cases, 26 in 0.06 %
     assert one_class(by_heart[:16], has_no_label[:16], codes) is None
     assert one_class(by_heart[:4], has_no_label[:4], codes) is None
-    assert one_class(codes[:1], has_no_label[:1], codes) is None
+    # one point that was labelled twice, and one that was labelled once
+    assert one_class(codes[:1], has_no_label[:1], codes) == "training"
+    assert one_class(codes[:1], has_no_label[:1], codes[:1]) is None

@@ -531,3 +531,18 @@ def test_functions_of_the_user_move_rows_as_they_were_given(rng):
 
     VirtualSVC(invariance=copied, image_shape=(6, 5, 3)).fit(last, y > 0.5)
     np.testing.assert_array_equal(seen[0], last.reshape(10, -1))
+
+
+def test_masked_entries_are_not_taken_for_data(data):
+    x, y = data
+    with pytest.raises(ValueError, match="masked array"):
+        InvariantGPRegressor(**QUICK).fit(np.ma.masked_greater(x, 0), y)
+    with pytest.raises(ValueError, match="masked array"):
+        InvariantSVC().fit(x, np.ma.masked_equal(np.arange(9) % 2, 0))
+    InvariantGPRegressor(**QUICK).fit(np.ma.masked_array(x, np.zeros_like(x)), y)
+
+
+def test_weights_that_no_sum_can_hold_are_refused(data):
+    x, y = data
+    with pytest.raises(ValueError, match=r"one weight is 1e\+60: divide all weights"):
+        SparseGPRegressor().fit(x, y, sample_weight=np.r_[1e60, np.ones(8)])

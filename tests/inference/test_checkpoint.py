@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from orbitwise.inference import checkpoint
 from orbitwise.inference.checkpoint import LENGTH, MAGIC, START, Progress, Slots, State, fingerprint
 
 
@@ -265,3 +266,11 @@ def test_without_a_folder_there_is_no_progress(tmp_path: Path):
     assert other is not None
     assert one.journal.path != other.journal.path
     assert not list(tmp_path.iterdir())
+
+
+def test_a_slot_that_no_machine_could_hold_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    written(tmp_path / "fit")
+    assert recalled(tmp_path / "fit") == 2
+    monkeypatch.setattr(checkpoint, "machine_memory", lambda: 100.0)
+    with pytest.warns(UserWarning, match="more than a quarter of this machine's memory"):
+        assert recalled(tmp_path / "fit") is None

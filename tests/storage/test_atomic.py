@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,12 @@ def test_a_temporary_file_that_was_swept_before_it_was_locked_is_made_again(tmp_
     assert (tmp_path / "model").read_bytes() == b"new"
     assert len(swept) == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        write_atomically(tmp_path / "pipe", b"data")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]

@@ -23,6 +23,7 @@ from orbitwise.cli.showing import Metrics, comparison_table
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
 from orbitwise.estimators.convergence import shortfall
+from orbitwise.estimators.validation import check_sizes
 from orbitwise.selection.compare import learned_text
 
 
@@ -45,6 +46,9 @@ def run(
         test = replace(test, y=y)
         if plan.task == "classification":
             check_classes(y, np.unique(data.targets))
+    # what `fit` would refuse must not cost the results that --force replaces
+    numbers = np.asarray(data.targets, dtype=np.float64) if plan.task == "regression" else None
+    check_sizes(np.asarray(data.X, dtype=np.float64), numbers)
     with folder.writing():
         return _run(data, test, plan, folder, console, about, resume, force, time_limit, with_report)
 

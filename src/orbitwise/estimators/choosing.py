@@ -163,7 +163,7 @@ def one_class(
     as well. There a class is said for all if the others have less than a `NEGLECTED` part of their share of
     the labels, unless it may be chance that all of these rows are of one class.
     """
-    if len(said) < 2:
+    if len(said) < 2 and len(codes.unique()) < 2:
         return None
     if bool((said == said[0]).all()):
         return "training"

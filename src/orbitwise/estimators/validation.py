@@ -236,14 +236,21 @@ def check_training(
     return cast(Any, x), targets.reshape(len(x), -1), check_weights(sample_weight, x)
 
 
+def check_sizes(x: NDArray[np.float64], y: NDArray[np.float64] | None = None) -> None:
+    """Raise a ValueError where inputs, or targets that are numbers, are of a size that `fit` would refuse."""
+    _check_size(x, "X")
+    if y is not None:
+        _check_size(y, "y")
+
+
 def check_weights(sample_weight: Any, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """A weight of at least 0 for every row, 1 where none were given."""
     refuse_dates(sample_weight, "sample_weight")
     weights = _check_sample_weight(as_array(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
     if weights.max(initial=0.0) > HEAVIEST:
         raise ValueError(
-            f"sample_weight counts copies of a row, but one weight is {weights.max():.3g}: divide all weights "
-            f"by the same number, so that none is above {HEAVIEST:.0e}."
+            f"sample_weight counts copies of a row, but one weight is {weights.max():.3g}: divide all "
+            f"weights by the same number, so that none is above {HEAVIEST:.0e}."
         )
     return weights
 

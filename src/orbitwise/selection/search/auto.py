@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Literal, final
 
 import numpy as np
@@ -171,7 +172,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         check_counts(self, ["max_depth"], least=0)
         check_counts(self, ["num_restarts"], least=0)
         check_counts(self, ["search_rows"], least=FEWEST_ROWS)
-        if self.time_limit is not None and not self.time_limit > 0:
+        if self.time_limit is not None and not (isinstance(self.time_limit, Real) and self.time_limit > 0):
             raise ValueError(f"time_limit must be positive seconds, or None, not {self.time_limit!r}.")
         if isinstance(self.base_kernels, str) or not len(self.base_kernels):
             raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
