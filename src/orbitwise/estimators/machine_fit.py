@@ -34,7 +34,10 @@ from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 TOLERANCE = 1e-8
 ACCEPTED = 1e-4
 """A gap that is larger than this part of the risk deserves a warning."""
-CHOOSE = "lower the strength, or have both chosen by strength='cross_validation', "
+BALANCE = "let every class count the same with class_weight='balanced', or give more labels"
+ALONE = f"raise C, {BALANCE}"
+CHOOSE = f"raise C, lower the strength, or have both chosen by strength='cross_validation', {BALANCE}"
+"""What to do where one class is said for all, without an invariance and with one."""
 
 
 def label_loss(loss: Loss, name: Any) -> Loss:
@@ -191,10 +194,11 @@ def warn_of_one_class(
     rows = said if kind == "training" else said[has_no_label]
     most = rows.mode().values
     count = int((rows == most).sum())
+    if getattr(estimator, "unlabeled_label", 0) is None and any(each == -1 for each in estimator.classes_):
+        advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
     warnings.warn(
         f"{type(estimator).__name__} says {estimator.classes_[int(most)]!s} for {count:,} of {len(rows):,} "
-        f"{kind} rows, though its labels are of {len(estimator.classes_)} classes: raise C, {advice}let "
-        "every class count the same with class_weight='balanced', or give more labels.",
+        f"{kind} rows, though its labels are of {len(estimator.classes_)} classes: {advice}.",
         UserWarning,
         stacklevel=4,
     )

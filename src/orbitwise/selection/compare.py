@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def best(self) -> Candidate:
-        """The simplest candidate that ties for the most evidence: none, or that of the fewest learned ranges."""
+        """The simplest of those that tie for the most evidence: none, or the fewest learned ranges."""
         return min(
             self._leading,
             key=lambda each: (each.name != NO_INVARIANCE, len(each.learned), -each.log_evidence),
