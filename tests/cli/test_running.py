@@ -147,16 +147,6 @@ def test_data_that_no_fit_takes_do_not_cost_what_force_replaces(orbitwise, table
 
 
 def test_another_spelling_of_the_same_path_resumes(orbitwise, table):
-    options = (
-        "--target",
-        "strength",
-        "--out",
-        "run",
-        "--max-iterations",
-        1,
-        "--no-report",
-        "--invariance",
-        "none",
-    )
+    options = ("--target", "strength", "--out", "run", "--invariance", "none", "--max-iterations", 1)
     assert orbitwise("learn", table.name, *options).status == 0
     assert orbitwise("learn", f"./{table.name}", *options, "--resume").status == 0

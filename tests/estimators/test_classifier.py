@@ -195,3 +195,26 @@ def test_restarts_never_lose_evidence(digits):
     one = InvariantGPClassifier(**settings).fit(X[:60], y[:60])
     several = InvariantGPClassifier(**settings, num_restarts=2).fit(X[:60], y[:60])
     assert several.log_evidence_ >= one.log_evidence_ - 1e-6
+
+
+def test_one_class_for_all_rows_is_told():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = np.zeros(40, dtype=int)
+    y[:2] = 1
+    with pytest.warns(UserWarning, match="InvariantGPClassifier predicts class 0 for all 40 training rows"):
+        InvariantGPClassifier(random_state=0).fit(X, y)
+
+
+def test_one_class_and_no_name_are_told_plainly():
+    X = np.random.default_rng(0).normal(size=(6, 2))
+    with pytest.raises(ValueError, match="one class only: 3"):
+        InvariantGPClassifier().fit(X, np.full(6, 3))
+    with pytest.raises(ValueError, match="for no invariance pass None itself"):
+        InvariantGPClassifier(invariance="none").fit(X, [0, 1] * 3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_easy_tables_are_learned_to_the_end():
+    for seed in range(4):
+        X, y = make_blobs(100, random_state=seed)
+        assert InvariantGPClassifier(random_state=0).fit(X, y).converged_

@@ -31,7 +31,7 @@ def test_unlabelled_rows_beside_and_among_the_labelled():
     assert set(words.predict(NEW)) <= {"no", "yes"}
 
 
-@pytest.mark.filterwarnings("ignore:InvariantSVC says:UserWarning")  # labels here tell nothing
+@pytest.mark.filterwarnings("ignore:InvariantSVC predicts class:UserWarning")  # labels here tell nothing
 def test_minus_one_is_a_class_unless_it_is_said_to_be_none():
     y = np.where(THREE == "ash", -1, np.where(THREE == "elm", 0, 1))
     assert list(InvariantSVC().fit(X, y).classes_) == [-1, 0, 1]
@@ -182,3 +182,11 @@ def test_an_invariance_of_another_type_is_told():
         InvariantSVC(invariance=3).fit(X, Y)
     with pytest.raises(TypeError, match=r"kernel must be a gpytorch\.kernels\.Kernel or None, not str"):
         InvariantSVC().set_params(kernel="rbf").fit(X, Y)
+
+
+def test_a_label_that_may_mean_no_label_is_asked_about():
+    rng = np.random.default_rng(0)
+    y = np.full(60, -1)
+    y[:2], y[2:4] = 0, 1
+    with pytest.warns(UserWarning, match="predicts class -1 for .*pass unlabeled_label=-1"):
+        InvariantSVC(random_state=0).fit(rng.normal(size=(60, 2)), y)

@@ -24,7 +24,7 @@ from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
 from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.convergence import fit_quietly
+from orbitwise.estimators.convergence import DRAWN_ITERATIONS, ITERATIONS, fit_quietly
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
@@ -245,7 +245,9 @@ def _seconds(value: Any) -> float:
 def _steps(estimator: Any, count: int) -> int:
     """About how many steps a fit takes, for the length of a bar."""
     rounds = 1.0 if estimator.invariance is None else 4 / 3
-    return int(estimator.num_steps if count > 5000 else rounds * estimator.max_iterations)
+    usual = ITERATIONS if estimator.invariance is None else DRAWN_ITERATIONS
+    most = usual if estimator.max_iterations is None else estimator.max_iterations
+    return int(estimator.num_steps if count > 5000 else rounds * most)
 
 
 def _digest(data: Data) -> str:

@@ -22,7 +22,7 @@ from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
-from orbitwise.estimators.convergence import shortfall
+from orbitwise.estimators.convergence import iterations_of, shortfall
 from orbitwise.estimators.validation import check_sizes
 from orbitwise.selection.compare import learned_text
 
@@ -144,7 +144,8 @@ def _unconverged(outcome: Outcome) -> str:
         return ""
     name = "num_steps" if found[0].estimator.inference_ == "variational" else "max_iterations"
     given = f"--{name.replace('_', '-')}"
-    limit = getattr(found[0].estimator, name)
+    estimator = found[0].estimator
+    limit = iterations_of(estimator) if name == "max_iterations" else estimator.num_steps
     return (
         f"{', '.join(each.name for each in found)} did not converge within {given} {limit}; a larger {given} "
         "may still raise the evidence"

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.channels import Channels
+from orbitwise.estimators.convergence import iterations_of
 from orbitwise.estimators.engines import (
     Engine,
     Fit,
@@ -29,6 +30,7 @@ from orbitwise.estimators.engines import (
 )
 from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
+from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of
 from orbitwise.estimators.validation import check_data, check_inputs, flatten_images, set_layout
@@ -43,6 +45,8 @@ from orbitwise.inference.defaults import default_kernel
 from orbitwise.process.process import Process
 
 ROWS_AT_ONCE = 512
+GIVE = "scale the columns of X, take another kernel or invariance, or give more labels"
+"""What to do where one class is said for all."""
 
 
 @final
@@ -72,8 +76,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
     num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
-        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations and additional starts;
-        stochastic steps and rows a step.
+        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations (None takes 30 where
+        the points of an orbit are drawn, else 200) and additional starts; stochastic steps and rows a step.
     random_state, device, verbose, callback, warm_start
         Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the
         last fit.
@@ -86,7 +90,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     ----------
     classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
     channels_ : "first" or "last", where images had their channels; None where there are none.
-    log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y.
+    log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y;
+        the last with likelihood="one_hot" only.
     """
 
     def __init__(
@@ -101,7 +106,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         inference: Engine = "auto",
         num_inducing: int = 500,
         num_nodes: int | None = None,
-        max_iterations: int = 30,
+        max_iterations: int | None = None,
         num_restarts: int = 0,
         num_steps: int = 600,
         batch_size: int = 256,
@@ -141,7 +146,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         x = set_layout(self, layout, x)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError("Classification needs at least two classes, but the labels hold one class only.")
+            raise ValueError(
+                "Classification needs at least two classes, but the labels hold one class only: "
+                f"{self.classes_.tolist()[0]!r}."
+            )
         if self.noise not in ("evidence", "leave_one_out"):
             raise ValueError(f"noise must be 'evidence' or 'leave_one_out', not {self.noise!r}.")
         if self.noise == "leave_one_out" and self.likelihood != "one_hot":
@@ -150,6 +158,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         engine = choose_engine(self.inference, problem)
         fit = self._run(engine, problem)
         self._store(fit, problem, engine, torch.from_numpy(codes))
+        said = self._probabilities(*self._row_moments(problem.x)).argmax(1).cpu()
+        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), torch.from_numpy(codes), GIVE)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -160,13 +170,16 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`."""
-        mean, variance = self._moments(X)
-        result = probabilities(self.likelihood, mean, variance, self._scale, len(self.classes_))
-        return result.cpu().numpy()
+        return self._probabilities(*self._moments(X)).cpu().numpy()
+
+    def _probabilities(self, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        return probabilities(self.likelihood, mean, variance, self._scale, len(self.classes_))
 
     def _moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         check_is_fitted(self)
-        x = check_inputs(self, X).to(self.device) - self._background
+        return self._row_moments(check_inputs(self, X).to(self.device) - self._background)
+
+    def _row_moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
             parts = [self.posterior_.moments(self.functional_, part) for part in x.split(ROWS_AT_ONCE)]
         mean = torch.cat([part.mean for part in parts])
@@ -207,7 +220,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
                 print(f"{engine} {step:5d}  {bound:,.1f}")
 
         progress = progress_of(self, engine, *problem.parts)
-        learning = (self.max_iterations, self.num_restarts, report, progress)
+        learning = (iterations_of(self), self.num_restarts, report, progress)
         if engine == "exact":
             return fit_exact(problem, self.num_nodes, *learning)
         if engine == "collapsed":

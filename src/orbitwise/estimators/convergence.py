@@ -9,6 +9,7 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
+ITERATIONS, DRAWN_ITERATIONS = 200, 30
 ADVICE = {
     "gap": "raise max_iterations",
     "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
@@ -19,6 +20,16 @@ ADVICE = {
     "interrupted": "fit again, without interrupting it",
 }
 """What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
+
+
+def iterations_of(estimator: Any) -> int:
+    """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
+
+    There an iteration takes long, and the bounds are learned again on other points anyway.
+    """
+    if estimator.max_iterations is not None:
+        return estimator.max_iterations
+    return DRAWN_ITERATIONS if getattr(estimator.orbit_, "is_drawn", False) else ITERATIONS
 
 
 def shortfall(estimator: Any) -> str | None:
@@ -51,10 +62,9 @@ def shortfall(estimator: Any) -> str | None:
         )
     if estimator.max_iterations == 0:
         return None
-    remedy = ", or add starts with num_restarts" if hasattr(estimator, "num_restarts") else ""
     return (
-        f"The hyperparameters did not converge within max_iterations={estimator.max_iterations}: raise "
-        f"max_iterations{remedy}. Predictions use the best values found."
+        f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "
+        "max_iterations. Predictions use the best values found."
     )
 
 

@@ -37,7 +37,10 @@ ACCEPTED = 1e-4
 """A gap that is larger than this part of the risk deserves a warning."""
 ROUNDING = 64 * np.finfo(np.float64).eps
 """A gap below this part of the risk of f = 0 is nothing but rounding."""
-CHOOSE = "lower strength, use strength='cross_validation' or "
+BALANCE = "class_weight='balanced', or label more rows"
+ALONE = f"Raise C, use {BALANCE}"
+CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}"
+"""What to do where one class is predicted for all rows, without an invariance and with one."""
 
 
 def label_loss(loss: Loss, name: Any) -> Loss:
@@ -209,10 +212,11 @@ def warn_of_one_class(
     most = rows.mode().values
     count = int((rows == most).sum())
     share = f"all {count:,}" if count == len(rows) else f"{count:,} of {len(rows):,}"
+    if getattr(estimator, "unlabeled_label", 0) is None and any(each == -1 for each in estimator.classes_):
+        advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
     warnings.warn(
         f"{type(estimator).__name__} predicts class {estimator.classes_[int(most)]!s} for {share} {kind} "
-        f"rows, although the labels have {len(estimator.classes_)} classes. Raise C, {advice or 'use '}"
-        "class_weight='balanced', or label more rows.",
+        f"rows, although the labels have {len(estimator.classes_)} classes. {advice}.",
         UserWarning,
         stacklevel=4,
     )

@@ -64,7 +64,7 @@ def check_labelled(
     if len(estimator.classes_) < 2:
         raise ValueError(
             "Classification needs at least two classes, but the labels hold one class only: "
-            f"{estimator.classes_[0]!r}."
+            f"{estimator.classes_.tolist()[0]!r}."
         )
     counted = is_labelled & (weight > 0)
     if len(np.unique(labels[counted])) < len(estimator.classes_):

@@ -91,6 +91,8 @@ def functional_of(
                 "or X with image dimensions."
             )
         return OrbitAverage(OF_IMAGES[invariance](image_shape))
+    if invariance.lower() == "none":
+        raise ValueError(f"invariance={invariance!r} is no name; for no invariance pass None itself.")
     known = sorted([*OF_COLUMNS, *OF_IMAGES])
     close = get_close_matches(invariance, known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.kernel_machine import median_distance
-from orbitwise.estimators.machine_fit import warn_of_one_class
+from orbitwise.estimators.machine_fit import ALONE, warn_of_one_class
 from orbitwise.estimators.machine_inputs import check_positive
 from orbitwise.estimators.validation import (
     check_data,
@@ -126,7 +126,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         said, codes = (
             torch.from_numpy(np.searchsorted(self.classes_, each)) for each in (self.svc_.predict(x), labels)
         )
-        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), codes, advice="")
+        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), codes, ALONE)
         return self
 
     @answering

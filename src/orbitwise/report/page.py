@@ -141,7 +141,7 @@ def _answer(model: Any, ranges: Sequence[Range], comparison: Comparison | None, 
     notes = []
     if not model.converged_:
         notes.append("Learning stopped before it converged: more iterations would change these numbers.")
-    undetermined = [each.label for each in ranges if not each.is_determined]
+    undetermined = [each.label for each in ranges if each.is_needed and not each.is_determined]
     if undetermined:
         which = "any range" if len(undetermined) == len(ranges) else ", ".join(undetermined)
         notes.append(f"There is no error bar of {which}: see what was learned.")

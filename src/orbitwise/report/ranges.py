@@ -79,6 +79,8 @@ class Range:
     def error_text(self) -> str:
         """The standard error of the upper end, or that there is none."""
         error = self.shown_error
+        if not self.is_needed:
+            return "–"
         return (
             "not determined" if error is None else f"± {number(error, decimals_of(error))}{self.unit.symbol}"
         )

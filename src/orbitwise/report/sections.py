@@ -46,7 +46,7 @@ def ranges_section(model: Any, ranges: Sequence[Range]) -> str:
         "of them go. The standard error is that of the upper end, from the curvature of the evidence."
     )
     notes = ""
-    if any(not each.is_determined for each in ranges):
+    if any(each.is_needed and not each.is_determined for each in ranges):
         notes = paragraph(
             "<b>Not determined</b>: along this range the evidence is flat or still rising where learning "
             "stopped, or its error could not be computed. Take its value as where learning stopped, not as a "
