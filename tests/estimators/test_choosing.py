@@ -169,13 +169,13 @@ def test_cross_validation_takes_the_least_error_then_the_least_loss():
     assert found.score == pytest.approx(reached[best][0], abs=1e-9)
 
 
-def test_constant_machines_are_tried_twenty_times_with_one_ground_in_memory(monkeypatch):
+def test_constant_machines_are_tried_twice_a_strength_with_one_ground_in_memory(monkeypatch):
     """Kernels of three bandwidths, too large to keep: each is folded once, and gone before the next."""
     monkeypatch.setattr("orbitwise.estimators.kernel_machine.NUMBERS_KEPT", 0)
     grounds, strengths = [ground(width) for width in (0.5, 1.0, 2.0)], [0.0, 0.1, 0.3, 1.0]
     choices = [
         Choice(rate, strength, place.bandwidth, 0.0, place)
-        for rate in (1.0, 10.0)
+        for rate in (1.0, 0.1, 10.0)
         for strength in strengths
         for place in grounds
     ]
@@ -192,7 +192,8 @@ def test_constant_machines_are_tried_twenty_times_with_one_ground_in_memory(monk
     monkeypatch.setattr(Ground, "everywhere", followed)
     monkeypatch.setattr(choosing, "one_class", lambda *given: tried.append(1) or "training")
     assert first_that_tells(choices, Logistic(), SIGNS, WEIGHTS) is choices[0]
-    assert len(tried) == 20
+    # the first rate of a strength and the highest
+    assert len(tried) == 3 * 8
     assert folded_grounds == [0.5, 1.0, 2.0]
     assert max(most) <= len(strengths)
 

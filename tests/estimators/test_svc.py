@@ -280,7 +280,7 @@ def test_a_fit_of_a_minute_is_announced(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
     x = np.random.default_rng(0).normal(size=(150, 30))
     with (
-        pytest.warns(UserWarning, match=r"InvariantSVC.fit with 4,500 rows .* 55 seconds on one core"),
+        pytest.warns(UserWarning, match=r"InvariantSVC.fit with 4,500 rows .*\(55 seconds on one core\)"),
         pytest.raises(pytest.fail.Exception),
     ):
         InvariantSVC().fit(x, np.arange(150) % 2)

@@ -32,8 +32,6 @@ TOLERANCE = 1e-5
 CHANCE = 0.01
 """Below this, rows without a label are not all of one class by chance."""
 NEGLECTED = 0.1
-TRIES = 20
-"""Of choices whose machines may turn out to say one class for all."""
 NUMBERS_AT_ONCE = 2**25
 """Of Newton's systems that are solved together: 256 MiB."""
 
@@ -118,40 +116,53 @@ def first_that_tells(
     """The first choice whose machine says several classes at points without a label, or the first of all.
 
     Few labels hardly tell machines apart, and one that says the larger class always is no answer. Targets
-    without a `loss` of labels are numbers. After `TRIES` machines that say one class, others would, too.
+    without a `loss` of labels are numbers.
     """
     if loss is None:
         return choices[0]
-    tried = choices[:TRIES]
-    tells: dict[int, bool] = {}
-    for place, choice in enumerate(tried):
-        if place not in tells:
-            # all machines of a ground at once, so that its invariances are folded once and then forgotten
-            same = [each for each in range(place, len(tried)) if tried[each].ground is choice.ground]
-            found = _tells([tried[each] for each in same], loss, targets, weights)
-            tells.update(zip(same, found, strict=True))
-        if tells[place]:
-            return choice
-    return choices[0]
+    grounds = {id(each.ground): each.ground for each in choices}
+    first = len(choices)
+    # one ground after the other, so that its invariances are folded once and then forgotten
+    for ground in grounds.values():
+        places = [place for place in range(first) if choices[place].ground is ground]
+        if places:
+            found = _first_of_ground([choices[place] for place in places], loss, targets, weights)
+            first = first if found is None else places[found]
+    return choices[first % len(choices)]
 
 
 @torch.no_grad()
-def _tells(
+def _first_of_ground(
     choices: Sequence[Choice], loss: Loss, targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]
-) -> list[bool]:
-    """Which choices of one ground have machines that say several classes."""
+) -> int | None:
+    """Where the first choice that tells stands, all of one ground; None where none does.
+
+    A machine that says one class does so at a lower rate, too, where labels count less. So the highest rate
+    of a strength is tried after its first failure, and may spare all others.
+    """
     ground, strengths = choices[0].ground, sorted({each.strength for each in choices})
     kernels = ground.everywhere(strengths)
     grams = ground.among_labelled(kernels, strengths)
     basis, everywhere, has_no_label = ground.basis, ground.basis_everywhere, ground.has_no_label
-    found = []
-    for choice in choices:
-        place = strengths.index(choice.strength)
-        terms = [Term(loss, targets, choice.rate * weights)]
-        machine = newton(Problem(DenseGram(grams[place]), terms, basis), tolerance=TOLERANCE)
-        said = decided(machine.coefficients @ kernels[place].mT + machine.beta @ everywhere.mT)
-        found.append(one_class(said, has_no_label, decided(targets)) is None)
-    return found
+
+    def tells(strength: float, rate: float) -> bool:
+        at = strengths.index(strength)
+        problem = Problem(DenseGram(grams[at]), [Term(loss, targets, rate * weights)], basis)
+        machine = newton(problem, tolerance=TOLERANCE)
+        said = decided(machine.coefficients @ kernels[at].mT + machine.beta @ everywhere.mT)
+        return one_class(said, has_no_label, decided(targets)) is None
+
+    silent: dict[float, float] = {}
+    for place, choice in enumerate(choices):
+        strength, rate = choice.strength, choice.rate
+        if strength in silent and rate <= silent[strength]:
+            continue
+        if tells(strength, rate):
+            return place
+        highest = max(each.rate for each in choices if each.strength == strength)
+        is_first = strength not in silent and rate < highest
+        silent[strength] = highest if is_first and not tells(strength, highest) else rate
+    return None
 
 
 def one_class(
