@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from orbitwise.estimators.convergence import shortfall
 
 P = ParamSpec("P")
 R = TypeVar("R")
+TOLD: WeakSet[Any] = WeakSet()
+"""Estimators that gave a ConvergenceWarning; no attribute of theirs, because it is not part of the model."""
 
 
 def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -33,13 +36,12 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
             estimator: Any = arguments[0]
             for name in results:
                 _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
-            was_told = once and getattr(estimator, "_was_told", False)
             reason = shortfall(estimator)
-            if reason is not None and not was_told:
-                estimator._was_told = True
+            if reason is not None and not (once and estimator in TOLD):
+                TOLD.add(estimator)
                 warnings.warn(reason, ConvergenceWarning, stacklevel=2)
             elif reason is None and not once:
-                vars(estimator).pop("_was_told", None)
+                TOLD.discard(estimator)
             return fitted
 
         return fit
