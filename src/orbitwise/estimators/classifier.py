@@ -45,8 +45,8 @@ from orbitwise.inference.defaults import default_kernel
 from orbitwise.process.process import Process
 
 ROWS_AT_ONCE = 512
-GIVE = "scale the columns of X, take another kernel or invariance, or give more labels"
-"""What to do where one class is said for all."""
+GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
+"""What to do where one class is predicted for all rows."""
 
 
 @final
