@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from orbitwise.estimators.machine_fit import certify, label_loss, stratified_folds, warn_of_one_class
+from orbitwise.estimators.machine_fit import ALONE, certify, label_loss, stratified_folds, warn_of_one_class
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.risk import Solution
@@ -70,7 +70,7 @@ def test_one_class_is_told_with_how_many_rows_and_what_to_do():
     with warnings.catch_warnings(record=True, action="always") as warned:
         warn_of_one_class(model, said, has_no_label, codes)
         said[5:7] = 0
-        warn_of_one_class(model, said, has_no_label, codes, advice="")
+        warn_of_one_class(model, said, has_no_label, codes, advice=ALONE)
     assert [str(each.message) for each in warned] == [
         "InvariantSVC predicts class 1 for all 390 unlabelled rows, although the labels have 2 classes. "
         "Raise C, lower strength, use strength='cross_validation' or class_weight='balanced', or label more "
@@ -92,12 +92,11 @@ def test_the_scale_of_probabilities_is_that_of_machines_that_did_not_see_the_lab
         part = InvariantSVC(C=10.0, strength=0.5, loss="hinge", bandwidth=model.bandwidth_)
         part.fit(X[order][~out], Y[order][~out], X[order][out])
         scores[out] = part.decision_function(X[order][out])
-    counts = np.bincount(Y)[Y[order]]
     right = np.where(Y[order] == 1, 1.0, -1.0)
 
     def entropy(scale: float) -> float:
         log = -np.logaddexp(0, -2 * scale * right * scores), -np.logaddexp(0, 2 * scale * right * scores)
-        doubt = 1 / (counts + 2)
+        doubt = 1 / (len(Y) + 2)
         return -((1 - doubt) * log[0] + doubt * log[1]).sum()
 
     best = entropy(model.scale_)

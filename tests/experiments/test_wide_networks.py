@@ -17,8 +17,11 @@ from orbitwise.experiments.wide_networks import Bench, Learned, Rows, log_eviden
 from orbitwise.functionals import Evaluation
 from orbitwise.process import Process
 
-# Few iterations or inducing variables are enough for what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# Few iterations, or labels that tell nothing, are enough for what is tested here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore:InvariantGPClassifier predicts class:UserWarning"),
+]
 
 OPTIONS = ["--sizes", "20", "24", "--test", "12", "--image-size", "6", "--pooled-size", "3", "--nodes", "2",
            "--iterations", "1", "--orbit-rows", "12", "--convolution-rows", "10",

@@ -25,8 +25,11 @@ from orbitwise.storage import StorageError, describe, load, save
 from orbitwise.storage import estimators as stored
 from orbitwise.transforms import coordinate_permutations
 
-# Few iterations or inducing variables are enough for what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# Few iterations, or labels that tell nothing, are enough for what is tested here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore:InvariantGPClassifier predicts class:UserWarning"),
+]
 
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(18, 2)), RNG.normal(size=(7, 2))

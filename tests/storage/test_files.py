@@ -24,8 +24,11 @@ from orbitwise.storage.container import pack, unpack
 from orbitwise.transforms import flips
 from tests.storage.round_trip import edit
 
-# Few iterations or inducing variables are enough for what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# Few iterations, or labels that tell nothing, are enough for what is tested here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore:InvariantGPClassifier predicts class:UserWarning"),
+]
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3))

@@ -211,7 +211,9 @@ def warn_of_one_class(
     rows = said if kind == "training" else said[has_no_label]
     most = rows.mode().values
     count = int((rows == most).sum())
-    share = f"all {count:,}" if count == len(rows) else f"{count:,} of {len(rows):,}"
+    share = f"{count:,} of {len(rows):,}"
+    if count == len(rows):
+        share = f"all {count:,}" if count > 1 else "all"  # rows that are equal count as one here
     if getattr(estimator, "unlabeled_label", 0) is None and any(each == -1 for each in estimator.classes_):
         advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
     warnings.warn(
