@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
 
 from orbitwise import (
+    AutoGPRegressor,
     InvariantGPClassifier,
     InvariantGPRegressor,
     InvariantKernelRidge,
@@ -546,3 +547,13 @@ def test_weights_that_no_sum_can_hold_are_refused(data):
     x, y = data
     with pytest.raises(ValueError, match=r"one weight is 1e\+60: divide all weights"):
         SparseGPRegressor().fit(x, y, sample_weight=np.r_[1e60, np.ones(8)])
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_rows_that_run_backwards_in_memory_are_rows(equal):
+    x = np.ones((12, 2)) if equal else np.random.default_rng(0).normal(size=(12, 2))
+    y = np.random.default_rng(1).normal(size=12)
+    for model in (InvariantGPRegressor(max_iterations=0), AutoGPRegressor(max_depth=1, random_state=0)):
+        backwards = clone(model).fit(x[::-1], y[::-1])
+        forwards = clone(model).fit(x[::-1].copy(), y[::-1].copy())
+        np.testing.assert_array_equal(backwards.predict(x[::-1]), forwards.predict(x[::-1].copy()))

@@ -59,19 +59,19 @@ def check_data(estimator: Any, X: Any, y: Any = NO_TARGETS, **settings: Any) -> 
     """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
 
     Tensors lose their gradients; dates and numbers that cannot be squared are refused. y is checked for its
-    size where it is to be numbers.
+    size where it is to be numbers. Rows that run backwards in memory, which tensors cannot, are copied.
     """
     X = as_array(X)
     refuse_dates(X, "X")
     if y is NO_TARGETS:
-        x: Any = validate_data(estimator, X, dtype=np.float64, **settings)
+        x: Any = validate_data(estimator, X, dtype=np.float64, order="C", **settings)
         _check_size(x, "X", smallest=False)
         return x
     if isinstance(y, str):
         raise ValueError(f"y must hold a target for every row of X, but it is the text {y!r}.")
     y = as_array(y)
     refuse_dates(y, "y")
-    x, targets = cast(Any, validate_data(estimator, X, y, dtype=np.float64, **settings))
+    x, targets = cast(Any, validate_data(estimator, X, y, dtype=np.float64, order="C", **settings))
     _check_size(x, "X")
     if settings.get("y_numeric", False):
         _check_size(np.asarray(targets, dtype=np.float64), "y")
