@@ -286,3 +286,12 @@ def test_it_has_settled_where_iterations_gain_next_to_nothing():
     assert not Training(5.0, False, "", climbing).has_settled
     assert Training(5.0, False, "", [*climbing, 5.001, 5.002, 5.003, 5.003, 5.003]).has_settled
     assert not Training(5.0, False, "", [5.0, 5.0]).has_settled, "a limit of two iterations shows nothing"
+
+
+@pytest.mark.parametrize(("slope", "converges"), [(1e-3, True), (10.0, False)])
+def test_a_line_search_that_meets_rounding_has_converged(slope, converges):
+    """The value never rises, as where rounding hides what is left to gain; the slope says how much it is."""
+    p = parameter(0.0)
+    found = maximize(lambda: slope * (p - p.detach()).sum() - p.detach().abs().sum() * slope, [p])
+    assert found.message.startswith("ABNORMAL")
+    assert found.converged is converges

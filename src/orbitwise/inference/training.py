@@ -23,6 +23,9 @@ SETTLED = 5
 NEGLIGIBLE = 0.01
 """So many iterations that gained less than this many nats in all would gain nothing worth having."""
 
+FLAT = 0.1
+"""A slope, in nats for a step of one in a raw parameter, below which there is nothing worth climbing."""
+
 TIME_IS_OVER = "time is over"
 """The message of a training that was cut short by `is_over`."""
 
@@ -206,7 +209,13 @@ def _run(
         return Training(best_value, False, TIME_IS_OVER, history), best_point, False
     if not np.isfinite(best_value):
         return Training(best_value, False, failure, history), best_point, False
-    return Training(best_value, bool(result.success), str(result.message), history), best_point, False
+    # A line search that finds nothing better where the slope is negligible has met rounding, not trouble.
+    is_flat = str(result.message).startswith("ABNORMAL") and float(np.abs(result.jac).max()) < FLAT
+    return (
+        Training(best_value, bool(result.success) or is_flat, str(result.message), history),
+        best_point,
+        False,
+    )
 
 
 def _evaluate(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Evaluation:
