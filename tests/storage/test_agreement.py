@@ -140,3 +140,11 @@ def test_a_group_may_be_large():
     """All orders of seven columns are 5,040 points, compared with one of the posterior's each."""
     x = RANDOM.normal(size=(4, 7))
     check_agreement(InvariantGPRegressor(invariance="permutation", max_iterations=0).fit(x, x.sum(1)))
+
+
+def test_a_finite_orbit_of_other_inputs_is_refused():
+    model = InvariantGPRegressor(invariance="permutation", max_iterations=0).fit(X, X.sum(1))
+    check_agreement(model)
+    model.orbit_ = FiniteOrbit(coordinate_permutations(3))
+    with pytest.raises(ValueError, match="3 coordinates, but the inputs have 2"):
+        check_agreement(model)

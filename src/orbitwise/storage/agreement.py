@@ -105,6 +105,9 @@ def _check_process_model(model: Any, num_numbers: int) -> None:
         with torch.no_grad():
             noise = orbit.noise((2, 1), torch.Generator(probes.device).manual_seed(0), probes)
             require(orbit.move(probes, noise).shape == (2, 1, width), "an orbit of other inputs")
+    elif orbit is not None:
+        require(orbit.size is None or orbit.size <= MOST_POINTS, "an orbit of far too many points")
+        require(orbit.points(probes[:1]).points.shape[-1] == width, "an orbit of other inputs")
 
 
 def _check_atoms(functional: Functional, posterior: Any, num_numbers: int) -> None:

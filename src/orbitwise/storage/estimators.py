@@ -243,12 +243,12 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
         model.channels_ = "first" if len(model._image_shape) == 3 else None
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
+        if "orbit_" in values and values["orbit_"] is None:
+            # earlier versions remembered learned orbits only
+            model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
     except ValueError as error:
         raise StorageError(f"The file is damaged or hostile: it holds {brief(error)}.") from error
     if hasattr(model, "orbit_"):
-        # earlier versions remembered learned orbits only
-        if "orbit_" in values and values["orbit_"] is None:
-            model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
         if isinstance(model.orbit_, FiniteOrbit) and model._image_shape is not None:
             model.orbit_.image_shape = check_image_shape(model._image_shape)
         model._objective, model._learned_parameters = NoObjective(), []
