@@ -102,14 +102,15 @@ def test_scale_of_pixels_does_not_matter(digits):
     settings = {
         "invariance": "translation",
         "image_shape": (8, 8),
-        "max_iterations": 4,
         "random_state": 0,
         "num_nodes": 4,
     }
     small = InvariantGPClassifier(**settings).fit(X[:60] / 16, y[:60])
     large = InvariantGPClassifier(**settings).fit(X[:60] * 16, y[:60])
+    # the search ends within a tenth of a nat of the maximum
+    assert small.log_evidence_ == pytest.approx(large.log_evidence_, abs=0.2)
     np.testing.assert_allclose(
-        small.predict_proba(X[60:90] / 16), large.predict_proba(X[60:90] * 16), atol=1e-3
+        small.predict_proba(X[60:90] / 16), large.predict_proba(X[60:90] * 16), atol=0.02
     )
 
 

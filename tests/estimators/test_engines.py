@@ -9,14 +9,13 @@ from sklearn.exceptions import ConvergenceWarning
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.estimators.engines import (
     Problem,
-    announce_exact,
     choose_engine,
     fit_collapsed,
     fit_exact,
     fit_variational,
-    nodes_for,
 )
 from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.orbit_learning import announce_exact
 from orbitwise.functionals import Evaluation, OrbitAverage, OrbitSum
 from orbitwise.inference.cost import Cost
 from orbitwise.likelihoods import Bernoulli, Gaussian
@@ -55,10 +54,6 @@ def test_auto_goes_by_rows_and_likelihood():
         choose_engine("magic", make_problem())
 
 
-def test_nodes_shrink_with_rows():
-    assert [nodes_for(count) for count in (1, 500, 1000, 10**6)] == [16, 16, 8, 4]
-
-
 def test_collapsed_with_many_inducing_points_reaches_the_exact_evidence():
     exact = fit_exact(make_problem(), None, 30)
     sparse = fit_collapsed(make_problem(), None, 60, 30)
@@ -80,9 +75,9 @@ def test_variational_comes_near_the_collapsed_bound():
 @pytest.mark.parametrize("fit", [lambda p: fit_exact(p, 8, 15), lambda p: fit_collapsed(p, 8, 60, 15)])
 def test_a_rotation_is_learned_where_the_data_are_rotation_invariant(fit):
     problem = make_problem(rotation())
-    start = problem.functional.orbit.upper.item()
+    start = problem.functional.orbit.bounds.half_width.item()
     found = fit(problem)
-    assert problem.functional.orbit.upper.item() > 2 * start
+    assert problem.functional.orbit.bounds.half_width.item() > 2 * start
     assert found.log_evidence > fit(make_problem()).log_evidence
 
 
@@ -185,7 +180,7 @@ def test_a_group_whose_kernel_is_isotropic_costs_one_side_only():
 def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
     counted = []
     monkeypatch.setattr(
-        "orbitwise.estimators.engines.exact_cost", lambda *sizes: counted.append(sizes) or Cost(0.0, 0.0)
+        "orbitwise.estimators.orbit_learning.exact_cost", lambda *sizes: counted.append(sizes) or Cost(0.0, 0.0)
     )
     process = Process(None, RBFKernel(ard_num_dims=None if symmetric else 4).double())
     x = torch.randn(7, 4, dtype=torch.float64)
@@ -195,7 +190,7 @@ def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
 
 
 def test_advice_fits_the_orbit_and_names_the_users_line(monkeypatch):
-    monkeypatch.setattr("orbitwise.estimators.engines.exact_cost", lambda *sizes: Cost(1e30, 1.0))
+    monkeypatch.setattr("orbitwise.estimators.orbit_learning.exact_cost", lambda *sizes: Cost(1e30, 1.0))
     x = np.random.default_rng(0).normal(size=(12, 2))
     orbit = SampledOrbit(Rotation(), -0.3, 0.3)
     for invariance, says in (

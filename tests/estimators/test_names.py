@@ -50,7 +50,7 @@ def test_other_names_of_images_are_drawn_near_the_identity_with_bounds_to_learn(
     atoms = functional.atoms(image.reshape(1, 64), torch.Generator().manual_seed(0))
     assert atoms.is_drawn
     distance = (atoms.points - image.reshape(1, 1, 64)).norm(dim=-1) / image.norm()
-    assert 0 < distance.max() < 0.7
+    assert 0 < distance.max() < 1.2
 
 
 def test_nothing_is_evaluation():

@@ -52,7 +52,7 @@ def test_a_range_of_nothing_has_a_text():
 def test_the_learned_ranges_of_a_model(turned):
     (turn,) = learned_ranges(turned.model)
     assert (turn.low, turn.high) == turned.model.orbit_.learned()["angle"]
-    assert turn.start == pytest.approx((-0.1, 0.1))
+    assert turn.start == pytest.approx((-math.radians(15), math.radians(15)))
     assert turn.error == turned.model.orbit_errors_["angle"]
 
 

@@ -33,7 +33,13 @@ from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.objectives import noise_of
-from orbitwise.estimators.validation import check_data, check_inputs, flatten_images, set_layout
+from orbitwise.estimators.validation import (
+    check_data,
+    check_inputs,
+    check_search,
+    flatten_images,
+    set_layout,
+)
 from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,
@@ -75,12 +81,17 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         rows with the channels first.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
-    num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
-        Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations (None takes 30 where
-        the points of an orbit are drawn, else 200) and additional starts; stochastic steps and rows a step.
+    num_nodes, max_nodes, max_seconds : int, int, float, default=None
+        Exact inference averages a drawn orbit over fixed nodes, the same for every seed. They double until
+        neither the evidence nor the ranges would move on others, or `max_nodes` are used (None takes as many
+        as one evaluation can do in some seconds), or `max_seconds` have passed; the best so far is then kept.
+        `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
+    num_inducing, max_iterations, num_restarts, num_steps, batch_size : int
+        Inducing points; iterations at most (None takes 200, and 40 for each number of nodes) and additional
+        starts; stochastic steps and rows a step.
     random_state, device, verbose, callback, warm_start
-        Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the
-        last fit.
+        Seed (exact inference draws nothing but additional starts); where to compute; whether to print; a
+        function of (step, bound); whether `fit` goes on from the last fit.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
         there after it was killed, and ends with the same bits, if as many threads work on it: with another
@@ -90,8 +101,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     ----------
     classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
     channels_ : "first" or "last", where images had their channels; None where there are none.
-    log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y;
-        the last with likelihood="one_hot" only.
+    orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
+        its upper end with 95 %.
+    search_ : what was tried on each number of nodes, where nodes were used.
+    log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y, and
+        how far that may be off by the choice of nodes; the last with likelihood="one_hot" only.
     """
 
     def __init__(
@@ -106,6 +120,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         inference: Engine = "auto",
         num_inducing: int = 500,
         num_nodes: int | None = None,
+        max_nodes: int | None = None,
+        max_seconds: float | None = None,
         max_iterations: int | None = None,
         num_restarts: int = 0,
         num_steps: int = 600,
@@ -126,6 +142,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.inference = inference
         self.num_inducing = num_inducing
         self.num_nodes = num_nodes
+        self.max_nodes = max_nodes
+        self.max_seconds = max_seconds
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.num_steps = num_steps
@@ -154,6 +172,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             raise ValueError(f"noise must be 'evidence' or 'leave_one_out', not {self.noise!r}.")
         if self.noise == "leave_one_out" and self.likelihood != "one_hot":
             raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
+        check_search(self)
         problem = self._problem(x, torch.from_numpy(codes))
         engine = choose_engine(self.inference, problem)
         fit = self._run(engine, problem)
@@ -222,7 +241,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         progress = progress_of(self, engine, *problem.parts)
         learning = (iterations_of(self), self.num_restarts, report, progress)
         if engine == "exact":
-            return fit_exact(problem, self.num_nodes, *learning)
+            return fit_exact(problem, self.num_nodes, *learning, self.max_nodes, self.max_seconds)
         if engine == "collapsed":
             return fit_collapsed(problem, self.num_nodes, self.num_inducing, *learning)
         return fit_variational(problem, self.num_inducing, self.num_steps, self.batch_size, report, progress)
@@ -239,6 +258,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         if fit.at_noise is not None:
             self._calibrate(fit.at_noise, noise_of(problem.likelihood).item(), codes.to(self.device))
         self._set_objective(fit.objective, problem.parameters)
+        self._set_search(fit.search)
 
     def _calibrate(self, at_noise: Callable[[float], Any], noise: float, codes: torch.Tensor) -> None:
         """Choose the noise by leave-one-out where asked to, and the scale of the softmax always."""

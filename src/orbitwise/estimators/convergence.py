@@ -9,7 +9,7 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-ITERATIONS, DRAWN_ITERATIONS = 200, 30
+ITERATIONS, DRAWN_ITERATIONS = 200, 40
 ADVICE = {
     "gap": "raise max_iterations",
     "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
@@ -25,7 +25,7 @@ ADVICE = {
 def iterations_of(estimator: Any) -> int:
     """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
 
-    There an iteration takes long, and the bounds are learned again on other points anyway.
+    There they are those on each number of nodes.
     """
     if estimator.max_iterations is not None:
         return estimator.max_iterations
@@ -62,10 +62,29 @@ def shortfall(estimator: Any) -> str | None:
         )
     if estimator.max_iterations == 0:
         return None
+    if hasattr(estimator, "stopped_by_"):
+        return (
+            f"The ranges of the orbit did not settle on {_last_nodes(estimator)} nodes "
+            f"({estimator.stopped_by_}): raise {_more_of(estimator)}. Predictions use the best values found, "
+            "and orbit_errors_ says how sure the ranges are."
+        )
     return (
         f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "
         "max_iterations. Predictions use the best values found."
     )
+
+
+def _last_nodes(estimator: Any) -> int:
+    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+
+
+def _more_of(estimator: Any) -> str:
+    """Which argument cut a search short."""
+    if estimator.stopped_by_ == "time is over":
+        return "max_seconds"
+    if estimator.max_iterations is not None:
+        return "max_iterations"
+    return "max_nodes" if estimator.num_nodes is None else "num_nodes"
 
 
 def fit_quietly(estimator: Any, *data: Any) -> Any:

@@ -22,11 +22,11 @@ from orbitwise.estimators.objectives import (
     StochasticObjective,
     noise_of,
 )
+from orbitwise.estimators.orbit_learning import LEAST_NOISE, Learned, announce_exact, learn_orbit
 from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
 from orbitwise.inference.checkpoint import Progress
-from orbitwise.inference.cost import check_cost, exact_cost
 from orbitwise.inference.inducing import random_orbit_points
 from orbitwise.inference.polish import Statistics, gather
 from orbitwise.inference.posterior import Posterior
@@ -38,10 +38,7 @@ from orbitwise.process.process import Process
 Engine = Literal["auto", "exact", "collapsed", "variational"]
 EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
-EXACT_PAIRS = 6.5e7
 PREDICTION_NODES = 64
-HOUR = 3600.0
-"""Exact fits estimated to take longer than this many seconds warn."""
 
 
 @dataclass
@@ -58,12 +55,14 @@ class Fit:
     history: list[float] = field(default_factory=list)
     at_noise: Callable[[float], tuple[Any, Tensor]] | None = None
     """For Gaussian noise: the posterior and the leave-one-out means at another noise variance."""
+    search: Learned | None = None
+    """How the ranges of a drawn orbit were found."""
 
 
 def progress_of(estimator: Any, engine: str, *parts: Any) -> Progress | None:
     """What a fit that starts from these parts leaves in the estimator's folder, if any, to go on from."""
-    names = ("num_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps", "batch_size")
-    settings = {name: getattr(estimator, name) for name in names}
+    names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
+    settings = {name: getattr(estimator, name) for name in (*names, "batch_size")}
     return Progress.of(estimator.checkpoint, engine, settings, *parts)
 
 
@@ -87,32 +86,6 @@ def engine_for(num_rows: int, exact_serves: bool = True) -> Any:
     return "collapsed" if num_rows <= COLLAPSED_ROWS else "variational"
 
 
-def nodes_for(count: int) -> int:
-    """Fixed nodes, a power of two from 4 to 16, that keep exact inference affordable."""
-    return max(4, min(16, 2 ** int(math.log2(math.sqrt(EXACT_PAIRS) / count))))
-
-
-def announce_exact(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
-    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is.
-
-    The functional is frozen; `is_drawn` says whether its atoms are nodes whose number can be chosen.
-    """
-    with torch.no_grad():
-        first = functional.atoms(x[:1])
-        one_sided = process.shares_symmetry(first)
-    atoms, width = first.points.shape[-2:]
-    fewer = ", an orbit of fewer elements" if atoms > 1 else ""
-    fewer = ", a smaller num_nodes" if is_drawn else fewer
-    each = f" that average {atoms:,} points each" if atoms > 1 else ""
-    check_cost(
-        exact_cost(len(x), atoms, width, steps, one_sided),
-        f"Exact inference on {len(x):,} rows{each}",
-        f"use inference='collapsed' or 'variational'{fewer}, or fewer rows",
-        patience=HOUR,
-        refuses=False,
-    )
-
-
 def fit_exact(
     problem: Problem,
     num_nodes: int | None,
@@ -120,24 +93,39 @@ def fit_exact(
     num_restarts: int = 0,
     callback: Callback | None = None,
     progress: Progress | None = None,
+    max_nodes: int | None = None,
+    max_seconds: float | None = None,
 ) -> Fit:
-    """Exact evidence on frozen rows; with drawn orbits first on half the nodes, then on all of them.
+    """Exact evidence; the ranges of drawn orbits are searched for on nodes that double.
 
-    The standard error is the deviation of the evidence over other draws of the nodes.
+    The standard error covers the choice of the nodes: their spread, and what the last doubling gained.
     """
-    num_nodes = nodes_for(len(problem.x)) if num_nodes is None else num_nodes
-    # any nodes will do to count them, so that the problem's own are drawn as ever
-    some = torch.Generator(problem.generator.device).manual_seed(0)
-    frozen = freeze_functional(problem.functional, num_nodes, some)
-    announce_exact(problem.process, frozen, problem.x, max_iterations, problem.is_drawn)
-    rounds = [(max(2, num_nodes // 2), max_iterations), (num_nodes, max(1, max_iterations // 3))]
-    history: list[float] = []
-    for nodes, iterations in rounds if problem.is_drawn else rounds[:1]:
-        objective = ExactObjective(problem, freeze_functional(problem.functional, nodes, problem.generator))
-        training = problem.maximize(objective, iterations, num_restarts, callback, progress)
-        history += training.history
-        num_restarts = 0
-    functional, error = objective.functional, 0.0
+    search: Learned | None = None
+    error = 0.0
+    if problem.is_drawn:
+        search = learn_orbit(
+            lambda functional, precision: ExactObjective(problem, functional, precision),
+            problem.functional,
+            problem.process,
+            problem.modules,
+            {problem.likelihood.raw_noise: math.log(LEAST_NOISE)},  # pyright: ignore
+            problem.x,
+            num_nodes,
+            max_nodes,
+            max_iterations,
+            max_seconds,
+            callback,
+            None if progress is None else progress.journal,
+        )
+        objective = ExactObjective(problem, search.functional)
+        settled, history = search.found.is_converged(len(problem.x)), search.found.history
+        error = search.found.node_error
+    else:
+        announce_exact(problem.process, problem.functional, problem.x, max_iterations, False)
+        objective = ExactObjective(problem, problem.functional)
+        training = problem.maximize(objective, max_iterations, num_restarts, callback, progress)
+        settled, history = training.has_settled, training.history
+    functional = objective.functional
 
     def at_noise(noise: float) -> tuple[Posterior, Tensor]:
         with torch.no_grad():
@@ -148,14 +136,8 @@ def fit_exact(
 
     with torch.no_grad():
         posterior, _ = at_noise(noise_of(problem.likelihood).item())
-        value = float(objective.evidence())
-        if problem.is_drawn:
-            others = (freeze_functional(problem.functional, num_nodes, problem.generator) for _ in range(2))
-            values = [value, *(float(ExactObjective(problem, other).evidence()) for other in others)]
-            error = float(torch.tensor(values).std())
-    return Fit(
-        posterior, functional, value, "exact", error, training.has_settled, objective, history, at_noise
-    )
+        value = float(posterior.evidence().value)  # pyright: ignore
+    return Fit(posterior, functional, value, "exact", error, settled, objective, history, at_noise, search)
 
 
 def fit_collapsed(

@@ -1,16 +1,81 @@
-"""Error bars of learned bounds from the curvature of the evidence at its maximum (Laplace)."""
+"""Error bars of learned bounds from the curvature of the evidence at its maximum (Laplace).
+
+Where ranges were searched for, the curvature is known already, and what other nodes would change is added to
+it; a range at one of its bounds gets a one-sided interval.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from orbitwise.inference.coordinates import Coordinates
+from orbitwise.inference.orbit_search import Found, covariance_of
+from orbitwise.orbits.bounds import Interval
 
 STEP = 0.02
 LARGEST = 3.0
 """An error above this, in the raw parameter's units, says that the data do not determine it: cut off here."""
+
+NORMAL = 1.96
+"""Standard errors on both sides that hold 95 %."""
+ONE_ERROR, TWO_ERRORS = 0.5, 0.5 * NORMAL**2
+"""Nats that the evidence falls within one standard error, and within those."""
+
+Ranges = Mapping[str, Interval]
+
+
+def searched_errors(
+    learned: Callable[[], Ranges], coordinates: Coordinates, found: Found
+) -> tuple[dict[str, float], dict[str, Interval]]:
+    """The standard error of each learned range's upper end, and the interval that holds it with 95 %.
+
+    Both cover the data (curvature) and the choice of nodes (how far other nodes would move the range).
+    """
+    if found.curvature is None:
+        return {}, {}
+    covariance = np.diag(covariance_of(found, coordinates))
+    shifts = np.mean(np.square(found.shifts), axis=0) if found.shifts else np.zeros_like(covariance)
+    box, here = coordinates.box, learned()
+    held = box.held(found.point, found.gradient)
+    squares, ends, touched = dict.fromkeys(here, 0.0), {}, dict.fromkeys(here, 0)
+    for i, (at, slope) in enumerate(zip(found.point, np.abs(found.gradient), strict=True)):
+        spread = math.sqrt(covariance[i] + shifts[i])
+        reaches = [spread, NORMAL * spread]
+        if held[i]:
+            curvature = found.curvature[i, i]
+            falls = [_distance(slope, curvature, drop) for drop in (ONE_ERROR, TWO_ERRORS)]
+            moved = math.sqrt(shifts[i])
+            reaches = [math.hypot(falls[0], moved), math.hypot(falls[1], NORMAL * moved)]
+        readings = []
+        for reach in reaches:
+            for sign in (-1, 1):
+                other = found.point.copy()
+                other[i] = at + sign * reach
+                coordinates.assign(box.clip(other))
+                readings.append(learned())
+        for name in here:
+            low, high, lowest, highest = (each[name][1] for each in readings)
+            if (lowest, highest) != (here[name][1], here[name][1]):
+                touched[name] += 1
+                squares[name] += (max(high - low, 0.0) / (1 if held[i] else 2)) ** 2
+                ends[name] = min(lowest, highest), max(lowest, highest)
+    coordinates.assign(found.point)
+    errors = {name: value**0.5 for name, value in squares.items()}
+    for name, (_, high) in here.items():
+        if touched[name] > 1:
+            ends[name] = high - NORMAL * errors[name], high + NORMAL * errors[name]
+    return errors, {name: ends.get(name, (high, high)) for name, (_, high) in here.items()}
+
+
+def _distance(slope: float, curvature: float, drop: float) -> float:
+    """How far a hill that falls by slope·d + ½ curvature·d² has fallen by `drop`."""
+    return 2 * drop / (slope + math.sqrt(slope**2 + 2 * curvature * drop))
 
 
 def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
@@ -50,7 +115,7 @@ def expected_seconds(objective: Callable[[], Tensor], parameters: list[nn.Parame
 
 
 def learned_errors(
-    learned: Callable[[], Mapping[str, tuple[float, float]]],
+    learned: Callable[[], Ranges],
     parameters: list[nn.Parameter],
     errors: list[Tensor],
 ) -> dict[str, float]:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from orbitwise.estimators.calls import answering
-from orbitwise.estimators.error_bars import learned_errors, parameter_errors
+from orbitwise.estimators.error_bars import NORMAL, learned_errors, parameter_errors, searched_errors
+from orbitwise.estimators.orbit_learning import Learned
 from orbitwise.estimators.regression_model import constant_part
 from orbitwise.estimators.validation import check_inputs, layout_of
 from orbitwise.functionals.freezing import drawn_form, learnable_orbits, orbit_in
@@ -73,9 +75,37 @@ class LearnedOrbit(ABC):
         if hasattr(self, "_orbit_errors"):
             del self._orbit_errors
 
+    def _set_search(self, search: Learned | None) -> None:
+        """Remember how the ranges of the orbit were found, and how sure they are."""
+        for name in ("search_", "stopped_by_", "_orbit_intervals"):
+            vars(self).pop(name, None)
+        if search is None:
+            return
+        found = search.found
+        self.search_ = [asdict(stage) for stage in found.stages]
+        self.stopped_by_ = found.message
+        if self.orbit_ is not None and found.curvature is not None:
+            self._orbit_errors, self._orbit_intervals = searched_errors(
+                self.orbit_.learned, search.coordinates, found
+            )
+
+    @property
+    def orbit_intervals_(self) -> dict[str, tuple[float, float]]:
+        """The interval that holds the upper end of every learned range with 95 %; one-sided at a bound."""
+        errors = self.orbit_errors_
+        if hasattr(self, "_orbit_intervals"):
+            return self._orbit_intervals
+        ends = {name: high for name, (_, high) in self.orbit_.learned().items()} if errors else {}
+        return {
+            name: (ends[name] - NORMAL * error, ends[name] + NORMAL * error) for name, error in errors.items()
+        }
+
     @property
     def orbit_errors_(self) -> dict[str, float]:
-        """The standard error of every learned range, by the evidence's curvature; computed when asked for."""
+        """The standard error of every learned range, by the evidence's curvature and the choice of nodes.
+
+        After exact inference on nodes it is known; else it is computed when asked for, by curvature alone.
+        """
         check_is_fitted(self)
         if self.orbit_ is None or not self.orbit_.learned():
             return {}

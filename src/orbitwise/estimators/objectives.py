@@ -48,10 +48,14 @@ class Problem:
         return (self.process, self.functional, self.likelihood, self.x, self.targets, self.generator)
 
     @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """All modules with something to learn."""
+        return (self.process, self.likelihood, self.functional)
+
+    @property
     def parameters(self) -> list[nn.Parameter]:
         """All that is learned."""
-        modules = (self.process, self.likelihood, self.functional)
-        return [p for module in modules for p in module.parameters() if p.requires_grad]
+        return [p for module in self.modules for p in module.parameters() if p.requires_grad]
 
     def maximize(
         self,
@@ -83,15 +87,16 @@ class Problem:
 
 @dataclass
 class ExactObjective:
-    """The exact evidence of a problem on frozen rows, plus hyperpriors."""
+    """The exact evidence of a problem on frozen rows, of this precision, plus hyperpriors."""
 
     problem: Problem
     functional: Functional
+    precision: torch.dtype = torch.float64
 
     def evidence(self) -> Tensor:
         """log p(y) at the present parameters."""
         problem = self.problem
-        rows = self.functional.atoms(problem.x)
+        rows = self.functional.atoms(problem.x.to(self.precision))
         return exact.evidence(problem.process, rows, problem.targets, self.noise()).value
 
     def noise(self) -> Tensor:

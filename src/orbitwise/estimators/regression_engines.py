@@ -6,27 +6,29 @@ Exact inference merges equal rows and takes any observations; the sparse engines
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orbitwise.estimators.convergence import iterations_of
 from orbitwise.estimators.engines import (
     Callback,
     Fit,
     Problem,
-    announce_exact,
     engine_for,
     fit_collapsed,
     fit_variational,
     progress_of,
 )
+from orbitwise.estimators.orbit_learning import LEAST_NOISE, announce_exact, learn_orbit
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import check_counts
-from orbitwise.functionals.freezing import freeze_functional, is_drawn
+from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.training import Training, maximize
+from orbitwise.inference.training import maximize
 from orbitwise.likelihoods.gaussian import Gaussian
 
 
@@ -89,59 +91,61 @@ def fit_model(
     estimator: Any,
     model: RegressionModel,
     functional: Functional,
-    num_nodes: int,
     generator: torch.Generator,
     report: Callback,
 ) -> Fit:
-    """Exact inference; `functional` is the model's before it was frozen."""
-    steps = estimator.max_iterations
-    announce_exact(model.process, model.functional, model.x, steps, is_drawn(functional))
-    if estimator.max_iterations == 0:
-        # The objective would only repeat the factorisation that conditioning needs.
-        training = Training(np.nan, False, "no iterations asked for")
-    else:
-        rows = (model.x, model.targets, model.weight, model.extras, model.fixed_noise)
-        progress = progress_of(estimator, "exact", model, functional, rows, generator)
+    """Exact inference; `functional` is the model's before it was frozen, the model's own on few nodes."""
+    search, error = None, 0.0
+    # with no iterations, the objective would only repeat the factorisation that conditioning needs
+    settled, history = False, []
+    rows = (model.x, model.targets, model.weight, model.extras, model.fixed_noise)
+    progress = progress_of(estimator, "exact", model, functional, rows, generator)
+    journal = None if progress is None else progress.journal
+    if is_drawn(functional):
+        noise = {} if model.fixed_noise is not None else {model.raw_noise[0]: np.log(LEAST_NOISE)}
+        search = learn_orbit(
+            lambda frozen, precision: partial(model.objective, frozen, precision),
+            functional,
+            model.process,
+            [model],
+            noise,
+            model.x,
+            estimator.num_nodes,
+            estimator.max_nodes,
+            iterations_of(estimator),
+            estimator.max_seconds,
+            report,
+            journal,
+        )
+        model.functional = search.functional
+        settled, history = search.found.is_converged(len(model.x)), search.found.history
+        error = search.found.node_error
+    elif iterations_of(estimator) > 0:
+        announce_exact(model.process, model.functional, model.x, iterations_of(estimator), False)
         training = maximize(
             model.objective,
             list(model.parameters()),
-            estimator.max_iterations,
+            iterations_of(estimator),
             estimator.num_restarts,
             generator=generator,
             callback=report,
-            journal=None if progress is None else progress.journal,
+            journal=journal,
         )
+        settled, history = training.has_settled, training.history
     with torch.no_grad():
         posterior = model.posterior()
         value = model.evidence(posterior).value
-    error = node_error(model, functional, num_nodes, generator, value)
     return Fit(
         posterior,
         model.functional,
         value,
         "exact",
         error,
-        training.has_settled,
+        settled,
         model.objective,
-        training.history,
+        history,
+        search=search,
     )
-
-
-def node_error(
-    model: RegressionModel, functional: Functional, num_nodes: int, generator: torch.Generator, value: float
-) -> float:
-    """The deviation of the exact evidence over other draws of the nodes; 0 where nothing is drawn."""
-    if not is_drawn(functional):
-        return 0.0
-    generator = generator_on(model.x.device, generator)
-    kept, values = model.functional, [value]
-    try:
-        for _ in range(2):
-            model.functional = freeze_functional(functional, num_nodes, generator)
-            values.append(model.evidence().value)
-    finally:
-        model.functional = kept
-    return float(np.std(values, ddof=1))
 
 
 def generator_on(device: str | torch.device, generator: torch.Generator) -> torch.Generator:
@@ -187,7 +191,7 @@ def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report:
             problem,
             estimator.num_nodes,
             estimator.num_inducing,
-            estimator.max_iterations,
+            iterations_of(estimator),
             num_restarts=estimator.num_restarts,
             callback=report,
             progress=progress,

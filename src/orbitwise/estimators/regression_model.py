@@ -90,11 +90,15 @@ class RegressionModel(nn.Module):
             return self.fixed_noise
         return (self.raw_noise[0].exp() + NOISE_FLOOR).reshape(1)
 
-    def rows(self) -> Rows:
-        """The atoms of all observations, lowered afresh (learnable orbits move them)."""
+    def rows(self, functional: Functional | None = None, precision: torch.dtype = torch.float64) -> Rows:
+        """The atoms of all observations, lowered afresh (learnable orbits move them).
+
+        `functional` stands for the model's own where it is given, say on other nodes.
+        """
+        functional = self.functional if functional is None else functional
         return [
-            self.functional.atoms(self.x),
-            *((extra.functional @ self.functional).atoms(extra.x) for extra in self.extras),
+            functional.atoms(self.x.to(precision)),
+            *((extra.functional @ functional).atoms(extra.x.to(precision)) for extra in self.extras),
         ]
 
     def row_noise(self) -> Tensor:
@@ -111,9 +115,12 @@ class RegressionModel(nn.Module):
             for raw, extra in zip(list(self.raw_noise)[1:], self.extras, strict=True)
         ]
 
-    def objective(self) -> Tensor:
-        """Log evidence of the standardised targets plus log hyperpriors."""
-        terms = exact.evidence(self.process, self.rows(), self.targets, self.row_noise())
+    def objective(
+        self, functional: Functional | None = None, precision: torch.dtype = torch.float64
+    ) -> Tensor:
+        """Log evidence of the standardised targets plus log hyperpriors; see `rows`."""
+        rows = self.rows(functional, precision)
+        terms = exact.evidence(self.process, rows, self.targets, self.row_noise())
         return terms.value + self._merged() + log_prior(self.process)
 
     @torch.no_grad()

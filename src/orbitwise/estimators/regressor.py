@@ -15,9 +15,10 @@ from sklearn.utils import check_random_state
 
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.channels import Channels
-from orbitwise.estimators.engines import Engine, Fit, nodes_for
+from orbitwise.estimators.engines import Engine, Fit
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.orbit_learning import freeze_at
 from orbitwise.estimators.regression_engines import (
     check_settings,
     fit_model,
@@ -29,7 +30,6 @@ from orbitwise.estimators.regression_engines import (
 )
 from orbitwise.estimators.regression_model import Observation, RegressionModel, prepare
 from orbitwise.estimators.validation import check_channels_first, check_training
-from orbitwise.functionals.freezing import freeze_functional
 from orbitwise.inference.exact import ExactPosterior
 
 
@@ -64,12 +64,16 @@ class InvariantGPRegressor(
         Standardise targets. The evidence is always that of the targets as given.
     one_sided : {"auto", True, False}, default="auto"
         Whether one side of a group average is enough, see `orbitwise.process.Process`.
-    num_nodes : int, default=None
-        Fixed nodes of a drawn orbit, exact or collapsed; None takes as many as the number of rows allows.
-    max_iterations, num_restarts : int, default=200, 0
-        L-BFGS iterations at most and additional random starts, exact or collapsed.
+    num_nodes, max_nodes, max_seconds : int, int, float, default=None
+        Exact inference averages a drawn orbit over fixed nodes, the same for every seed. They double until
+        neither the evidence nor the ranges would move on others, or `max_nodes` are used (None takes as many
+        as one evaluation can do in some seconds), or `max_seconds` have passed; the best so far is then kept.
+        `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
+    max_iterations, num_restarts : int, default=None, 0
+        Iterations at most (None takes 200, and 40 for each number of nodes) and additional random starts,
+        exact or collapsed.
     random_state : int, RandomState or None, default=None
-        Seeds restarts, inducing points, batches and the nodes of a drawn orbit.
+        Seeds restarts, inducing points and batches.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic. Always exact, and only so, with
         `observations`, sample weights other than 1, a mean other than "zero", or noise=0.
@@ -90,7 +94,10 @@ class InvariantGPRegressor(
     channels_ : "first" or "last", where images had their channels; None where there are none.
     log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted, which is
         "exact", or a "lower bound" on it.
-    log_evidence_error_ : its standard error over draws of the orbit, 0 where nothing is drawn.
+    log_evidence_error_ : how far it may be off by the choice of nodes or draws, 0 where nothing is drawn.
+    orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
+        its upper end with 95 %.
+    search_ : what was tried on each number of nodes, where nodes were used.
     evidence_terms_ : its "fit", "complexity" and "constant", which sum to it; exact only.
     jitter_ : what the factorisation needed, usually 0; exact only.
     converged_, history_ : of the best start. posterior_ : the posterior of g.
@@ -112,7 +119,9 @@ class InvariantGPRegressor(
         normalize_y: bool = True,
         one_sided: Literal["auto"] | bool = "auto",
         num_nodes: int | None = None,
-        max_iterations: int = 200,
+        max_nodes: int | None = None,
+        max_seconds: float | None = None,
+        max_iterations: int | None = None,
         num_restarts: int = 0,
         random_state: int | np.random.RandomState | None = None,
         inference: Engine = "auto",
@@ -134,6 +143,8 @@ class InvariantGPRegressor(
         self.normalize_y = normalize_y
         self.one_sided = one_sided
         self.num_nodes = num_nodes
+        self.max_nodes = max_nodes
+        self.max_seconds = max_seconds
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.random_state = random_state
@@ -178,13 +189,12 @@ class InvariantGPRegressor(
         self._functional = functional.double()
         self._set_orbit(functional, x)
         x = x - self._background
-        num_nodes = nodes_for(len(x)) if self.num_nodes is None else self.num_nodes
         model = prepare(
             x,
             targets,
             weight,
-            # Sparse engines freeze anew; here a few nodes show what the functional is like.
-            freeze_functional(functional, num_nodes if engine == "exact" else 2, generator),
+            # engines freeze anew; here a few nodes show what the functional is like
+            freeze_at(functional, 2),
             kernel,
             self.noise,
             self.mean,
@@ -197,13 +207,14 @@ class InvariantGPRegressor(
         place(model, functional, self.device)
         self.inference_ = engine
         if engine == "exact":
-            fit = fit_model(self, model, functional, num_nodes, generator, self._report)
+            fit = fit_model(self, model, functional, generator, self._report)
             parameters = list(model.parameters())
         else:
             problem = sparse_problem(model, functional, x, targets, self.device, generator)
             fit, parameters = fit_sparse(self, model, problem, self._report), problem.parameters
         self._store(model, fit)
         self._set_objective(fit.objective, parameters)
+        self._set_search(fit.search)
         return self
 
     def _standardised_noise(self) -> torch.Tensor:

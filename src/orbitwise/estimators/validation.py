@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -298,12 +299,24 @@ def _check_arguments(estimator: Any) -> None:
     if estimator.noise is not None:
         check_variance(estimator.noise, "noise")
     check_counts(estimator, [n for n in ("max_iterations", "num_restarts") if hasattr(estimator, n)], least=0)
+    check_search(estimator)
+
+
+def check_search(estimator: Any) -> None:
+    """Raise a ValueError where the limits of a search for an orbit make no sense."""
+    check_counts(estimator, [n for n in ("num_nodes", "max_nodes") if hasattr(estimator, n)])
+    seconds = getattr(estimator, "max_seconds", None)
+    if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
+        raise ValueError(f"max_seconds must be a positive number, or None for no limit, not {seconds!r}.")
 
 
 def check_counts(estimator: Any, names: Sequence[str], least: int = 1) -> None:
-    """Raise a ValueError unless these settings are whole numbers of at least `least`."""
+    """Raise a ValueError unless these settings are whole numbers of at least `least`, or None by default."""
+    usual = {each.name: each.default for each in signature(type(estimator)).parameters.values()}
     for name in names:
         count = getattr(estimator, name)
+        if count is None and usual.get(name, 0) is None:
+            continue
         if not isinstance(count, Integral) or count < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}.")
 

@@ -11,29 +11,33 @@ from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.quadrature import Rule
 
 
 def freeze_functional(
-    functional: Functional, num_nodes: int, generator: torch.Generator | None = None
+    functional: Functional, num_nodes: int, generator: torch.Generator | None = None, rule: Rule = "sobol"
 ) -> Functional:
     """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared."""
     if isinstance(functional, OrbitAverage):
-        return OrbitAverage(_freeze_orbit(functional.orbit, num_nodes, generator))
+        return OrbitAverage(_freeze_orbit(functional.orbit, num_nodes, generator, rule))
     if isinstance(functional, OrbitSum):
-        return OrbitSum(_freeze_orbit(functional.average.orbit, num_nodes, generator))
+        return OrbitSum(_freeze_orbit(functional.average.orbit, num_nodes, generator, rule))
     if isinstance(functional, Composition):
-        parts = (
-            freeze_functional(part, num_nodes, generator) for part in (functional.outer, functional.inner)
-        )
-        return Composition(*parts)
+        parts = (functional.outer, functional.inner)
+        return Composition(*(freeze_functional(part, num_nodes, generator, rule) for part in parts))
     if isinstance(functional, Combination):
-        parts = [
-            freeze_functional(part, num_nodes, generator)
-            for part in functional.parts
-            if isinstance(part, Functional)
-        ]
-        return Combination(parts, functional.factors)
+        parts = [part for part in functional.parts if isinstance(part, Functional)]
+        frozen = [freeze_functional(part, num_nodes, generator, rule) for part in parts]
+        return Combination(frozen, functional.factors)
     return functional
+
+
+def num_dimensions(functional: nn.Module) -> int | None:
+    """The most dimensions of noise that a drawn orbit moves by; None where Gauss nodes do not serve."""
+    orbits = [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
+    if not all(orbit.is_smooth for orbit in orbits):
+        return None
+    return max((int(orbit.active.sum()) for orbit in orbits), default=0)
 
 
 def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
@@ -81,10 +85,10 @@ def is_drawn(functional: nn.Module) -> bool:
     return any(is_drawn(part) for part in functional.children())
 
 
-def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None) -> Orbit:
+def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None, rule: Rule) -> Orbit:
     if isinstance(orbit, DrawnOrbit):
         like = next((p for p in orbit.parameters()), torch.zeros((), dtype=torch.float64))
-        return freeze(orbit, num_nodes, generator, like, rule="sobol")
+        return freeze(orbit, num_nodes, generator, like, rule)
     if isinstance(orbit, FiniteOrbit) and orbit.is_drawn:
         return FiniteOrbit(orbit.transform, orbit.elements, orbit.weights)
     return orbit

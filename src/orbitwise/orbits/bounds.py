@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -16,6 +17,47 @@ from torch import Tensor, nn
 
 Interval = tuple[float, float]
 MARGIN = 1e-3
+ZERO = -1000.0
+"""The raw value of a width that is exactly zero: exponentials and logistic functions of it are."""
+
+
+@final
+@dataclass(frozen=True)
+class LearnedWidths:
+    """Entries of a raw parameter that are widths: how wide they ordinarily are, and at most.
+
+    They are learned as logarithms, or where there is a limit as logits of their share of it.
+    """
+
+    parameter: nn.Parameter
+    places: Tensor
+    natural: Tensor
+    limit: Tensor
+    can_vanish: bool = True
+
+    @property
+    def largest(self) -> Tensor:
+        """The widest that is looked at: just below the limit, or a thousand natural widths."""
+        return torch.where(self.limit.isinf(), 1000 * self.natural, (1 - MARGIN) * self.limit)
+
+    def width(self, raw: Tensor) -> Tensor:
+        """The widths of raw values."""
+        limited = torch.where(self.limit.isinf(), 0.0, self.limit) * torch.sigmoid(raw)
+        return torch.where(self.limit.isinf(), raw.exp(), limited)
+
+    def raw(self, width: Tensor) -> Tensor:
+        """The raw values of widths."""
+        return torch.where(self.limit.isinf(), width.log(), torch.logit(width / self.limit))
+
+
+@final
+@dataclass(frozen=True)
+class LearnedCentres:
+    """Entries of a parameter that are centres of ranges, and how wide these ordinarily are."""
+
+    parameter: nn.Parameter
+    places: Tensor
+    natural: Tensor
 
 
 @final
@@ -24,7 +66,7 @@ class Bounds(nn.Module):
 
     `start` gives (lower, upper) or a symmetric bound for each name; a name left out stays at the identity.
     `learnable` names the bounds that move (all given ones by default), `two_sided` those whose centre moves
-    too.
+    too. `natural` says how wide half a range of ordinary size is, where it is not as wide as at the start.
     """
 
     limit: Tensor
@@ -40,6 +82,7 @@ class Bounds(nn.Module):
         learnable: Sequence[str] | None = None,
         two_sided: Sequence[str] = (),
         limits: Mapping[str, float] | None = None,
+        natural: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.names = tuple(names)
@@ -73,6 +116,19 @@ class Bounds(nn.Module):
         self.raw_half = nn.Parameter(self._inverse(half.clamp_min(1e-6)), requires_grad=bool(moves.any()))
         self.register_buffer("fixed_centre", centre.clone())
         self.centre = nn.Parameter(centre, requires_grad=bool(self.shifts.any()))
+        sizes = zip(self.names, half.tolist(), strict=True)
+        self.natural = tuple((natural or {}).get(name, size or 1.0) for name, size in sizes)
+
+    def learned_widths(self) -> list[LearnedWidths]:
+        """The half-widths that are learned."""
+        places = self.moves.cpu().nonzero()[:, 0]
+        natural = torch.tensor(self.natural, dtype=torch.float64)[places]
+        return [LearnedWidths(self.raw_half, places, natural, self.limit.detach().double().cpu()[places])]
+
+    def learned_centres(self) -> list[LearnedCentres]:
+        """The centres that are learned."""
+        places = self.shifts.cpu().nonzero()[:, 0]
+        return [LearnedCentres(self.centre, places, torch.tensor(self.natural, dtype=torch.float64)[places])]
 
     def _inverse(self, half: Tensor) -> Tensor:
         bounded = (half / self.limit).clamp(1e-6, 1 - MARGIN)
@@ -102,8 +158,9 @@ class Bounds(nn.Module):
     def intervals(self) -> dict[str, Interval]:
         """The present bounds of every parameter that is not fixed at the identity."""
         low, high = (self.middle - self.half_width).tolist(), (self.middle + self.half_width).tolist()
-        pairs = dict(zip(self.names, zip(low, high, strict=True), strict=True))
-        return {name: pair for name, pair in pairs.items() if pair != (0.0, 0.0)}
+        moves = self.moves.tolist()
+        pairs = zip(self.names, zip(low, high, strict=True), moves, strict=True)
+        return {name: pair for name, pair, is_learned in pairs if is_learned or pair != (0.0, 0.0)}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name} {low:+.3f}…{high:+.3f}" for name, (low, high) in self.intervals().items())

@@ -43,6 +43,11 @@ class ComposedOrbit(DrawnOrbit):
         self.stages = nn.ModuleList(stage for part in parts for stage in part)
 
     @property
+    def is_smooth(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all stages are that draw; a draw from a finite stage jumps."""
+        return all(not stage.is_drawn or getattr(stage, "is_smooth", False) for stage in self._orbits())
+
+    @property
     def randomness(self) -> Noise:
         """The noise of the stages, one after the other; one entry for the element of a finite stage."""
         return sum((_noise_of(stage) for stage in self._orbits()), Noise())

@@ -10,21 +10,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.bounds import Bounds, Interval, LearnedWidths
 from orbitwise.orbits.fields import smooth_field
 from orbitwise.orbits.noise import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.units import Unit, image_units
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
 
-AFFINE_START = {
-    "angle": 0.1,
-    "log_scale_x": 0.1,
-    "log_scale_y": 0.1,
-    "shear": 0.1,
-    "shift_x": 0.02,
-    "shift_y": 0.02,
-}
 LIMITS = {
     "angle": math.pi,
     "log_scale_x": 1.5,
@@ -35,13 +27,29 @@ LIMITS = {
 }
 
 DEFORMATION = ("amplitude", "smoothness")
+NATURAL_AMPLITUDE = 0.5
+"""Half a pixel, the displacement of a deformation of ordinary size."""
+
+
+def natural_widths(image_shape: Sequence[int]) -> dict[str, float]:
+    """Half-widths of ordinary size, where learning starts: 15 degrees, 15 per cent, 0.15, one pixel."""
+    _, height, width = check_image_shape(image_shape)
+    return {
+        "angle": math.radians(15),
+        "log_scale_x": 0.15,
+        "log_scale_y": 0.15,
+        "shear": 0.15,
+        "shift_x": min(0.5, 2 / width),
+        "shift_y": min(0.5, 2 / height),
+    }
 
 
 @final
 class ImageOrbit(DrawnOrbit):
     """Images moved by an affine map between learnable bounds, then by a smooth random displacement (LIM 5).
 
-    `affine` gives the bounds to start from ({} for none), see `Bounds`. `amplitude` is the standard deviation
+    `affine` gives the bounds to start from ({} for none, None for all, at sizes natural to an image), see
+    `Bounds`. `amplitude` is the standard deviation
     of the displacement in pixels (0 for none) and `smoothness` the width in pixels over which it varies; both
     are learned. `learnable` names what is learned, everything by default.
     """
@@ -61,10 +69,11 @@ class ImageOrbit(DrawnOrbit):
         super().__init__(num_samples, num_groups, draws)
         self.image_shape = check_image_shape(image_shape)
         self.warp = AffineWarp(image_shape)
-        start = AFFINE_START if affine is None else affine
+        natural = natural_widths(image_shape)
+        start = natural if affine is None else affine
         _check_learnable(learnable, deforms=amplitude > 0)
         moving = tuple(start) if learnable is None else tuple(n for n in learnable if n in AFFINE_PARAMETERS)
-        self.bounds = Bounds(AFFINE_PARAMETERS, start, moving, two_sided, LIMITS)
+        self.bounds = Bounds(AFFINE_PARAMETERS, start, moving, two_sided, LIMITS, natural)
         if not (0 <= amplitude < math.inf and 0 < smoothness < math.inf):
             raise ValueError(
                 "amplitude must not be negative and smoothness must be positive, both finite, not "
@@ -104,6 +113,20 @@ class ImageOrbit(DrawnOrbit):
         # a pixel is 2/size of the grid
         x, y = smooth.unbind(-3)
         return torch.stack([x * (2 / width), y * (2 / height)], dim=-1)
+
+    def learned_widths(self) -> list[LearnedWidths]:
+        """The amplitude and the smoothness of the deformation, where they are learned."""
+        unlimited = torch.full((1,), torch.inf, dtype=torch.float64)
+        here = torch.zeros(1, dtype=torch.long)
+        found = [
+            (self.raw_amplitude, NATURAL_AMPLITUDE, True),
+            (self.raw_smoothness, self.raw_smoothness.exp().item(), False),
+        ]
+        return [
+            LearnedWidths(raw, here, torch.full_like(unlimited, natural), unlimited, vanishes)
+            for raw, natural, vanishes in found
+            if raw.requires_grad
+        ]
 
     def learned(self) -> dict[str, Interval]:
         """The present range of every move that is not fixed at the identity, by name."""

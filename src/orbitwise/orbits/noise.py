@@ -95,9 +95,9 @@ class Noise:
 def _sobol_set(
     count: int, num_entries: int, generator: torch.Generator | None, place: torch.device
 ) -> Int[Tensor, "k q"]:
-    """A scrambled Sobol set in units of 2^-SOBOL_BITS."""
+    """A scrambled Sobol set in units of 2^-SOBOL_BITS; fewer entries are the first of more."""
     seed = int(torch.randint(2**31, (), generator=generator, device=place))
     # SciPy's, because torch's own cannot be made within torch.func.jvp. Whole powers of two are balanced.
-    engine = Sobol(num_entries, scramble=True, bits=SOBOL_BITS, rng=np.random.default_rng(seed))
-    points = engine.random_base2((count - 1).bit_length())[:count]
+    engine = Sobol(MOST_SOBOL, scramble=True, bits=SOBOL_BITS, rng=np.random.default_rng(seed))
+    points = engine.random_base2((count - 1).bit_length())[:count, :num_entries]
     return torch.from_numpy((points * 2**SOBOL_BITS).astype(np.int64)).to(place)

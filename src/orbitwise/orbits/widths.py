@@ -1,7 +1,7 @@
 """Learnable positive numbers: how strong a deformation is, how smooth, how wide a jitter.
 
-They are learned as logarithms. A width of zero switches its move off and stays fixed, since nothing would
-pull it away.
+They are learned as logarithms. A width that starts at zero switches its move off and stays fixed, since
+nothing would pull it away.
 """
 
 from __future__ import annotations
@@ -14,19 +14,29 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.bounds import Interval, LearnedWidths
 
 SMALLEST = 1e-6
+LENGTHS = ("smoothness",)
+"""Names of lengths, over which something varies: they are positive, and no moves of their own."""
 
 
 @final
 class Widths(nn.Module):
-    """Named widths; `learnable` names those that move (all that are not zero by default)."""
+    """Named widths; `learnable` names those that move (all that are not zero by default).
+
+    `natural` says how wide a width of ordinary size is, where it is not as wide as at the start.
+    """
 
     moves: Tensor
     fixed: Tensor
 
-    def __init__(self, start: Mapping[str, float], learnable: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        start: Mapping[str, float],
+        learnable: Sequence[str] | None = None,
+        natural: Mapping[str, float] | None = None,
+    ) -> None:
         super().__init__()
         self.names = tuple(start)
         for name, value in start.items():
@@ -44,6 +54,22 @@ class Widths(nn.Module):
         self.register_buffer("moves", moves)
         self.register_buffer("fixed", torch.where(moves, 0.0, value))
         self.raw = nn.Parameter(value.clamp_min(SMALLEST).log(), requires_grad=bool(moves.any()))
+        self.natural = tuple((natural or {}).get(name, size) for name, size in start.items())
+
+    def learned_widths(self) -> list[LearnedWidths]:
+        """The widths that are learned, lengths apart from the others."""
+        found = []
+        for is_length in (False, True):
+            places = [
+                place
+                for place, name in enumerate(self.names)
+                if bool(self.moves[place]) and (name in LENGTHS) == is_length
+            ]
+            if places:
+                natural = torch.tensor([self.natural[place] for place in places], dtype=torch.float64)
+                limit = torch.full_like(natural, torch.inf)
+                found.append(LearnedWidths(self.raw, torch.tensor(places), natural, limit, not is_length))
+        return found
 
     @property
     def values(self) -> Float[Tensor, " k"]:

@@ -107,10 +107,13 @@ REGRESSION = {
 }
 OPTIONAL = {
     "_orbit_errors": Field(dict, each=(int, float), is_record=True),
+    "_orbit_intervals": Field(dict, each=(tuple, list), is_record=True),
     "channels_": Field((str, NoneType)),
     "feature_names_in_": Field(np.ndarray),
+    "search_": Field(list, each=dict, is_record=True),
+    "stopped_by_": Field(str),
 }
-ADDED = {"channels": "auto"}
+ADDED = {"channels": "auto", "max_nodes": None, "max_seconds": None}
 """Parameters that files of earlier versions do not have, and what they stand for there."""
 LEFT_OUT = {"_objective", "_learned_parameters"}
 PLAIN = (

@@ -1,0 +1,174 @@
+"""Exact inference for orbits that are drawn: their ranges are searched for on nodes that double.
+
+Nodes are always the same, whatever the seed, so that the same data give the same answer. Where kernels allow
+it the search multiplies in single precision, which a floor under the noise makes safe; what was found is
+evaluated in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orbitwise.functionals.freezing import freeze_functional, num_dimensions
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.coordinates import Coordinates
+from orbitwise.inference.cost import check_cost, exact_cost
+from orbitwise.inference.journal import Journal
+from orbitwise.inference.orbit_search import OTHERS, Callback, Found, OrbitSearch
+from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
+from orbitwise.process.double_sums import takes_double_sums
+from orbitwise.process.process import Process
+
+LEAST_NOISE = 1e-6
+"""Under targets of unit variance: what the average over nodes leaves open is more than that, and it makes
+single precision safe."""
+
+FEWEST_NODES, MOST_NODES = 4, 128
+OPERATIONS = {"cpu": 1e12, "cuda": 1e14}
+"""That one evaluation may take where the number of nodes is not given: some seconds."""
+
+ROUNDING = 0.005
+"""Nats a row between the precisions above which the search ends in double precision."""
+
+FIRST_SCRAMBLE = 20_240_607
+"""The seed of the nodes. Any would do, but it must be the same in every fit."""
+
+OTHER_GAUSS = (0, -1, 1)
+"""Nodes more in each dimension."""
+
+HOUR = 3600.0
+"""Exact fits estimated to take longer than this many seconds warn."""
+
+EVALUATIONS = 30
+"""That a search takes on its most nodes, differences of gradients included."""
+
+Objective = Callable[[Functional, torch.dtype], Callable[[], Tensor]]
+"""The objective of a model whose functional was frozen, its rows in this precision."""
+
+
+@final
+@dataclass(frozen=True)
+class Learned:
+    """What a search found, the functional on its nodes, and the coordinates it was found in."""
+
+    found: Found
+    functional: Functional
+    coordinates: Coordinates
+
+
+def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Functional:
+    """The functional on the nodes that every fit takes, or on other nodes of about the same number.
+
+    In one and two dimensions they are Gauss's, others one more or less in each dimension; else Sobol sets.
+    """
+    dimensions = num_dimensions(functional)
+    if dimensions is not None and 0 < dimensions <= MOST_GAUSS_DIMENSIONS:
+        each = max(1, round(num_nodes ** (1 / dimensions)) + OTHER_GAUSS[scramble])
+        return freeze_functional(functional, each**dimensions, rule="gauss")
+    generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
+    return freeze_functional(functional, num_nodes, generator)
+
+
+def most_nodes(num_rows: int, width: int, device: torch.device) -> int:
+    """The most nodes, a power of two, on which one evaluation takes some seconds."""
+    allowed = OPERATIONS["cpu" if device.type == "cpu" else "cuda"]
+    nodes = FEWEST_NODES
+    while nodes < MOST_NODES and exact_cost(num_rows, 2 * nodes, width, 1).operations <= allowed:
+        nodes *= 2
+    return nodes
+
+
+def announce_exact(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
+    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is.
+
+    The functional is frozen; `is_drawn` says whether its atoms are nodes whose number can be chosen.
+    """
+    with torch.no_grad():
+        first = functional.atoms(x[:1])
+        one_sided = process.shares_symmetry(first)
+    atoms, width = first.points.shape[-2:]
+    fewer = ", an orbit of fewer elements" if atoms > 1 else ""
+    fewer = ", a smaller num_nodes" if is_drawn else fewer
+    each = f" that average {atoms:,} points each" if atoms > 1 else ""
+    check_cost(
+        exact_cost(len(x), atoms, width, steps, one_sided),
+        f"Exact inference on {len(x):,} rows{each}",
+        f"use inference='collapsed' or 'variational'{fewer}, or fewer rows",
+        patience=HOUR,
+        refuses=False,
+    )
+
+
+def learn_orbit(
+    objective: Objective,
+    functional: Functional,
+    process: Process,
+    modules: Sequence[nn.Module],
+    floors: Mapping[nn.Parameter, float],
+    x: Tensor,
+    num_nodes: int | None,
+    max_nodes: int | None,
+    max_evaluations: int,
+    max_seconds: float | None = None,
+    callback: Callback | None = None,
+    journal: Journal | None = None,
+) -> Learned:
+    """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
+
+    `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
+    as many as one evaluation can do in some seconds.
+    """
+    coordinates = Coordinates(modules, floors)
+    with torch.no_grad():
+        some = freeze_at(functional, 2).atoms(x[:1])
+    width = some.points.shape[-1]
+    if num_nodes is not None:
+        most = num_nodes
+    else:
+        most = most_nodes(len(x), width, x.device) if max_nodes is None else max_nodes
+    announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
+    if max_evaluations == 0 or not len(coordinates):
+        return _unlearned(objective, functional, coordinates, x, most)
+    is_fast = takes_double_sums(process.kernel, some, some)
+    precision = torch.float32 if is_fast else x.dtype
+
+    def search(kind: torch.dtype) -> OrbitSearch:
+        return OrbitSearch(
+            lambda nodes, scramble: objective(freeze_at(functional, nodes, scramble), kind),
+            coordinates,
+            len(x),
+            most,
+            max_evaluations,
+            max_seconds,
+            callback,
+            journal,
+            is_given=num_nodes is not None,
+        )
+
+    found = search(precision).run()
+    frozen = freeze_at(functional, found.num_nodes)
+    if precision != x.dtype:
+        with torch.no_grad():
+            value = float(objective(frozen, x.dtype)())
+        if not abs(value - found.value) < ROUNDING * len(x):
+            found = search(x.dtype).finished(found)
+    return Learned(found, frozen, coordinates)
+
+
+@torch.no_grad()
+def _unlearned(
+    objective: Objective, functional: Functional, coordinates: Coordinates, x: Tensor, num_nodes: int
+) -> Learned:
+    """Everything as it was given, with the objective there on the nodes and on others."""
+    sets = [freeze_at(functional, num_nodes, scramble) for scramble in range(1 + OTHERS)]
+    value, *others = (float(objective(frozen, x.dtype)()) for frozen in sets)
+    point = coordinates.point()
+    found = Found(point, num_nodes, value, "nothing was to be learned", [], [], False, np.zeros_like(point))
+    found.others = others
+    return Learned(found, sets[0], coordinates)
