@@ -77,7 +77,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
     num_inducing, num_nodes, max_iterations, num_restarts, num_steps, batch_size : int
         Inducing points; fixed nodes of a drawn orbit (None chooses); L-BFGS iterations (None takes 30 where
-        the points of an orbit are drawn, else 200) and additional starts; stochastic steps and rows a step.
+        the points of an orbit are drawn, else 200) and additional starts; stochastic steps (None takes steps
+        until bound, kernel and ranges stand still, 3,400 at most) and rows per step.
     random_state, device, verbose, callback, warm_start
         Seed; where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the
         last fit.
@@ -91,7 +92,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
     channels_ : "first" or "last", where images had their channels; None where there are none.
     log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y;
-        the last with likelihood="one_hot" only.
+        the last with likelihood="one_hot" only. A lower bound is that of the average over the whole orbit,
+        estimated from fresh draws without bias, with its standard error.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         num_nodes: int | None = None,
         max_iterations: int | None = None,
         num_restarts: int = 0,
-        num_steps: int = 600,
+        num_steps: int | None = None,
         batch_size: int = 256,
         random_state: int | np.random.RandomState | None = None,
         device: str = "cpu",

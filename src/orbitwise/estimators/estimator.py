@@ -75,7 +75,10 @@ class LearnedOrbit(ABC):
 
     @property
     def orbit_errors_(self) -> dict[str, float]:
-        """The standard error of every learned range, by the evidence's curvature; computed when asked for."""
+        """The standard error of every learned range, by the evidence's curvature; computed when asked for.
+
+        After a stochastic fit the curvature is that of the bound on some of the rows, at one set of draws.
+        """
         check_is_fitted(self)
         if self.orbit_ is None or not self.orbit_.learned():
             return {}
