@@ -8,9 +8,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.checkpoint import Slots, State
-from orbitwise.inference.schedule import Rates
+from orbitwise.inference.schedule import BLOCKS, Rates
 from orbitwise.inference.standing import Standing, misfit
-from orbitwise.inference.schedule import BLOCKS
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import JitterOrbit

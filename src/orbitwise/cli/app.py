@@ -121,7 +121,7 @@ def learn(
     num_inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points.")] = None,
     num_nodes: Annotated[int | None, typer.Option(min=2, help="Fixed nodes of an orbit.")] = None,
     num_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stochastic steps; until they settle where left out.")
+        int | None, typer.Option(min=1, help="Stochastic steps instead of until settled.")
     ] = None,
 ) -> None:
     """Learn from data, and compare invariances by the evidence of the training data.

@@ -23,7 +23,7 @@ from orbitwise.estimators.objectives import (
     StochasticObjective,
     noise_of,
 )
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.freezing import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
 from orbitwise.inference.checkpoint import Progress
@@ -212,6 +212,7 @@ def fit_variational(
 ) -> Fit:
     """The stochastic bound; inducing points double once; q is polished at the end.
 
+    Draws are Sobol sets: the q of random ones is biased enough to lead kernel and orbit astray.
     Without `num_steps` each half of the learning goes on until it settles, up to `FIRST_STEPS` and
     `MOST_STEPS`. It has converged if it settled with all inducing points.
     """
@@ -227,7 +228,7 @@ def fit_variational(
         if trainer is None:
             trainer = StochasticTrainer(
                 process,
-                functional,
+                evenly_drawn(functional),
                 problem.likelihood,
                 problem.x,
                 problem.targets,

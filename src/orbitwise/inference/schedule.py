@@ -137,10 +137,10 @@ class History:
 
         The bound rises when its mean over the last half of the blocks exceeds that over the first half by
         more than `MATERIAL_GAIN` nats for every target and by more than `SIGNIFICANT_GAIN` standard errors,
-        by the scatter of the last half. A value is on its way when it moved between the halves by more than `MATERIAL_MOVE` of its size, or of
-        its unit where that is larger, and its changes from block to block have a mean of more than
-        `SIGNIFICANT_DRIFT` standard errors, so that it does not merely wander. At falling rates everything
-        stands still, which would show nothing.
+        by the scatter of the last half. A value is on its way when it moved between the halves by more than
+        `MATERIAL_MOVE` of its size, or of its unit where that is larger, and its changes from block to block
+        have a mean of more than `SIGNIFICANT_DRIFT` standard errors, so that it does not merely wander. At
+        falling rates everything stands still, which would show nothing.
         """
         if len(self.notes) < BLOCKS:
             return False

@@ -18,7 +18,7 @@ from torch import Tensor
 from orbitwise.functionals.freezing import evenly_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.projection import EstimatedProcess, Inducing, lower_rows
-from orbitwise.inference.variational import BoundTerms, bound_terms
+from orbitwise.inference.variational import BoundTerms, Memory, bound_terms
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -38,8 +38,8 @@ class BoundEstimate(NamedTuple):
 
 
 def average_passes(
-    terms: Callable[[Int[Tensor, " n"]], BoundTerms],
-    batches: Sequence[Int[Tensor, " n"]],
+    terms: Callable[[Int[Tensor, " _"]], BoundTerms],
+    batches: Sequence[Int[Tensor, " _"]],
     divergence: float,
     num_passes: int | None = None,
 ) -> BoundEstimate:
@@ -86,19 +86,26 @@ def unbiased_bound(
     batch_size: int = 256,
     num_passes: int | None = None,
 ) -> BoundEstimate:
-    """The bound of q on all rows; slack and tilts must come from elsewhere than the generator's next draws.
+    """The bound of q on all rows, with slack and tilts from a pass of draws of its own, which start as given.
 
     `functional` is the one to report on, drawn and not frozen.
     """
-    drawn = evenly_drawn(functional, DRAWS)
+    drawn, targets = evenly_drawn(functional, DRAWS), targets.double()
+    memory = Memory(len(x), targets.shape[1], x.device)
+    memory.residual, memory.seen = slack_residual.clone(), torch.ones_like(memory.seen)
+    if tilt is not None:
+        memory.square = tilt.square()
+    batches = torch.arange(len(x), device=x.device).split(batch_size)
 
     def terms(index: Tensor) -> BoundTerms:
         rows = lower_rows(process, drawn, inducing, x[index], generator)
-        tilts = None if tilt is None else tilt[index]
-        slack = slack_residual[index]
-        return bound_terms(
-            process, likelihood, q, inducing, lower, rows, targets[index].double(), slack, tilts
-        )
+        # exact rows find their own best slack and tilts
+        slack, tilts = memory.recall(index) if rows.is_drawn else (None, None)
+        return bound_terms(process, likelihood, q, inducing, lower, rows, targets[index], slack, tilts)
 
-    batches = torch.arange(len(x), device=x.device).split(batch_size)
+    for index in batches:
+        found = terms(index)
+        if not found.projection.is_drawn:
+            break
+        memory.learn(index, found)
     return average_passes(terms, batches, float(q.divergence()), num_passes)
