@@ -244,6 +244,7 @@ def fit_variational(
         )
         if trainer.history.interrupted:
             break  # Ctrl-C keeps what was learned
+    assert trainer is not None
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
     everything = torch.arange(len(problem.x), device=problem.x.device)
     _, tilt = trainer.memory.recall(everything)

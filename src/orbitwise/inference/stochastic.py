@@ -231,7 +231,7 @@ class StochasticTrainer:
         Neither batches nor draws nor the wobbling of q stir it, so that small gains show. None where q has no
         closed form.
         """
-        if self._fixed is None:
+        if self._fixed is None or isinstance(self.process, EstimatedProcess):
             return None
         index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
         x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
