@@ -40,6 +40,17 @@ def test_learning_that_came_to_its_end_says_nothing(kind, inference, waves):
     assert shortfall(model) is None
 
 
+@pytest.mark.parametrize("kind", [InvariantGPRegressor, InvariantGPClassifier])
+def test_stochastic_steps_that_end_too_early_say_so(kind, waves):
+    x, y = waves
+    targets = (y > 0).astype(int) if kind is InvariantGPClassifier else y
+    model = kind(inference="variational", num_steps=6, num_inducing=10, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"num_steps=6\): raise num_steps") as caught:
+        model.fit(x, targets)
+    assert len(caught) == 1
+    assert not model.converged_
+
+
 def test_nothing_to_learn_is_nothing_missed(waves):
     for inference in ("exact", "collapsed"):
         model = InvariantGPRegressor(max_iterations=0, inference=inference).fit(*waves)

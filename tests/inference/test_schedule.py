@@ -1,9 +1,12 @@
 """Rates, batches and history of stochastic training."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from orbitwise.inference.schedule import SPAN, Batches, History, Rates
+from orbitwise.inference.schedule import BLOCK, BLOCKS, SPAN, Batches, History, Rates
 
 
 def test_adam_rates_are_constant_and_then_fall_to_nearly_nothing():
@@ -64,15 +67,56 @@ def test_runs_are_not_averaged_with_each_other():
         assert history.smoothed[-1] == history.best == value
 
 
-def test_a_bound_settles_when_it_gains_little_in_this_run():
+def history_of(bound: Callable[[int], float], *values: Callable[[int], float]) -> History:
+    """A run at full rates in which bound and learned values take this course."""
     history = History()
     history.start()
-    for step in range(300):
-        history.add(float(min(step, 100)))
-    assert history.has_settled(50, 1e-9)
-    assert not History(bound=[1.0] * 30, smoothed=[1.0] * 30).has_settled(50, 1.0), "too few steps to tell"
+    for step in range(BLOCK * BLOCKS):
+        history.add(bound(step))
+        if (step + 1) % BLOCK == 0:
+            history.note([value(step) for value in values])
+    return history
+
+
+def noise(step: int) -> float:
+    return math.sin(37.0 * step) + math.sin(23.0 * step * step)
+
+
+COURSES = {
+    "still": (lambda _: -100.0, lambda _: 2.0, True),
+    "noisy": (lambda step: -100 + 30 * noise(step), lambda step: 2 + 0.3 * noise(step), True),
+    "falling": (lambda step: -100 - 0.5 * step, lambda _: 2.0, True),
+    "rising": (lambda step: -100 + 0.5 * step, lambda _: 2.0, False),
+    "rising in noise": (lambda step: -100 + step + 5 * noise(step), lambda _: 2.0, False),
+    "rising by next to nothing": (lambda step: -100 + 0.005 * step, lambda _: 2.0, True),
+    "a value on its way": (lambda _: -100.0, lambda step: 2 + 0.01 * step, False),
+    "a value hardly on its way": (lambda _: -100.0, lambda step: 2 + 0.0005 * step, True),
+    "a small value on its way": (lambda _: -100.0, lambda step: 1e-4 * step, True),
+}
+
+
+@pytest.mark.parametrize(("bound", "value", "settles"), COURSES.values(), ids=COURSES)
+def test_a_run_settles_when_neither_bound_nor_values_are_on_their_way(bound, value, settles):
+    assert history_of(bound, value).has_settled([0.5], 1000) == settles
+
+
+def test_a_value_that_wanders_does_not_keep_a_run_from_settling():
+    """Nothing is gained where the bound does not depend on it: a random walk has no direction."""
+    settled = 0
+    for seed in range(40):
+        walk = torch.randn(BLOCK * BLOCKS, generator=torch.Generator().manual_seed(seed)).cumsum(0).tolist()
+        settled += history_of(lambda _: -100.0, walk.__getitem__).has_settled([0.5], 1000)
+    assert settled >= 34
+
+
+def test_too_few_steps_of_this_run_do_not_tell():
+    history = history_of(lambda _: -100.0)
+    assert history.has_settled([], 1000)
+    history.back_off("a bound that is not finite")
+    assert not history.has_settled([], 1000), "other steps than those that were taken back"
+    history = history_of(lambda _: -100.0)
     history.start()
-    assert not history.has_settled(50, 1e-9), "nothing of this run"
+    assert not history.has_settled([], 1000)
 
 
 def test_back_offs_are_counted_with_their_reasons():

@@ -8,7 +8,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.checkpoint import Slots, State
-from orbitwise.inference.schedule import Rates
+from orbitwise.inference.schedule import BLOCKS, Rates
 from orbitwise.inference.standing import Standing, misfit
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.likelihoods import Bernoulli, Gaussian
@@ -89,6 +89,8 @@ STRANGE = {
     "nan": with_tensor("memory.residual", torch.full((40,), float("nan"), dtype=torch.float64)),
     "rows": with_tensor("order", torch.tensor([40])),
     "random": with_tensor("generator", torch.zeros(5056, dtype=torch.uint8)),
+    "notes": with_tensor("notes", torch.zeros(2, 99, dtype=torch.float64)),
+    "many notes": with_tensor("notes", torch.zeros(BLOCKS + 1, 3, dtype=torch.float64)),
     "history": with_tensor("smoothed", torch.zeros(1, dtype=torch.float64)),
 }
 NUMBERS = {
@@ -102,6 +104,7 @@ NUMBERS = {
     "moved": 1,
     "reasons": [1],
     "back_offs": True,
+    "settled_at": -1,
 }
 STRANGE |= {
     name: lambda state, name=name, value=value: State(state.tensors, {**state.numbers, name: value})

@@ -120,7 +120,9 @@ def learn(
     max_iterations: Annotated[int | None, typer.Option(min=0, help="Iterations of L-BFGS at most.")] = None,
     num_inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points.")] = None,
     num_nodes: Annotated[int | None, typer.Option(min=2, help="Fixed nodes of an orbit.")] = None,
-    num_steps: Annotated[int | None, typer.Option(min=1, help="Stochastic steps.")] = None,
+    num_steps: Annotated[
+        int | None, typer.Option(min=1, help="Stochastic steps instead of until settled.")
+    ] = None,
 ) -> None:
     """Learn from data, and compare invariances by the evidence of the training data.
 

@@ -24,7 +24,7 @@ from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
 from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.convergence import DRAWN_ITERATIONS, ITERATIONS, fit_quietly
+from orbitwise.estimators.convergence import DRAWN_ITERATIONS, ITERATIONS, fit_quietly, steps_of
 from orbitwise.estimators.names import Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
@@ -247,7 +247,7 @@ def _steps(estimator: Any, count: int) -> int:
     rounds = 1.0 if estimator.invariance is None else 4 / 3
     usual = ITERATIONS if estimator.invariance is None else DRAWN_ITERATIONS
     most = usual if estimator.max_iterations is None else estimator.max_iterations
-    return int(estimator.num_steps if count > 5000 else rounds * most)
+    return int(steps_of(estimator) if count > 5000 else rounds * most)
 
 
 def _digest(data: Data) -> str:

@@ -22,7 +22,7 @@ from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
-from orbitwise.estimators.convergence import iterations_of, shortfall
+from orbitwise.estimators.convergence import iterations_of, shortfall, steps_of
 from orbitwise.estimators.validation import check_sizes
 from orbitwise.selection.compare import learned_text
 
@@ -145,7 +145,7 @@ def _unconverged(outcome: Outcome) -> str:
     name = "num_steps" if found[0].estimator.inference_ == "variational" else "max_iterations"
     given = f"--{name.replace('_', '-')}"
     estimator = found[0].estimator
-    limit = iterations_of(estimator) if name == "max_iterations" else estimator.num_steps
+    limit = iterations_of(estimator) if name == "max_iterations" else steps_of(estimator)
     return (
         f"{', '.join(each.name for each in found)} did not converge within {given} {limit}; a larger {given} "
         "may still raise the evidence"

@@ -88,7 +88,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
     num_inducing, max_iterations, num_restarts, num_steps, batch_size : int
         Inducing points; iterations at most (None takes 200, and 40 for each number of nodes) and additional
-        starts; stochastic steps and rows a step.
+        starts; stochastic steps (None takes steps until bound, kernel and ranges stand still, 3,400 at most)
+        and rows per step.
     random_state, device, verbose, callback, warm_start
         Seed (exact inference draws nothing but additional starts); where to compute; whether to print; a
         function of (step, bound); whether `fit` goes on from the last fit.
@@ -105,7 +106,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         its upper end with 95 %.
     search_ : what was tried on each number of nodes, where nodes were used.
     log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y, and
-        how far that may be off by the choice of nodes; the last with likelihood="one_hot" only.
+        how far that may be off by the choice of nodes; the last with likelihood="one_hot" only. A lower bound
+        is that of the average over the whole orbit, estimated from fresh draws without bias, with its
+        standard error.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         max_seconds: float | None = None,
         max_iterations: int | None = None,
         num_restarts: int = 0,
-        num_steps: int = 600,
+        num_steps: int | None = None,
         batch_size: int = 256,
         random_state: int | np.random.RandomState | None = None,
         device: str = "cpu",

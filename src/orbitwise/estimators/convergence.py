@@ -10,6 +10,8 @@ from typing import Any
 from sklearn.exceptions import ConvergenceWarning
 
 ITERATIONS, DRAWN_ITERATIONS = 200, 40
+FIRST_STEPS, MOST_STEPS = 400, 3000
+"""The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
 ADVICE = {
     "gap": "raise max_iterations",
     "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
@@ -30,6 +32,11 @@ def iterations_of(estimator: Any) -> int:
     if estimator.max_iterations is not None:
         return estimator.max_iterations
     return DRAWN_ITERATIONS if getattr(estimator.orbit_, "is_drawn", False) else ITERATIONS
+
+
+def steps_of(estimator: Any) -> int:
+    """The most stochastic steps that an estimator may take."""
+    return FIRST_STEPS + MOST_STEPS if estimator.num_steps is None else estimator.num_steps
 
 
 def shortfall(estimator: Any) -> str | None:
@@ -56,9 +63,10 @@ def shortfall(estimator: Any) -> str | None:
             "values found; InvariantGPRegressor(model.kernel_, max_iterations=1000) learns on from there."
         )
     if getattr(estimator, "inference_", "") == "variational":
+        steps = steps_of(estimator)
         return (
-            f"The stochastic steps ended before the bound settled (num_steps={estimator.num_steps}): raise "
-            "num_steps. Predictions use the best values found."
+            f"The stochastic steps ended before bound, kernel and ranges settled (num_steps={steps}): raise "
+            "num_steps. Predictions use the last values."
         )
     if estimator.max_iterations == 0:
         return None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from orbitwise.estimators.convergence import FIRST_STEPS, MOST_STEPS
 from orbitwise.estimators.objectives import (
     Callback,
     CollapsedObjective,
@@ -23,17 +24,16 @@ from orbitwise.estimators.objectives import (
     noise_of,
 )
 from orbitwise.estimators.orbit_learning import LEAST_NOISE, Learned, announce_exact, learn_orbit
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.freezing import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference import collapsed, exact
+from orbitwise.inference import exact
 from orbitwise.inference.checkpoint import Progress
 from orbitwise.inference.inducing import random_orbit_points
-from orbitwise.inference.polish import Statistics, gather
+from orbitwise.inference.polish import Polished, polish
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.process.process import Process
 
 Engine = Literal["auto", "exact", "collapsed", "variational"]
 EXACT_ROWS = 1500
@@ -151,6 +151,7 @@ def fit_collapsed(
 ) -> Fit:
     """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round.
 
+    What is reported is the bound of the orbit itself at a q polished on more nodes.
     With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
     """
     num_nodes = 16 if num_nodes is None else num_nodes
@@ -169,39 +170,46 @@ def fit_collapsed(
             history += training.history
             num_restarts = 0
         tilt = objective.tilt
-    with torch.no_grad():
-        columns = objective.columns()
-        q = collapsed.optimal_q(columns, objective.quadratic(), problem.likelihood.shares_curvature)
-        posterior = SparsePosterior(problem.process, inducing, q, columns.lower)
-        value = float(objective.bound())
-        at_noise = None
-        if isinstance(problem.likelihood, Gaussian):
-            statistics = Statistics(columns.columns, columns.residual, problem.targets)
-            at_noise = _at_noise(problem.process, inducing, statistics, columns.lower)
+    frozen = freeze_functional(problem.functional, max(num_nodes, PREDICTION_NODES), problem.generator)
+    polished = _polished(problem, frozen, inducing, tilt)
     return Fit(
-        posterior, functional, value, "lower bound", 0.0, training.has_settled, objective, history, at_noise
+        polished.posterior,
+        frozen,
+        *_reported(polished),
+        training.has_settled,
+        objective,
+        history,
+        _at_noise(problem, polished),
     )
 
 
 def fit_variational(
     problem: Problem,
     num_inducing: int,
-    num_steps: int,
+    num_steps: int | None,
     batch_size: int,
     callback: Callback | None = None,
     progress: Progress | None = None,
 ) -> Fit:
-    """The stochastic bound; inducing points double once; Gaussian noise is polished at the end."""
+    """The stochastic bound; inducing points double once; q is polished at the end.
+
+    Draws are Sobol sets: the q of random ones is biased enough to lead kernel and orbit astray.
+    Without `num_steps` each half of the learning goes on until it settles, up to `FIRST_STEPS` and
+    `MOST_STEPS`. It has converged if it settled with all inducing points.
+    """
     process, functional, generator = problem.process, problem.functional, problem.generator
     trainer: StochasticTrainer | None = None
     settled = False
-    for part, steps in ((2, num_steps - num_steps // 3), (1, num_steps // 3)):
+    lengths = (FIRST_STEPS, MOST_STEPS)
+    if num_steps is not None:
+        lengths = (num_steps - num_steps // 3, num_steps // 3)
+    for part, steps in zip((2, 1), lengths, strict=True):
         size = max(1, num_inducing // part)
         inducing = random_orbit_points(functional, problem.x, size, generator)
         if trainer is None:
             trainer = StochasticTrainer(
                 process,
-                functional,
+                evenly_drawn(functional),
                 problem.likelihood,
                 problem.x,
                 problem.targets,
@@ -212,39 +220,49 @@ def fit_variational(
         else:
             trainer.replace_inducing(inducing)
         slots = None if progress is None else progress.slots
-        settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback, slots=slots)
+        settled = trainer.run(
+            steps, min(40, steps // 3), callback, until_settled=num_steps is None, slots=slots
+        )
         if trainer.history.interrupted:
             break  # Ctrl-C keeps what was learned
+    assert trainer is not None
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
-    points = trainer.inducing.detach()
-    at_noise = None
-    with torch.no_grad():
-        if isinstance(problem.likelihood, Gaussian):
-            statistics, lower = gather(process, frozen, points, problem.x, problem.targets, generator)
-            at_noise = _at_noise(process, points, statistics, lower)
-            posterior, _ = at_noise(noise_of(problem.likelihood).item())
-            trainer.q = posterior.q
-        else:
-            posterior = SparsePosterior(process, points, trainer.q)
-    estimate = trainer.estimate()
+    everything = torch.arange(len(problem.x), device=problem.x.device)
+    _, tilt = trainer.memory.recall(everything)
+    polished = _polished(problem, frozen, trainer.inducing.detach(), tilt)
+    trainer.q = polished.posterior.q
     return Fit(
-        posterior,
+        polished.posterior,
         frozen,
-        float(estimate.mean),
-        "lower bound",
-        float(estimate.standard_error),
+        *_reported(polished),
         settled,
         StochasticObjective(trainer),
         trainer.history.smoothed,
-        at_noise,
+        _at_noise(problem, polished),
     )
 
 
+def _polished(problem: Problem, frozen: Functional, inducing: Tensor, tilt: Tensor | None) -> Polished:
+    """The best q by frozen rows, and the bound of the problem's own functional at it."""
+    parts = (problem.likelihood, inducing, problem.x, problem.targets, problem.generator, tilt)
+    return polish(problem.process, problem.functional, frozen, *parts)
+
+
+def _reported(polished: Polished) -> tuple[float, str, float]:
+    """The evidence of a sparse fit, its kind, and its standard error."""
+    return polished.bound.mean, "lower bound", polished.bound.standard_error
+
+
 def _at_noise(
-    process: Process, inducing: Tensor, statistics: Statistics, lower: Tensor
-) -> Callable[[float], tuple[SparsePosterior, Tensor]]:
+    problem: Problem, polished: Polished
+) -> Callable[[float], tuple[SparsePosterior, Tensor]] | None:
+    if not isinstance(problem.likelihood, Gaussian):
+        return None
+    posterior, statistics = polished.posterior, polished.statistics
+
     def at_noise(noise: float) -> tuple[SparsePosterior, Tensor]:
-        posterior = SparsePosterior(process, inducing, statistics.optimum(noise), lower)
-        return posterior, statistics.leave_one_out(noise).mean
+        q = statistics.optimum(noise)
+        other = SparsePosterior(problem.process, posterior.inducing, q, posterior.lower)
+        return other, statistics.leave_one_out(noise).mean
 
     return at_noise

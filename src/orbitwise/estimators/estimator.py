@@ -104,7 +104,8 @@ class LearnedOrbit(ABC):
     def orbit_errors_(self) -> dict[str, float]:
         """The standard error of every learned range, by the evidence's curvature and the choice of nodes.
 
-        After exact inference on nodes it is known; else it is computed when asked for, by curvature alone.
+        After exact inference on nodes it is known; else it is computed when asked for, by curvature alone;
+        after a stochastic fit by that of the bound on some of the rows, at one set of draws.
         """
         check_is_fitted(self)
         if self.orbit_ is None or not self.orbit_.learned():

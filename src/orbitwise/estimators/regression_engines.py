@@ -37,7 +37,8 @@ def check_settings(estimator: Any) -> None:
     engines = ("auto", "exact", "collapsed", "variational")
     if estimator.inference not in engines:
         raise ValueError(f"inference must be one of {', '.join(engines)}, not {estimator.inference!r}.")
-    check_counts(estimator, ("num_inducing", "num_steps", "batch_size"))
+    steps = () if estimator.num_steps is None else ("num_steps",)
+    check_counts(estimator, ("num_inducing", *steps, "batch_size"))
 
 
 def regression_engine(estimator: Any, weight: NDArray[np.float64], observations: Sequence[Any]) -> str:

@@ -77,8 +77,9 @@ class InvariantGPRegressor(
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic. Always exact, and only so, with
         `observations`, sample weights other than 1, a mean other than "zero", or noise=0.
-    num_inducing, num_steps, batch_size : int, default=500, 600, 256
-        Inducing points of collapsed and variational inference; stochastic steps, and rows a step.
+    num_inducing, num_steps, batch_size : int, default=500, None, 256
+        Inducing points of collapsed and variational inference; stochastic steps, and rows per step. None
+        takes steps until bound, kernel and ranges stand still, 3,400 at most.
     device, verbose, callback, warm_start : default="cpu", False, None, False
         Where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last.
     checkpoint : str, default=None
@@ -94,7 +95,8 @@ class InvariantGPRegressor(
     channels_ : "first" or "last", where images had their channels; None where there are none.
     log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted, which is
         "exact", or a "lower bound" on it.
-    log_evidence_error_ : how far it may be off by the choice of nodes or draws, 0 where nothing is drawn.
+    log_evidence_error_ : how far it may be off by the choice of nodes or draws, 0 where nothing is drawn. A
+        lower bound is that of the average over the whole orbit, estimated from fresh draws without bias.
     orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
         its upper end with 95 %.
     search_ : what was tried on each number of nodes, where nodes were used.
@@ -126,7 +128,7 @@ class InvariantGPRegressor(
         random_state: int | np.random.RandomState | None = None,
         inference: Engine = "auto",
         num_inducing: int = 500,
-        num_steps: int = 600,
+        num_steps: int | None = None,
         batch_size: int = 256,
         device: str = "cpu",
         verbose: bool = False,

@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--inference", default="collapsed")
     parser.add_argument("--num-inducing", type=int, default=400)
     parser.add_argument("--max-iterations", type=int, default=30)
-    parser.add_argument("--num-steps", type=int, default=600)
+    parser.add_argument("--num-steps", type=int)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     names = ("inference", "num_inducing", "max_iterations", "num_steps")

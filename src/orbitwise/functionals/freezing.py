@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -18,18 +22,15 @@ def freeze_functional(
     functional: Functional, num_nodes: int, generator: torch.Generator | None = None, rule: Rule = "sobol"
 ) -> Functional:
     """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared."""
-    if isinstance(functional, OrbitAverage):
-        return OrbitAverage(_freeze_orbit(functional.orbit, num_nodes, generator, rule))
-    if isinstance(functional, OrbitSum):
-        return OrbitSum(_freeze_orbit(functional.average.orbit, num_nodes, generator, rule))
-    if isinstance(functional, Composition):
-        parts = (functional.outer, functional.inner)
-        return Composition(*(freeze_functional(part, num_nodes, generator, rule) for part in parts))
-    if isinstance(functional, Combination):
-        parts = [part for part in functional.parts if isinstance(part, Functional)]
-        frozen = [freeze_functional(part, num_nodes, generator, rule) for part in parts]
-        return Combination(frozen, functional.factors)
-    return functional
+    return _with_orbits(functional, lambda orbit: _freeze_orbit(orbit, num_nodes, generator, rule))
+
+
+def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:
+    """The functional with at least so many draws of every orbit with bounds, by Sobol sets for every row.
+
+    Averages over it have the same mean and far less variance; learnable bounds stay shared.
+    """
+    return _with_orbits(functional, lambda orbit: _even_orbit(orbit, num_samples))
 
 
 def num_dimensions(functional: nn.Module) -> int | None:
@@ -85,6 +86,20 @@ def is_drawn(functional: nn.Module) -> bool:
     return any(is_drawn(part) for part in functional.children())
 
 
+def _with_orbits(functional: Functional, change: Callable[[Orbit], Orbit]) -> Functional:
+    """The functional with every orbit that it averages or sums over changed."""
+    if isinstance(functional, OrbitAverage):
+        return OrbitAverage(change(functional.orbit))
+    if isinstance(functional, OrbitSum):
+        return OrbitSum(change(functional.average.orbit))
+    if isinstance(functional, Composition):
+        return Composition(*(_with_orbits(part, change) for part in (functional.outer, functional.inner)))
+    if isinstance(functional, Combination):
+        parts = [_with_orbits(part, change) for part in functional.parts if isinstance(part, Functional)]
+        return Combination(parts, functional.factors)
+    return functional
+
+
 def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None, rule: Rule) -> Orbit:
     if isinstance(orbit, DrawnOrbit):
         like = next((p for p in orbit.parameters()), torch.zeros((), dtype=torch.float64))
@@ -92,3 +107,13 @@ def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | Non
     if isinstance(orbit, FiniteOrbit) and orbit.is_drawn:
         return FiniteOrbit(orbit.transform, orbit.elements, orbit.weights)
     return orbit
+
+
+def _even_orbit(orbit: Orbit, num_samples: int) -> Orbit:
+    if not isinstance(orbit, DrawnOrbit):
+        return orbit
+    even = copy.copy(orbit)  # shares its parameters
+    even.num_groups = max(2, orbit.num_groups)
+    even.num_samples = even.num_groups * math.ceil(max(num_samples, orbit.num_samples) / even.num_groups)
+    even.draws = "sobol"
+    return even

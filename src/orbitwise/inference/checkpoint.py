@@ -23,7 +23,7 @@ from orbitwise.inference.cost import machine_memory
 from orbitwise.inference.disk import open_unlinked, warn_ended, warn_ignored, write_in_place
 from orbitwise.inference.journal import Journal, warn_of_threads
 
-MAGIC = b"orbitwise state 2\n"
+MAGIC = b"orbitwise state 3\n"
 LENGTH = 8
 START = len(MAGIC) + hashlib.sha256().digest_size
 

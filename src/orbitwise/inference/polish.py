@@ -1,8 +1,8 @@
-"""Polishing: one pass over all data gives the best q for Gaussian noise, its bound, and leave-one-out.
+"""Polishing: one pass over all data, rows frozen, gives the best q, and leave-one-out for Gaussian noise.
 
-With A = [a_1, …, a_N] from frozen rows and noise σ²: P = I + AAᵀ/σ², m = P⁻¹Ay/σ²; the collapsed bound is log
-N(y | 0, AᵀA + σ²I) - ½ Σ log(1 + r_n/σ²) for each output (METHOD 3 and 5). Many inducing points are cheap
-here.
+With A = [a_1, …, a_N] from frozen rows and noise σ²: P = I + AAᵀ/σ², m = P⁻¹Ay/σ²; the collapsed bound of the
+frozen rows is log N(y | 0, AᵀA + σ²I) - ½ Σ log(1 + r_n/σ²) for each output (METHOD 3 and 5). Many inducing
+points are cheap here. Frozen rows choose q; what is reported is `unbiased_bound` at that q (METHOD 11).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference import collapsed
 from orbitwise.inference.bounds import best_q, lower_bound, precision
 from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
 from orbitwise.inference.projection import (
@@ -26,7 +27,11 @@ from orbitwise.inference.projection import (
     lower_rows,
 )
 from orbitwise.inference.totals import Totals
+from orbitwise.inference.unbiased_bound import BoundEstimate, unbiased_bound
+from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Process
 
 COLUMNS_AT_ONCE = 8192
@@ -75,8 +80,12 @@ class Statistics:
         """The best q(v) for this noise variance."""
         return best_q(self.totals(noise), self._checked(noise))
 
-    def bound(self, noise: float | Tensor, tight: bool = True) -> Float[Tensor, ""]:
-        """The collapsed bound, summed over outputs."""
+    def frozen_bound(self, noise: float | Tensor, tight: bool = True) -> Float[Tensor, ""]:
+        """The collapsed bound of the rows as they were frozen, summed over outputs.
+
+        Where rows were drawn this is the bound of another model, an average over those few draws: it chooses
+        between values of the noise, and `unbiased_bound` is the one to report.
+        """
         return lower_bound(self.totals(noise), self._checked(noise), tight)
 
     def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
@@ -106,7 +115,7 @@ def gather(
     generator: torch.Generator | None = None,
     rows_at_once: int = 512,
 ) -> tuple[Statistics, Float[Tensor, "u u"]]:
-    """One pass over all rows, taken as drawn once; returns the statistics and the factor of K_uu."""
+    """One pass over all rows, frozen as drawn once; returns the statistics and the factor of K_uu."""
     with torch.no_grad():
         lower = inducing_factor(process, inducing)
         columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
@@ -129,3 +138,71 @@ def gather(
             columns[:, part] = solve_lower(lower, columns[:, part])
         residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
     return Statistics(columns, residual, targets.double(), torch.cat(offsets)), lower
+
+
+class Frozen(NamedTuple):
+    """The best q of frozen rows under a quadratic likelihood, and all that it came from."""
+
+    q: Whitened
+    statistics: Statistics
+    columns: collapsed.Columns
+    tilt: Float[Tensor, "n c"] | None
+    quadratic: Quadratic
+
+    def bound(self, tight: bool = True) -> Float[Tensor, ""]:
+        """The collapsed bound of the frozen rows, which is not that of the orbit they were drawn from."""
+        return collapsed.collapsed_bound(self.columns, self.quadratic, self.q.is_shared, tight)
+
+
+@torch.no_grad()
+def best_q_of(
+    process: Process,
+    frozen: Functional,
+    likelihood: Likelihood,
+    inducing: Inducing,
+    x: Float[Tensor, "n d"],
+    targets: Float[Tensor, "n c"],
+    generator: torch.Generator | None = None,
+    tilt: Float[Tensor, "n c"] | None = None,
+) -> Frozen:
+    """The best q of frozen rows; `tilt` is where tilts start. A prior mean goes with Gaussian noise only."""
+    statistics, lower = gather(process, frozen, inducing, x, targets, generator)
+    if bool(statistics.offset.any()) and not isinstance(likelihood, Gaussian):
+        raise ValueError(f"{type(likelihood).__name__} has no best q in closed form with a prior mean.")
+    columns = collapsed.Columns(statistics.columns, statistics.residual, lower)
+    if likelihood.needs_tilt:
+        start = torch.ones_like(statistics.targets) if tilt is None else tilt
+        tilt = collapsed.best_tilt(columns, likelihood, statistics.targets, start)
+    else:
+        tilt = None
+    quadratic = likelihood.quadratic(statistics.centred, tilt)
+    q = collapsed.optimal_q(columns, quadratic, likelihood.shares_curvature)
+    return Frozen(q, statistics, columns, tilt, quadratic)
+
+
+class Polished(NamedTuple):
+    """The posterior by the best q of frozen rows, their statistics, and the unbiased bound at that q."""
+
+    posterior: SparsePosterior
+    statistics: Statistics
+    bound: BoundEstimate
+
+
+@torch.no_grad()
+def polish(
+    process: Process,
+    functional: Functional,
+    frozen: Functional,
+    likelihood: Likelihood,
+    inducing: Float[Tensor, "u d"],
+    x: Float[Tensor, "n d"],
+    targets: Float[Tensor, "n c"],
+    generator: torch.Generator,
+    tilt: Float[Tensor, "n c"] | None = None,
+) -> Polished:
+    """The best q by the frozen functional, and the bound of the functional itself at that q."""
+    found = best_q_of(process, frozen, likelihood, inducing, x, targets, generator, tilt)
+    statistics, lower = found.statistics, found.columns.lower
+    parts = (inducing, lower, x, targets, statistics.residual, found.tilt, generator)
+    bound = unbiased_bound(process, functional, likelihood, found.q, *parts)
+    return Polished(SparsePosterior(process, inducing, found.q, lower), statistics, bound)

@@ -79,6 +79,11 @@ class Projection(NamedTuple):
     offset: Float[Tensor, "n g"]
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether rows came by groups of draws."""
+        return self.columns.shape[1] > 1
+
+    @property
     def total(self) -> Float[Tensor, "n u"]:
         """a_n: the sum over groups."""
         return self.columns.sum(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -16,6 +17,18 @@ SPAN = 50
 """Steps that the smoothed bound averages over."""
 COLLAPSE = 10.0
 """A fall of this many times the usual change from step to step is no noise."""
+BLOCK = 25
+"""Steps after which bound and learned values are noted, to see whether they settle."""
+BLOCKS = 6
+"""Blocks at full rates that are looked at: the last half of them against the first half."""
+SIGNIFICANT_GAIN, SIGNIFICANT_DRIFT = 2.0, 3.0
+"""Standard errors beyond which a higher bound, and the changes of a value, are no noise."""
+MATERIAL_GAIN = 5e-4
+"""Nats for every target that the bound may gain between the halves and stand still nevertheless."""
+MATERIAL_MOVE = 0.05
+"""What a value may move between the halves, relative to its size, and stand still nevertheless."""
+DECAY_STEPS = 100
+"""Steps over which rates fall once a run that goes on until it settles has settled."""
 
 
 @final
@@ -92,9 +105,13 @@ class History:
     best: float = -math.inf
     """The highest smoothed bound of the present run."""
 
+    notes: list[list[float]] = field(default_factory=list)
+    """The bound and all learned values after each of the last blocks at full rates."""
+
     def start(self) -> None:
         """A new run."""
         self.first, self.best, self.interrupted = len(self.bound), -math.inf, False
+        self.notes = []
 
     def add(self, bound: float) -> None:
         """The bound of a step, and its average over the last steps of this run."""
@@ -107,12 +124,37 @@ class History:
         """A step was taken back."""
         self.back_offs += 1
         self.reasons.append(reason)
+        self.notes = []
 
-    def has_settled(self, window: int, tolerance: float) -> bool:
-        """Whether the smoothed bound gained less than `tolerance` over the last window of this run."""
-        if len(self.smoothed) - self.first <= 2 * window:
+    def note(self, values: Sequence[float], bound: float | None = None) -> None:
+        """Learned values after a block of steps at full rates, and a bound, else the mean of the block's."""
+        recent = self.bound[max(self.first, len(self.bound) - BLOCK) :]
+        bound = sum(recent) / len(recent) if bound is None else bound
+        self.notes = [*self.notes[1 - BLOCKS :], [bound, *values]]
+
+    def has_settled(self, units: Sequence[float], num_targets: int) -> bool:
+        """Whether the last blocks at full rates show neither a rising bound nor learned values on their way.
+
+        The bound rises when its mean over the last half of the blocks exceeds that over the first half by
+        more than `MATERIAL_GAIN` nats for every target and by more than `SIGNIFICANT_GAIN` standard errors,
+        by the scatter of the last half. A value is on its way when it moved between the halves by more than
+        `MATERIAL_MOVE` of its size, or of its unit where that is larger, and its changes from block to block
+        have a mean of more than `SIGNIFICANT_DRIFT` standard errors, so that it does not merely wander. At
+        falling rates everything stands still, which would show nothing.
+        """
+        if len(self.notes) < BLOCKS:
             return False
-        return self.smoothed[-1] - self.smoothed[-1 - window] < tolerance
+        notes = torch.tensor(self.notes, dtype=torch.float64)
+        first, last = notes[: BLOCKS // 2], notes[BLOCKS // 2 :]
+        moved = last.mean(0) - first.mean(0)
+        # the first half may be steep, which is no noise
+        error = float((2 * last[:, 0].var() / len(last)).sqrt())
+        if bool(moved[0] > max(MATERIAL_GAIN * num_targets, SIGNIFICANT_GAIN * error)):
+            return False
+        steps, values, moves = notes.diff(dim=0), last.mean(0)[1:], moved[1:].abs()
+        sizes = torch.maximum(values.abs(), torch.tensor(units, dtype=torch.float64))
+        drifts = steps.mean(0).abs() > SIGNIFICANT_DRIFT * steps.std(0) / len(steps) ** 0.5
+        return not bool((drifts[1:] & (moves > MATERIAL_MOVE * sizes)).any())
 
     def has_collapsed(self, bound: float, num_targets: int) -> bool:
         """Whether a bound is below the best of this run by more than noise, its size and a nat a target."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from orbitwise.inference.checkpoint import State
 from orbitwise.inference.descent import Descent, Snapshot
+from orbitwise.inference.schedule import BLOCKS
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
 
 if TYPE_CHECKING:
@@ -31,10 +32,13 @@ class Standing:
     factor: float = 1.0
     failures: int = 0
     moved: bool = False
+    settled_at: int = 0
+    """The step after which the run was last seen to have settled, 0 where it has not."""
 
     def back_off(self) -> None:
         """A step failed: halve the rates."""
         self.factor, self.failures, self.moved = self.factor * 0.5, self.failures + 1, False
+        self.settled_at = 0
 
 
 def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, step: int) -> State:
@@ -45,6 +49,7 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
         "order": trainer.batches.order,
         "bound": torch.tensor(history.bound, dtype=torch.float64),
         "smoothed": torch.tensor(history.smoothed, dtype=torch.float64),
+        "notes": torch.tensor(history.notes, dtype=torch.float64).reshape(-1, 1 + len(trainer.units)),
         **{f"memory.{name}": getattr(trainer.memory, name) for name in MEMORY},
         **_held("now", Snapshot(standing.best.modules, standing.best.tensors), trainer.q),
         **_held("best", standing.best, standing.best_q),
@@ -58,6 +63,7 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
         "factor": standing.factor,
         "failures": standing.failures,
         "moved": standing.moved,
+        "settled_at": standing.settled_at,
         "age": trainer.age,
         "first": history.first,
         "best": history.best,
@@ -82,6 +88,8 @@ def misfit(trainer: StochasticTrainer, descent: Descent, standing: Standing, sta
         like = own.tensors.get(name, averages.get(name))
         if name in ("order", "bound", "smoothed"):
             like = tensor.new_zeros(tensor.numel(), dtype=own.tensors[name].dtype)
+        elif name == "notes":
+            like = own.tensors[name].new_zeros(min(len(tensor), BLOCKS), 1 + len(trainer.units))
         elif name.endswith(".step") and name in averages:
             like = tensor.new_zeros((), dtype=torch.float32)
         if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
@@ -101,7 +109,7 @@ def misfit(trainer: StochasticTrainer, descent: Descent, standing: Standing, sta
 
 
 def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> str:
-    counts = {"step": None, "failures": None, "age": None, "back_offs": None, "first": length}
+    counts = dict.fromkeys(("step", "failures", "age", "back_offs", "settled_at")) | {"first": length}
     for name, most in counts.items():
         value = numbers.get(name)
         if type(value) is not int or value < 0 or value > (2**53 if most is None else most):
@@ -135,8 +143,9 @@ def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
     trainer.age = numbers["age"]
     history.bound, history.smoothed = tensors["bound"].tolist(), tensors["smoothed"].tolist()
     history.first, history.best = numbers["first"], numbers["best"]
+    history.notes = tensors["notes"].tolist()
     history.back_offs, history.reasons = numbers["back_offs"], numbers["reasons"]
-    for name in ("best_bound", "step", "factor", "failures", "moved"):
+    for name in ("best_bound", "step", "factor", "failures", "moved", "settled_at"):
         setattr(standing, name, numbers[name])
     if descent.optimizer is not None:
         for place, parameter in enumerate(_moving(descent)):

@@ -1,9 +1,9 @@
 """Training of the stochastic bound: natural-gradient steps for q, Adam for everything else.
 
 q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite or
-collapses) is taken back to the best state so far with halved rates; the smoothed bound decides convergence;
-Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own procedure (LIM
-4.4), for comparison.
+collapses) is taken back to the best state so far with halved rates; `History.has_settled` decides
+convergence; Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own
+procedure (LIM 4.4), for comparison.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, final
+from typing import Literal, final
 
 import torch
+from gpytorch.means import ZeroMean
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.freezing import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.checkpoint import Slots
 from orbitwise.inference.descent import Descent, Group, Snapshot
+from orbitwise.inference.polish import best_q_of
 from orbitwise.inference.projection import (
     AnyRows,
     EstimatedProcess,
@@ -31,13 +34,16 @@ from orbitwise.inference.projection import (
     inducing_factor,
     lower_rows,
 )
-from orbitwise.inference.schedule import Batches, History, Rates
+from orbitwise.inference.schedule import BLOCK, DECAY_STEPS, Batches, History, Rates
 from orbitwise.inference.standing import Standing, capture, misfit, restore
 from orbitwise.inference.training import log_prior
+from orbitwise.inference.unbiased_bound import BoundEstimate, average_passes
 from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn, natural_step
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.recognition import Recognition
+from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method, pair_factors
 
@@ -45,15 +51,10 @@ __all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
 
 MAX_BACK_OFFS = 12
 SNAPSHOT_EVERY = 25
-SETTLING = 100
-"""Steps over which a bound that has settled gains less than the tolerance."""
-
-
-class BoundEstimate(NamedTuple):
-    """The bound on all data, averaged over fresh draws, and the standard error of that average."""
-
-    mean: float
-    standard_error: float
+SETTLING_NODES, MOST_SETTLING_ROWS = 8, 8192
+"""Nodes of an orbit, and rows, by which a run is seen to settle."""
+MOST_NOTED = 100
+"""A tensor with more entries than this holds weights of a network, which need not stand still."""
 
 
 @final
@@ -101,6 +102,16 @@ class StochasticTrainer:
         self.memory = Memory(len(x), targets.shape[1], x.device)
         self.replace_inducing(inducing)
         self._check_data()
+        self._fixed = None
+        drawn_finite = any(isinstance(each, FiniteOrbit) and each.is_drawn for each in functional.modules())
+        has_mean = isinstance(process, Process) and not isinstance(process.mean_module, ZeroMean)
+        closed = isinstance(likelihood, Gaussian) or (likelihood.is_quadratic and not has_mean)
+        if isinstance(process, Process) and closed and not drawn_finite:
+            fixed = torch.Generator(x.device).manual_seed(0)
+            self._fixed = freeze_functional(functional, SETTLING_NODES, fixed)
+        self._ranges = [(orbit, name) for orbit in learnable_orbits(functional) for name in orbit.learned()]
+        parameters, ends = self._learned_values()
+        self.units = [1.0] * len(parameters) + [abs(end) for end in ends]
 
     def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
         """Other inducing points, say more: q starts again from the prior and is warmed up by `run`."""
@@ -124,18 +135,20 @@ class StochasticTrainer:
         num_steps: int,
         warm_up: int = 0,
         callback: Callable[[int, float], None] | None = None,
-        tolerance: float | None = None,
+        until_settled: bool = False,
         slots: Slots | None = None,
     ) -> bool:
-        """Take steps; q alone moves during `warm_up`. Returns whether the bound settled (or all ran).
+        """Take steps; q alone moves during `warm_up`. Returns whether bound and learned values settled.
 
-        States are kept in `slots` every so often; a run that was killed goes on from the last of them.
+        They have settled when `History.has_settled` says so of the last steps before rates fall. With
+        `until_settled` rates fall as soon as that is so, and `num_steps` is the most that is taken. States
+        are kept in `slots` every so often; a run that was killed goes on from the last of them.
         """
         if slots is not None and slots.begin():
-            return tolerance is None
+            return False
         self.history.start()
         try:
-            return self._run(num_steps, warm_up, callback, tolerance, slots)
+            return self._run(num_steps, warm_up, callback, until_settled, slots)
         except KeyboardInterrupt:
             self.history.interrupted = True
             return False
@@ -145,7 +158,7 @@ class StochasticTrainer:
         num_steps: int,
         warm_up: int,
         callback: Callable[[int, float], None] | None,
-        tolerance: float | None,
+        until_settled: bool,
         slots: Slots | None,
     ) -> bool:
         descent, standing = self._descent(), Standing(*self._snapshot())
@@ -156,6 +169,9 @@ class StochasticTrainer:
                 restore(self, descent, standing, state)
         for step in range(standing.step, num_steps):
             warming, evaluated = step < warm_up, False
+            progress = self._progress(step, num_steps, standing.settled_at if until_settled else 0)
+            if progress >= 1:
+                break
             try:
                 index = self.next_batch()
                 terms, bound = self._evaluate(index, descent.moves(warming))
@@ -163,7 +179,7 @@ class StochasticTrainer:
                     raise ValueError(f"the bound fell to {bound:.6g}")
                 evaluated = True
                 if descent.moves(warming):
-                    rate = standing.factor * self.rates.at(step / num_steps)
+                    rate = standing.factor * self.rates.at(progress)
                     descent.step(self._loss(index, terms), rate, warming)
                 self._learn(index, terms, standing.factor)
             except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore
@@ -183,31 +199,69 @@ class StochasticTrainer:
             self.history.add(bound)
             if callback is not None:
                 callback(step, bound)
+            if (step + 1 - warm_up) % BLOCK == 0 and step >= warm_up and progress <= self.rates.decay_from:
+                standing.settled_at = step + 1 if self._settles() else 0
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
                 if self.history.smoothed[-1] > standing.best_bound:
                     standing.best, standing.best_q = self._snapshot()
                     standing.best_bound = self.history.smoothed[-1]
-                if tolerance is not None and self.history.has_settled(SETTLING, tolerance):
-                    return True
                 if slots is not None:
                     slots.write(capture(self, descent, standing, step + 1))
-        return tolerance is None
+        return standing.settled_at > 0
+
+    def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
+        """How far a run has come, for its rates: from 0 to 1, where it ends."""
+        start = self.rates.decay_from
+        if settled_at and settled_at < start * num_steps:
+            return start + (1 - start) * (step - settled_at + 1) / (DECAY_STEPS + 1)
+        return step / num_steps
+
+    def _settles(self) -> bool:
+        """Note where things stand after a block of steps at full rates, and see whether they settled."""
+        values = [each for part in self._learned_values() for each in part]
+        try:
+            self.history.note(values, self._collapsed_bound())
+        except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore
+            self.history.notes = []  # the next step will fail as well, and be taken back
+        return self.history.has_settled(self.units, self.num_rows * self.targets.shape[1])
+
+    def _collapsed_bound(self) -> float | None:
+        """The bound at the best q for all else as it is, on some rows at a few fixed nodes, scaled to all.
+
+        Neither batches nor draws nor the wobbling of q stir it, so that small gains show. None where q has no
+        closed form.
+        """
+        if self._fixed is None or isinstance(self.process, EstimatedProcess):
+            return None
+        index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
+        x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
+        found = best_q_of(
+            self.process, self._fixed, self.likelihood, self.inducing_rows(), x, targets, None, tilt
+        )
+        return self.num_rows / len(index) * float(found.bound(self.tight))
+
+    def _learned_values(self) -> tuple[list[float], list[float]]:
+        """Raw parameters of kernel and likelihood, and the ends of learned ranges."""
+        parameters = _parameters([self.process, self.likelihood])
+        raw = [p.detach().flatten().tolist() for p in parameters if p.numel() <= MOST_NOTED]
+        # a range of no width is left out of those that an orbit names
+        ends = [orbit.learned().get(name, (0.0, 0.0)) for orbit, name in self._ranges]
+        return [each for values in raw for each in values], [end for pair in ends for end in pair]
 
     def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:
         """The bound's terms on a batch of rows, drawn afresh."""
         return self._terms(index, self._rows(index))
 
-    def estimate(self, num_repeats: int = 4) -> BoundEstimate:
-        """The bound on all data with q as it is, from fresh draws; an error needs two repeats or more."""
+    def estimate(self, num_passes: int | None = None) -> BoundEstimate:
+        """The bound on all data with q as it is, without bias; slack and tilts are those remembered."""
         everything = torch.arange(len(self.x), device=self.x.device)
-        values = []
         with torch.no_grad():
-            for _ in range(num_repeats):
-                data = [self.bound_on(index).data for index in everything.split(self.batch_size)]
-                values.append(torch.stack(data).sum() - self.q.divergence())
-        total = torch.stack(values)
-        error = float(total.std() / num_repeats**0.5) if num_repeats > 1 else math.nan
-        return BoundEstimate(float(total.mean()), error)
+            return average_passes(
+                self.bound_on,
+                everything.split(self.batch_size),
+                float(self.q.divergence()),
+                num_passes,
+            )
 
     def _rows(self, index: Tensor) -> AnyRows:
         return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
