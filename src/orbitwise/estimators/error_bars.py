@@ -40,7 +40,7 @@ def searched_errors(
     if found.curvature is None:
         return {}, {}
     covariance = np.diag(covariance_of(found, coordinates))
-    shifts = np.mean(np.square(found.shifts), axis=0) if found.shifts else np.zeros_like(covariance)
+    shifts = found.node_variance
     box, here = coordinates.box, learned()
     held = box.held(found.point, found.gradient)
     squares, ends, touched = dict.fromkeys(here, 0.0), {}, dict.fromkeys(here, 0)

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from orbitwise.inference.ascent import Box, Vector
 from orbitwise.orbits.bounds import ZERO, LearnedCentres, LearnedWidths
 
-LEAST = 1e-6
-"""The least v, where a slope can still be had; a range that ends here is set to zero."""
+LEAST, NOTHING = 1e-6, 1e-5
+"""The least v, where a slope can still be had, and below which a range is set to zero: a third of a per cent
+of its natural width moves nothing."""
 
 FARTHEST = 14.0
 """How far the logarithm of a positive parameter may move: to its 1,200,000th part or as many times it."""
@@ -64,7 +65,7 @@ class _Entries:
             most = (self.widths.largest / self.widths.natural).square()
             return torch.full_like(z, LEAST), torch.maximum(most, z)
         if self.widths is not None:
-            return z - FARTHEST / 4, z + FARTHEST / 4
+            return z - FARTHEST / 8, z + FARTHEST / 8
         if self.constraint is not None:
             floor = self.constraint.lower_bound.double().cpu()
             low = torch.where(floor > 0, floor.log() + 1e-6, -torch.inf)
@@ -112,18 +113,21 @@ class Coordinates:
         """The vector at the present parameters."""
         return _joined([each.from_raw(_raw(each)) for each in self._entries])
 
-    @torch.no_grad()
     def assign(self, point: Vector) -> None:
-        """Put the parameters where the vector says; a width at its least is exactly zero."""
+        """Put the parameters where the vector says; a width that is next to nothing is exactly zero."""
+        self._write(point, is_zero_kept=True)
+
+    @torch.no_grad()
+    def _write(self, point: Vector, is_zero_kept: bool) -> None:
         for each, z in zip(self._entries, self._split(point), strict=True):
             raw = each.to_raw(z)
-            if each.widths is not None and each.widths.can_vanish:
-                raw = torch.where(z <= LEAST, ZERO, raw)
+            if is_zero_kept and each.widths is not None and each.widths.can_vanish:
+                raw = torch.where(z < NOTHING, ZERO, raw)
             each.parameter.view(-1)[each.places.to(each.parameter.device)] = raw.to(each.parameter)
 
     def put(self, point: Vector) -> None:
         """As `assign`, but widths at their least stay just above zero, where they have a slope."""
-        self.assign(np.where(self.is_width, np.maximum(point, LEAST * (1 + 1e-9)), point))
+        self._write(point, is_zero_kept=False)
 
     def gradient(self, slopes: Mapping[nn.Parameter, Tensor | None], point: Vector) -> Vector:
         """The gradient by the coordinates, from that by the raw parameters."""

@@ -2,8 +2,9 @@
 
 On few nodes the evidence is that of another model, so ranges are believed only when other nodes would not
 have moved them (METHOD 11). The search screens starts of natural size on few nodes, then doubles the nodes,
-each time trying again what had become zero. It ends where other nodes of the same number promise next to
-nothing and the last doubling gained next to nothing, at the most nodes, or when time is over.
+each time trying again what had become zero. It ends where the last doubling gained next to nothing and other
+nodes find the same ranges, at the most nodes, or when time is over. In the end the ranges are learned again
+on other nodes, half as many: how far they move is the error that the choice of nodes leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from orbitwise.inference.ascent import (
     Objective,
     Summit,
     Vector,
-    best_step,
     climb,
     curvature_at,
     made_positive,
@@ -38,17 +38,25 @@ FIRST_NODES = 16
 FACTORS = (1.0, 0.5, 2.0)
 """The starts: all ranges natural, all half as wide, all twice as wide."""
 
-OTHERS = 2
-"""Sets of other nodes on which the answer is tried."""
+OTHERS = 3
+"""Sets of other nodes on which the answer is tried, and learned again."""
+
+AGAIN = 12
+"""Evaluations that may be taken to learn the ranges again on other nodes."""
 
 MOST_DENSE = 30
 """Coordinates up to which curvature is a matrix of differences; L-BFGS serves more."""
 
-ROUGHLY, FINELY = 1.0, 0.1
-"""Nats that may be left to gain on few nodes, and on the most."""
+ROUGHLY, FINELY = 1.0, 0.2
+"""Nats that may be left to gain on few nodes, and in the end."""
 
-PER_ROW = 0.02
-"""Nats a row that the evidence may still gain on other nodes where the answer counts as converged."""
+DOUBLING, PER_ROW = 0.02, 0.06
+"""Nats a row that the last doubling of the nodes may have gained where no more nodes are needed, and by which
+the evidence may differ on other nodes where the answer counts as converged."""
+
+HALF_AS_MANY = 0.5
+"""The variance that the choice of nodes leaves, in parts of that of half as many: at worst the law of plain
+draws."""
 
 AtNodes = Callable[[int, int], Callable[[], Tensor]]
 """The objective on so many nodes, of the scramble of this number."""
@@ -89,15 +97,21 @@ class Found:
     others: list[float] = field(default_factory=list)
     """The objective on other sets of as many nodes."""
     shifts: list[Vector] = field(default_factory=list)
-    """How far other nodes would move the coordinates."""
-    regret: float = math.inf
-    """What other nodes promise to gain."""
+    """How far learning again on other nodes moved the coordinates."""
     gain: float = math.inf
     """What the last doubling of the nodes gained."""
 
     def is_converged(self, num_rows: int) -> bool:
-        """Whether the ascent settled, and other nodes promise next to nothing."""
-        return self.has_settled and self.regret <= PER_ROW * num_rows
+        """Whether the ascent settled, and the evidence at its end is about the same on other nodes."""
+        apart = max((abs(other - self.value) for other in self.others), default=math.inf)
+        return self.has_settled and apart <= PER_ROW * num_rows
+
+    @property
+    def node_variance(self) -> Vector:
+        """The variance of the coordinates that the choice of nodes leaves."""
+        if not self.shifts:
+            return np.zeros_like(self.point)
+        return HALF_AS_MANY * np.mean(np.square(self.shifts), axis=0)
 
     @property
     def node_error(self) -> float:
@@ -151,7 +165,6 @@ class OrbitSearch:
                 found = self._judged(found, max(summits, key=lambda each: each.value), nodes)
                 if is_last or (self._is_answer(found) and not self.is_given):
                     message = "the most nodes were used" if is_last else "other nodes agree"
-                    found = self.finished(found)
                     break
                 nodes = min(2 * nodes, self.max_nodes)
                 summits = self._refine(summits, found, nodes)
@@ -180,9 +193,9 @@ class OrbitSearch:
 
     def _is_answer(self, found: Found) -> bool:
         """Whether neither other nodes nor more of them would move evidence or ranges noticeably."""
-        if not found.is_converged(self.num_rows) or found.gain > PER_ROW * self.num_rows:
+        if not found.shifts or not found.is_converged(self.num_rows):
             return False
-        moved = np.sqrt(np.mean(np.square(found.shifts), axis=0))
+        moved = np.sqrt(found.node_variance)
         # no further than the data leave open anyway
         errors = np.sqrt(np.diag(covariance_of(found, self.coordinates)))
         known = np.maximum(errors, 0.1 * np.maximum(found.point, RETRIED))
@@ -219,13 +232,16 @@ class OrbitSearch:
         refined, begun, count = [], time.monotonic(), self._count
         for summit in followed:
             start = self._lifted(summit.point)
-            refined.append(self._climb(objective, start, None, found.curvature, ROUGHLY / 2))
+            tolerance = FINELY if nodes >= self.max_nodes else ROUGHLY / 2
+            refined.append(self._climb(objective, start, None, found.curvature, tolerance))
         refined.sort(key=lambda each: -each.value)
         self._record(nodes, [each.value for each in refined], count, begun)
         return refined
 
     def finished(self, found: Found) -> Found:
-        """The answer, climbed to the last tenth of a nat on its own nodes; the parameters are left there."""
+        """The answer, climbed to the last bit of a nat on its own nodes; the parameters are left there."""
+        if not self.is_dense:
+            return found
         objective = self._objective(found.num_nodes)
         begin = found.value, found.gradient
         summit = self._climb(objective, found.point, begin, found.curvature, FINELY)
@@ -245,39 +261,48 @@ class OrbitSearch:
         begin: tuple[float, Vector] | None,
         curvature: NDArray[np.float64] | None,
         tolerance: float,
+        most: int | None = None,
     ) -> Summit:
-        box = self.coordinates.box
+        box, most = self.coordinates.box, self.max_evaluations if most is None else most
         if not self.is_dense:
-            return _climb_many(objective, start, self.coordinates, self.max_evaluations, tolerance)
+            return _climb_many(objective, start, self.coordinates, most, tolerance)
         begin = objective(start) if begin is None else begin
         if curvature is None:
             curvature = curvature_at(objective, start, box, begin[1])
-        return climb(objective, start, box, curvature, self.max_evaluations, tolerance, begin)
+        return climb(objective, start, box, curvature, most, tolerance, begin)
 
     def _judged(self, before: Found | None, summit: Summit, nodes: int) -> Found:
-        """The summit with what other nodes of the same number say of it."""
+        """The summit with its curvature, and where it may be the answer with what other nodes say of it."""
         found = self._found(summit.point, nodes, summit.value, summit.has_settled, summit.gradient)
         found.gain = math.inf if before is None else summit.value - before.value
+        found.curvature = summit.curvature if self.is_dense else None
+        may_end = nodes >= self.max_nodes or found.gain <= DOUBLING * self.num_rows
+        if may_end:
+            found = self.finished(found)
+            trials = [self._objective(nodes, 1 + other, sloped=False) for other in range(OTHERS)]
+            found.others = [trial(found.point)[0] for trial in trials]
         if not self.is_dense:
             return found
         # a curvature on half the nodes costs a quarter, and is near enough
         few = nodes if nodes <= 2 * FIRST_NODES else nodes // 2
-        curvature = curvature_at(self._objective(few), self._lifted(summit.point), self.coordinates.box)
+        curvature = curvature_at(self._objective(few), self._lifted(found.point), self.coordinates.box)
         found.curvature = made_positive(curvature)
-        for other in range(1, 1 + OTHERS):
-            value, gradient = self._objective(nodes, other)(summit.point)
-            step, gain = best_step(summit.point, gradient, found.curvature, self.coordinates.box, 1.0)
-            found.others.append(value)
-            found.shifts.append(step)
-            found.regret = gain / OTHERS + (found.regret if other > 1 else 0.0)
+        if may_end:
+            for other in range(1, 1 + OTHERS):
+                objective = self._objective(max(2, nodes // 2), other)
+                again = self._climb(objective, found.point, None, found.curvature, ROUGHLY, AGAIN)
+                found.shifts.append(again.point - found.point)
         return found
 
     def _record(self, nodes: int, values: Sequence[float], count: int, begun: float) -> None:
         seconds = time.monotonic() - begun
         self.stages.append(Stage(nodes, tuple(values), self._count - count, seconds))
 
-    def _objective(self, nodes: int, scramble: int = 0) -> Objective:
-        """The objective by the coordinates, its evaluations counted and kept in the journal."""
+    def _objective(self, nodes: int, scramble: int = 0, sloped: bool = True) -> Objective:
+        """The objective by the coordinates, its evaluations counted and kept in the journal.
+
+        Without `sloped` its gradient is not computed, and zero.
+        """
         frozen = self.at_nodes(nodes, scramble)
         if self.journal is not None:
             self.journal.begin()
@@ -288,7 +313,7 @@ class OrbitSearch:
             kept = None if self.journal is None else self.journal.recall(point)
             if kept is None:
                 self._stop_in_time()
-                kept = self._evaluation(frozen, point)
+                kept = self._evaluation(frozen, point, sloped)
                 if self.journal is not None:
                     self.journal.add(point, kept)
             if kept.failure:
@@ -311,12 +336,15 @@ class OrbitSearch:
         if is_over and self._count > 0:
             raise _OverError
 
-    def _evaluation(self, frozen: Callable[[], Tensor], point: Vector) -> Evaluation:
+    def _evaluation(self, frozen: Callable[[], Tensor], point: Vector, sloped: bool) -> Evaluation:
         self.coordinates.put(point)
         parameters = self.coordinates.parameters
+        slopes: Any = [None] * len(parameters)
         try:
-            value = frozen()
-            slopes: Any = torch.autograd.grad(value, parameters, allow_unused=True)
+            with torch.set_grad_enabled(sloped):
+                value = frozen()
+            if sloped:
+                slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
             return Evaluation(math.nan, np.zeros(0), str(error) or type(error).__name__)
         gradient = self.coordinates.gradient(dict(zip(parameters, slopes, strict=True)), point)
