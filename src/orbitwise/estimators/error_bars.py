@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitwise.inference.coordinates import Coordinates
-from orbitwise.inference.orbit_search import Found, covariance_of
+from orbitwise.inference.found import Found, covariance_of
 from orbitwise.orbits.bounds import Interval
 
 STEP = 0.02

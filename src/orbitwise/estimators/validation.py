@@ -306,7 +306,7 @@ def check_search(estimator: Any) -> None:
     """Raise a ValueError where the limits of a search for an orbit make no sense."""
     check_counts(estimator, [n for n in ("num_nodes", "max_nodes") if hasattr(estimator, n)])
     seconds = getattr(estimator, "max_seconds", None)
-    if seconds is not None and not (isinstance(seconds, Real) and seconds > 0):
+    if seconds is not None and not (isinstance(seconds, Real) and float(seconds) > 0):
         raise ValueError(f"max_seconds must be a positive number, or None for no limit, not {seconds!r}.")
 
 
