@@ -251,7 +251,7 @@ def test_a_search_that_was_killed_is_replayed_from_its_journal_with_equal_bits(t
 
                 def dying():
                     if len(self.calls) >= after:  # noqa: B023
-                        raise Killed  # noqa: B023
+                        raise Killed
                     return objective()
 
                 return dying

@@ -39,6 +39,7 @@ def searched_errors(
     """
     if found.curvature is None:
         return {}, {}
+    coordinates.assign(found.point)
     covariance = np.diag(covariance_of(found, coordinates))
     shifts = np.mean(np.square(found.shifts), axis=0) if found.shifts else np.zeros_like(covariance)
     box, here = coordinates.box, learned()

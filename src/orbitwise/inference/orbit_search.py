@@ -238,9 +238,10 @@ class OrbitSearch:
         """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
         objective = self._objective(nodes)
         followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
-        refined, begun, count = [], time.monotonic(), self._count
-        for summit in followed:
-            refined.append(self._climb_lifted(objective, summit.point, found.curvature, ROUGHLY / 2))
+        begun, count = time.monotonic(), self._count
+        refined = [
+            self._climb_lifted(objective, summit.point, found.curvature, ROUGHLY / 2) for summit in followed
+        ]
         refined.sort(key=lambda each: -each.value)
         self._record(nodes, [each.value for each in refined], count, begun)
         return refined
