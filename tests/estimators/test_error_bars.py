@@ -1,9 +1,15 @@
 import math
 
+import numpy as np
+import pytest
 import torch
+from scipy.optimize import brentq, minimize_scalar
 from torch import nn
 
-from orbitwise.estimators.error_bars import learned_errors, parameter_errors
+from orbitwise.estimators.error_bars import TWO_ERRORS, learned_errors, parameter_errors, searched_errors
+from orbitwise.inference.coordinates import LEAST, Coordinates
+from orbitwise.inference.found import Found
+from orbitwise.orbits.bounds import Bounds
 
 
 def test_a_gaussian_gives_back_its_deviations():
@@ -32,3 +38,97 @@ def test_errors_pass_through_the_map_to_ranges():
     errors = learned_errors(learned, [parameter], [torch.tensor([0.1], dtype=torch.float64)])
     assert abs(errors["angle"] - 2 * math.sinh(0.1)) < 1e-9
     assert errors["fixed"] == 0
+
+
+CURVATURE = np.array([[6.0, 2.0], [2.0, 3.0]])
+"""Of minus the evidence, by the square of a range and by a second parameter."""
+
+
+class Toy(nn.Module):
+    """A range of natural size 0.5 and another parameter."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__()
+        self.bounds = Bounds(("angle",), {"angle": 0.5}, natural={"angle": 0.5}, **settings)
+        self.level = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+
+def found_at(point: list[float], gradient: list[float], curvature=CURVATURE, shifts=()) -> Found:
+    found = Found(np.array(point), 16, 0.0, "", [], [], True, np.array(gradient), curvature)
+    found.shifts = [np.array(shift) for shift in shifts]
+    return found
+
+
+def profile(v: float, top: float, slope: float) -> float:
+    """The evidence at v, the other parameter at its best; it rises by `slope` at `top`."""
+
+    def fallen(level: float) -> float:
+        away = np.array([level, v - top])
+        return 0.5 * away @ CURVATURE[::-1, ::-1] @ away - slope * (v - top)
+
+    return -minimize_scalar(fallen).fun
+
+
+def test_the_interval_of_a_range_is_that_of_its_profile():
+    toy = Toy()
+    coordinates = Coordinates([toy])
+    # coordinates: the level, then the square of the range
+    found = found_at([0.0, 4.0], [0.0, 0.0], CURVATURE[::-1, ::-1])
+    coordinates.assign(found.point)
+    before = toy.bounds.intervals()
+    errors, intervals = searched_errors(toy.bounds.intervals, coordinates, found)
+
+    def drop(v: float) -> float:
+        return profile(v, 4.0, 0.0) + TWO_ERRORS
+
+    ends = [brentq(drop, 0.0, 4.0), brentq(drop, 4.0, 9.0)]
+    assert intervals["angle"] == pytest.approx([0.5 * math.sqrt(v) for v in ends], rel=1e-3)
+    # dv/da = 2a/0.5², at a = 1
+    deviation = math.sqrt(np.linalg.inv(CURVATURE)[0, 0])
+    assert errors["angle"] == pytest.approx(deviation / 8, rel=0.02)
+    assert toy.bounds.intervals() == before
+
+
+def test_a_range_that_is_zero_has_a_one_sided_interval():
+    toy = Toy()
+    coordinates = Coordinates([toy])
+    found = found_at([0.0, LEAST], [0.0, -2.0], np.diag([3.0, 6.0]))
+    errors, intervals = searched_errors(toy.bounds.intervals, coordinates, found)
+    for nats, seen in ((0.5, errors["angle"]), (TWO_ERRORS, intervals["angle"][1])):
+        reach = brentq(lambda v, nats=nats: 2 * v + 3 * v**2 - nats, 0, 5)
+        assert seen == pytest.approx(0.5 * math.sqrt(reach), rel=1e-3)
+    assert intervals["angle"][0] == 0.0
+    assert toy.bounds.intervals() == {"angle": (0.0, 0.0)}
+
+
+def test_other_nodes_widen_errors():
+    toy = Toy()
+    coordinates = Coordinates([toy])
+    curvature = np.diag([3.0, 400.0])
+    alone = searched_errors(toy.bounds.intervals, coordinates, found_at([0.0, 4.0], [0.0, 0.0], curvature))
+    shifts = [[0.0, 0.3], [0.0, -0.4]]
+    found = found_at([0.0, 4.0], [0.0, 0.0], curvature, shifts)
+    both = searched_errors(toy.bounds.intervals, coordinates, found)
+    assert alone[0]["angle"] == pytest.approx(0.05 / 8, rel=0.01)
+    assert both[0]["angle"] == pytest.approx(math.sqrt(0.05**2 + (0.09 + 0.16) / 2) / 8, rel=0.01)
+    assert both[1]["angle"][0] < alone[1]["angle"][0] < alone[1]["angle"][1] < both[1]["angle"][1]
+
+
+def test_a_range_with_both_ends_has_the_error_of_its_middle_too():
+    toy = Toy(two_sided=["angle"])
+    coordinates = Coordinates([toy])
+    names = [each.shape for each in coordinates.parameters]
+    assert len(names) == 3
+    start = coordinates.point()
+    found = found_at(start.tolist(), [0.0] * 3, np.diag([100.0] * 3))
+    errors, intervals = searched_errors(toy.bounds.intervals, coordinates, found)
+    # half a range of one by v (da = 0.5 dv / 2), a middle in units of 0.5
+    assert errors["angle"] == pytest.approx(math.hypot(0.5 * 0.1 / 2, 0.5 * 0.1), rel=0.01)
+    low, high = intervals["angle"]
+    assert (high - low) / 2 == pytest.approx(1.96 * errors["angle"])
+
+
+def test_without_a_curvature_there_are_no_errors():
+    toy = Toy()
+    found = found_at([0.0, 1.0], [0.0, 0.0], None)
+    assert searched_errors(toy.bounds.intervals, Coordinates([toy]), found) == ({}, {})

@@ -116,6 +116,8 @@ def fit_exact(
             max_seconds,
             callback,
             None if progress is None else progress.journal,
+            num_restarts,
+            problem.starts(),
         )
         objective = ExactObjective(problem, search.functional)
         settled, history = search.found.is_converged(len(problem.x)), search.found.history

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitwise.inference.coordinates import Coordinates
-from orbitwise.inference.orbit_search import Found, covariance_of
+from orbitwise.inference.found import Found, covariance_of
 from orbitwise.orbits.bounds import Interval
 
 STEP = 0.02
@@ -39,6 +39,7 @@ def searched_errors(
     """
     if found.curvature is None:
         return {}, {}
+    coordinates.assign(found.point)
     covariance = np.diag(covariance_of(found, coordinates))
     shifts = found.node_variance
     box, here = coordinates.box, learned()

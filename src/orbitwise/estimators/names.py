@@ -11,7 +11,8 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.orbits.closure import closure
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.images import NATURAL_AMPLITUDE, ImageOrbit, natural_widths
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.natural import image_widths
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.transforms import (
     SignedPermutations,
@@ -43,8 +44,8 @@ AFFINE_NAMES = {
 def image_orbit(parts: Sequence[str], image_shape: Sequence[int]) -> ImageOrbit:
     """The learnable orbit of the named parts; it starts with ranges of natural size."""
     names = [name for part in parts if part != "deformation" for name in AFFINE_NAMES[part]]
-    natural = natural_widths(image_shape)
-    amplitude = NATURAL_AMPLITUDE if "deformation" in parts else 0.0
+    natural = image_widths(image_shape)
+    amplitude = natural["amplitude"] if "deformation" in parts else 0.0
     start = {name: natural[name] for name in names}
     return ImageOrbit(image_shape, start, amplitude, smoothness=min(image_shape[-2:]) / 6)
 

@@ -70,18 +70,21 @@ class Problem:
         progress: Progress | None = None,
     ) -> Training:
         """L-BFGS over all that is learned; restarts are drawn from the problem's own generator."""
-        seed = int(torch.randint(2**31, (1,), generator=self.generator, device=self.generator.device))
-        starts = torch.Generator().manual_seed(seed)
         return maximize(
             objective,
             self.parameters,
             max_iterations,
             num_restarts,
             0.5,
-            generator=starts,
+            generator=self.starts(),
             callback=callback,
             journal=None if progress is None else progress.journal,
         )
+
+    def starts(self) -> torch.Generator:
+        """A generator of random starts, on the CPU wherever the problem is, seeded by the problem's own."""
+        seed = int(torch.randint(2**31, (1,), generator=self.generator, device=self.generator.device))
+        return torch.Generator().manual_seed(seed)
 
     @property
     def is_drawn(self) -> bool:

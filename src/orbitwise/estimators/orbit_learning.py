@@ -7,6 +7,8 @@ evaluated in double precision.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -19,8 +21,9 @@ from orbitwise.functionals.freezing import freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.coordinates import Coordinates
 from orbitwise.inference.cost import check_cost, exact_cost
+from orbitwise.inference.found import Found
 from orbitwise.inference.journal import Journal
-from orbitwise.inference.orbit_search import OTHERS, Callback, Found, OrbitSearch
+from orbitwise.inference.orbit_search import CUT_SHORT, OTHERS, Callback, OrbitSearch
 from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
@@ -118,11 +121,15 @@ def learn_orbit(
     max_seconds: float | None = None,
     callback: Callback | None = None,
     journal: Journal | None = None,
+    num_starts: int = 0,
+    generator: torch.Generator | None = None,
+    is_noisy: bool = True,
 ) -> Learned:
     """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
 
     `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
-    as many as one evaluation can do in some seconds.
+    as many as one evaluation can do in some seconds. `num_starts` random starts, from the generator, are
+    tried too. `is_noisy` says that the noise of every row is at least `LEAST_NOISE`, or has that floor.
     """
     coordinates = Coordinates(modules, floors)
     with torch.no_grad():
@@ -135,30 +142,46 @@ def learn_orbit(
     announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
     if max_evaluations == 0 or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
-    is_fast = takes_double_sums(process.kernel, some, some)
+    is_fast = is_noisy and takes_double_sums(process.kernel, some, some)
     precision = torch.float32 if is_fast else x.dtype
+    begun = time.monotonic()
 
     def search(kind: torch.dtype) -> OrbitSearch:
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - begun)
         return OrbitSearch(
             lambda nodes, scramble: objective(freeze_at(functional, nodes, scramble), kind),
             coordinates,
             len(x),
             most,
             max_evaluations,
-            max_seconds,
+            left,
             callback,
             journal,
             is_given=num_nodes is not None,
+            num_starts=num_starts,
+            generator=generator,
         )
 
-    found = search(precision).run()
+    found = _searched(search, precision, x.dtype)
     frozen = freeze_at(functional, found.num_nodes)
-    if precision != x.dtype:
+    if precision != x.dtype and found.message not in CUT_SHORT:
         with torch.no_grad():
             value = float(objective(frozen, x.dtype)())
         if not abs(value - found.value) < ROUNDING * len(x):
             found = search(x.dtype).finished(found)
     return Learned(found, frozen, coordinates)
+
+
+def _searched(
+    search: Callable[[torch.dtype], OrbitSearch], precision: torch.dtype, safest: torch.dtype
+) -> Found:
+    """What a search of this precision finds, or where that fails at every start, one of the safest."""
+    try:
+        return search(precision).run()
+    except ValueError:
+        if precision == safest:
+            raise
+        return search(safest).run()
 
 
 @torch.no_grad()
@@ -169,6 +192,8 @@ def _unlearned(
     sets = [freeze_at(functional, num_nodes, scramble) for scramble in range(1 + OTHERS)]
     value, *others = (float(objective(frozen, x.dtype)()) for frozen in sets)
     point = coordinates.point()
-    found = Found(point, num_nodes, value, "nothing was to be learned", [], [], False, np.zeros_like(point))
-    found.others = others
+    is_settled = len(point) == 0
+    message = "nothing was to be learned"
+    found = Found(point, num_nodes, value, message, [], [], is_settled, np.zeros_like(point))
+    found.others, found.regret = others, 0.0 if is_settled else math.inf
     return Learned(found, sets[0], coordinates)

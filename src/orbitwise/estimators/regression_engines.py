@@ -31,6 +31,9 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference.training import maximize
 from orbitwise.likelihoods.gaussian import Gaussian
 
+MOST_REPEATED = 16
+"""Weights that single precision bears: they divide the noise of their rows."""
+
 
 def check_settings(estimator: Any) -> None:
     """Raise a ValueError where the numbers for the engines, or the name of one, make no sense."""
@@ -103,13 +106,13 @@ def fit_model(
     progress = progress_of(estimator, "exact", model, functional, rows, generator)
     journal = None if progress is None else progress.journal
     if is_drawn(functional):
-        noise = {} if model.fixed_noise is not None else {model.raw_noise[0]: np.log(LEAST_NOISE)}
+        floors = {raw: np.log(LEAST_NOISE) for raw in model.raw_noise if raw.requires_grad}
         search = learn_orbit(
             lambda frozen, precision: partial(model.objective, frozen, precision),
             functional,
             model.process,
             [model],
-            noise,
+            floors,
             model.x,
             estimator.num_nodes,
             estimator.max_nodes,
@@ -117,12 +120,16 @@ def fit_model(
             estimator.max_seconds,
             report,
             journal,
+            estimator.num_restarts,
+            generator,
+            is_noisy=_is_noisy(model),
         )
         model.functional = search.functional
         settled, history = search.found.is_converged(len(model.x)), search.found.history
         error = search.found.node_error
-    elif iterations_of(estimator) > 0:
+    else:
         announce_exact(model.process, model.functional, model.x, iterations_of(estimator), False)
+    if search is None and iterations_of(estimator) > 0:
         training = maximize(
             model.objective,
             list(model.parameters()),
@@ -147,6 +154,12 @@ def fit_model(
         history,
         search=search,
     )
+
+
+def _is_noisy(model: RegressionModel) -> bool:
+    """Whether the noise of every row is so large that single precision serves the search for ranges."""
+    least = LEAST_NOISE if model.fixed_noise is None else float(model.fixed_noise.min())
+    return not model.extras and least / float(model.weight.max()) >= LEAST_NOISE / MOST_REPEATED
 
 
 def generator_on(device: str | torch.device, generator: torch.Generator) -> torch.Generator:

@@ -1,8 +1,9 @@
-"""Ascent in a box: quasi-Newton steps inside a trust region, for few coordinates and dear evaluations.
+"""Ascent in a box: quasi-Newton steps inside a trust region, for few coordinates and costly evaluations.
 
 The curvature is a dense matrix, at first a difference of gradients, then kept up by BFGS. Each step maximises
 the quadratic model within the bounds and the trust region, so that a coordinate may end exactly on a bound
-and leave it again. Where an evaluation costs seconds, this takes a tenth of the evaluations of L-BFGS.
+and leave it again. Where an evaluation costs seconds, this takes a tenth of the evaluations of L-BFGS, which
+serves where there are too many coordinates for a matrix.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import lsq_linear
+from scipy.optimize import LbfgsInvHessProduct, lsq_linear, minimize
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
@@ -25,7 +26,13 @@ DIFFERENCE = 0.03
 FLATTEST = 1e-3
 """No curvature counts for less, in nats for a step of one: beyond the trust region anyway."""
 
+STEEPEST = 1e12
+"""No two curvatures differ by a larger factor: rounding would make the smaller one negative."""
+
 LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
+
+SETTLED = 5
+"""So many iterations of L-BFGS that gained less than the tolerance in all have settled."""
 
 
 @final
@@ -62,6 +69,8 @@ class Summit:
     promise: float
     has_settled: bool
     history: tuple[float, ...]
+    inverse: LbfgsInvHessProduct | None = None
+    """The inverse of the curvature, where there are too many coordinates for a matrix."""
 
 
 def curvature_at(
@@ -85,7 +94,8 @@ def curvature_at(
 def made_positive(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
     """The matrix with the moduli of its eigenvalues: steps then lead away from saddles."""
     values, vectors = np.linalg.eigh(curvature)
-    return (vectors * np.maximum(np.abs(values), FLATTEST)) @ vectors.T
+    least = max(FLATTEST, float(np.max(np.abs(values), initial=0.0)) / STEEPEST)
+    return (vectors * np.maximum(np.abs(values), least)) @ vectors.T
 
 
 def climb(
@@ -136,6 +146,47 @@ def climb(
     return Summit(point, value, gradient, curvature, promise, promise < tolerance, tuple(history))
 
 
+def climb_many(
+    objective: Objective,
+    start: Vector,
+    box: Box,
+    max_evaluations: int,
+    tolerance: float,
+    begin: tuple[float, Vector] | None = None,
+) -> Summit:
+    """As `climb`, by L-BFGS-B, for so many coordinates that a matrix of curvatures would be too large."""
+    point = box.clip(start)
+    value, gradient = objective(point) if begin is None else begin
+    none = np.zeros((0, 0))
+    if not np.isfinite(value):
+        return Summit(point, value, gradient, none, np.inf, False, ())
+    known: tuple[float, Vector] | None = (value, gradient)
+    best, history = (point, value, gradient), [value]
+
+    def negative(at: Vector) -> tuple[float, Vector]:
+        nonlocal best, known
+        found, slope = objective(at) if known is None else known
+        known = None
+        if not np.isfinite(found):
+            # higher than all before, so that the line search turns back
+            return 1.0 + 2 * abs(best[1]) - best[1], np.zeros_like(at)
+        best = (at.copy(), found, slope) if found > best[1] else best
+        return -found, -slope
+
+    result = minimize(
+        negative,
+        point,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=np.stack([box.lower, box.upper], axis=1),
+        callback=lambda _: history.append(best[1]),
+        options={"maxfun": max_evaluations, "ftol": 0.1 * tolerance / max(1.0, abs(value)), "gtol": 0.0},
+    )
+    last = history[-1 - SETTLED :]
+    settled = bool(result.success) or (len(last) > SETTLED and last[-1] - last[0] < tolerance)
+    return Summit(*best, none, np.nan, settled, tuple(history), result.hess_inv)
+
+
 def best_step(
     point: Vector, gradient: Vector, curvature: NDArray[np.float64], box: Box, radius: float
 ) -> tuple[Vector, float]:
@@ -152,6 +203,14 @@ def best_step(
     aim = np.linalg.solve(factor, gradient[free])
     step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
     return step, float(gradient @ step - 0.5 * step @ curvature @ step)
+
+
+def step_of_many(summit: Summit, gradient: Vector, box: Box) -> tuple[Vector, float]:
+    """As `best_step` from a summit of `climb_many`, for another gradient there, by the inverse of L-BFGS."""
+    free = np.where(box.held(summit.point, gradient), 0.0, gradient)
+    step = free if summit.inverse is None else summit.inverse.matvec(free)
+    step = box.clip(summit.point + step) - summit.point
+    return step, 0.5 * float(gradient @ step)
 
 
 def _updated(curvature: NDArray[np.float64], step: Vector, fall: Vector) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ raw parameters; only a search sees these coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -49,14 +49,19 @@ class _Entries:
             return (width / self.widths.natural).square() if self.widths.can_vanish else width.log()
         if self.centres is not None:
             return raw / self.centres.natural
-        return raw if self.constraint is None else self.constraint.transform(raw).log()
+        return raw if self.constraint is None else self._constrained(raw, self.constraint.transform).log()
 
     def to_raw(self, z: Tensor) -> Tensor:
         if self.widths is not None:
             return self.widths.raw(self.widths.natural * z.sqrt() if self.widths.can_vanish else z.exp())
         if self.centres is not None:
             return z * self.centres.natural
-        return z if self.constraint is None else self.constraint.inverse_transform(z.exp())
+        return z if self.constraint is None else self._constrained(z.exp(), self.constraint.inverse_transform)
+
+    def _constrained(self, values: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a constraint makes of the values, where its bounds live and in the shape they belong to."""
+        shaped = values.reshape(self.parameter.shape).to(self.parameter.device)
+        return change(shaped).double().cpu().reshape(-1)
 
     def ends(self, z: Tensor, least: float | None) -> tuple[Tensor, Tensor]:
         """The least and the greatest coordinates."""
@@ -67,7 +72,8 @@ class _Entries:
         if self.widths is not None:
             return z - FARTHEST / 8, z + FARTHEST / 8
         if self.constraint is not None:
-            floor = self.constraint.lower_bound.double().cpu()
+            floor = self.constraint.lower_bound.detach().double().cpu()
+            floor = (torch.zeros(self.parameter.shape, dtype=torch.float64) + floor).reshape(-1)
             low = torch.where(floor > 0, floor.log() + 1e-6, -torch.inf)
             return torch.minimum(torch.maximum(z - FARTHEST, low), z), z + FARTHEST
         return (-everywhere if least is None else torch.full_like(z, least)), everywhere
@@ -160,7 +166,7 @@ def _joined(parts: Sequence[Tensor]) -> Vector:
 def _entries_of(modules: Sequence[nn.Module]) -> Iterable[_Entries]:
     """Every parameter that is learned, once, with what its module knows of it."""
     known: dict[int, list[_Entries]] = {}
-    for module in (each for root in modules for each in root.modules()):
+    for module in dict.fromkeys(each for root in modules for each in root.modules()):
         for widths in getattr(module, "learned_widths", list)():
             known.setdefault(id(widths.parameter), []).append(
                 _Entries(widths.parameter, widths.places, widths=widths)

@@ -12,24 +12,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.ascent import (
     Objective,
     Summit,
     Vector,
+    best_step,
     climb,
+    climb_many,
     curvature_at,
     made_positive,
 )
 from orbitwise.inference.coordinates import RETRIED, Coordinates
+from orbitwise.inference.found import Found, Stage, covariance_of
 from orbitwise.inference.journal import Evaluation, Journal
 
 FIRST_NODES = 16
@@ -37,6 +39,9 @@ FIRST_NODES = 16
 
 FACTORS = (1.0, 0.5, 2.0)
 """The starts: all ranges natural, all half as wide, all twice as wide."""
+
+FARTHEST_FACTOR = 4.0
+"""Ranges of random starts are between this many times and this part of their natural size."""
 
 OTHERS = 3
 """Sets of other nodes on which the answer is tried, and learned again."""
@@ -50,13 +55,11 @@ MOST_DENSE = 30
 ROUGHLY, FINELY = 1.0, 0.2
 """Nats that may be left to gain on few nodes, and in the end."""
 
-DOUBLING, PER_ROW = 0.02, 0.06
-"""Nats a row that the last doubling of the nodes may have gained where no more nodes are needed, and by which
-the evidence may differ on other nodes where the answer counts as converged."""
+DOUBLING = 0.02
+"""Nats a row that the last doubling of the nodes may have gained where no more nodes are needed."""
 
-HALF_AS_MANY = 0.5
-"""The variance that the choice of nodes leaves, in parts of that of half as many: at worst the law of plain
-draws."""
+TIME_IS_OVER, INTERRUPTED = CUT_SHORT = ("time is over", "interrupted")
+"""The messages of searches that were cut short."""
 
 AtNodes = Callable[[int, int], Callable[[], Tensor]]
 """The objective on so many nodes, of the scramble of this number."""
@@ -69,56 +72,13 @@ class _OverError(Exception):
 
 
 @final
-@dataclass(frozen=True)
-class Stage:
-    """What was tried on one number of nodes: the best of every start, and what it cost."""
-
-    num_nodes: int
-    values: tuple[float, ...]
-    evaluations: int
-    seconds: float
-
-
-@final
 @dataclass
-class Found:
-    """The answer of a search: where, how good, and what other nodes say of it."""
+class _Best:
+    """The best point on one number of nodes, and the value that was met there first."""
 
     point: Vector
-    num_nodes: int
     value: float
-    message: str
-    stages: list[Stage]
-    history: list[float]
-    has_settled: bool
-    gradient: Vector
-    curvature: NDArray[np.float64] | None = None
-    """The Hessian of minus the objective, made positive."""
-    others: list[float] = field(default_factory=list)
-    """The objective on other sets of as many nodes."""
-    shifts: list[Vector] = field(default_factory=list)
-    """How far learning again on other nodes moved the coordinates."""
-    gain: float = math.inf
-    """What the last doubling of the nodes gained."""
-
-    def is_converged(self, num_rows: int) -> bool:
-        """Whether the ascent settled, and the evidence at its end is about the same on other nodes."""
-        apart = max((abs(other - self.value) for other in self.others), default=math.inf)
-        return self.has_settled and apart <= PER_ROW * num_rows
-
-    @property
-    def node_variance(self) -> Vector:
-        """The variance of the coordinates that the choice of nodes leaves."""
-        if not self.shifts:
-            return np.zeros_like(self.point)
-        return HALF_AS_MANY * np.mean(np.square(self.shifts), axis=0)
-
-    @property
-    def node_error(self) -> float:
-        """How far the objective on any other nodes may be away: the spread over sets, and the last gain."""
-        spread = [other - self.value for other in self.others]
-        doubling = self.gain if math.isfinite(self.gain) else 0.0
-        return math.hypot(np.sqrt(np.mean(np.square(spread))) if spread else 0.0, doubling)
+    first: float
 
 
 @final
@@ -126,7 +86,8 @@ class OrbitSearch:
     """A search over the coordinates of a model whose objective can be had on any number of nodes.
 
     Nodes double up to `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of
-    one ascent, and `max_seconds` those of all, after which the best so far is kept.
+    one ascent, and `max_seconds` those of all, after which the best so far is kept. `num_starts` random
+    starts are added to those of natural size.
     """
 
     def __init__(
@@ -140,17 +101,19 @@ class OrbitSearch:
         callback: Callback | None = None,
         journal: Journal | None = None,
         is_given: bool = False,
+        num_starts: int = 0,
+        generator: torch.Generator | None = None,
     ) -> None:
         self.at_nodes, self.coordinates, self.num_rows = at_nodes, coordinates, num_rows
         self.max_nodes, self.max_evaluations = max_nodes, max_evaluations
         self.max_seconds, self.callback, self.journal = max_seconds, callback, journal
-        self.is_given = is_given
+        self.is_given, self.num_starts, self.generator = is_given, num_starts, generator
         self.is_dense = len(coordinates) <= MOST_DENSE
         self.history: list[float] = []
         self.stages: list[Stage] = []
         self._start = time.monotonic()
         self._count = 0
-        self._best: tuple[Vector, float, int] | None = None
+        self._bests: dict[int, _Best] = {}
         self._failure = ""
 
     def run(self) -> Found:
@@ -162,18 +125,17 @@ class OrbitSearch:
             summits = self._screen(nodes, given)
             while True:
                 is_last = nodes >= self.max_nodes
-                found = self._judged(found, max(summits, key=lambda each: each.value), nodes)
-                if is_last or (self._is_answer(found) and not self.is_given):
-                    message = "the most nodes were used" if is_last else "other nodes agree"
+                found = self._judged(found, summits[0], nodes)
+                is_answer = self._is_answer(found)
+                if is_last or (is_answer and not self.is_given):
+                    message = "other nodes agree" if is_answer else "the most nodes were used"
                     break
                 nodes = min(2 * nodes, self.max_nodes)
                 summits = self._refine(summits, found, nodes)
         except (_OverError, KeyboardInterrupt) as error:
             interrupted = isinstance(error, KeyboardInterrupt)
-            message = "interrupted" if interrupted else "time is over"
-            if self._best is not None and (found is None or self._best[2] != found.num_nodes):
-                point, value, on = self._best
-                found = self._found(point, on, value, False, np.zeros_like(point))
+            message = INTERRUPTED if interrupted else TIME_IS_OVER
+            found = self._cut_short(found)
         finally:
             if self.journal is not None:
                 self.journal.sync()
@@ -182,6 +144,52 @@ class OrbitSearch:
             raise KeyboardInterrupt if interrupted else ValueError(self._trouble)
         found.message = message
         self.coordinates.assign(found.point)
+        return found
+
+    def finished(self, found: Found) -> Found:
+        """What a search of another precision found, climbed to the last tenth of a nat in this one."""
+        message = found.message
+        try:
+            self._finish(found, None)
+        except (_OverError, KeyboardInterrupt) as error:
+            message = INTERRUPTED if isinstance(error, KeyboardInterrupt) else TIME_IS_OVER
+            self._cut_short(found)
+        finally:
+            if self.journal is not None:
+                self.journal.sync()
+        found.message = message
+        self.coordinates.assign(found.point)
+        return found
+
+    def _finish(self, found: Found, begin: tuple[float, Vector] | None) -> None:
+        """Climb to the last tenth of a nat on the nodes of the answer, and take the last step that is left.
+
+        That step is what brings a range that is not needed to its bound, where it is zero.
+        """
+        objective = self._objective(found.num_nodes)
+        begin = objective(found.point) if begin is None else begin
+        summit = self._climb(objective, found.point, begin, found.curvature, FINELY)
+        found.point, found.value, found.gradient = summit.point, summit.value, summit.gradient
+        found.has_settled = summit.has_settled
+        if not self.is_dense or not np.isfinite(summit.value):
+            return
+        step, promise = best_step(summit.point, summit.gradient, summit.curvature, self.coordinates.box, 1.0)
+        if promise > 0:
+            other = self.coordinates.box.clip(summit.point + step)
+            value, gradient = objective(other)
+            if value > found.value:
+                found.point, found.value, found.gradient = other, value, gradient
+
+    def _cut_short(self, found: Found | None) -> Found | None:
+        """The best so far: on the most nodes, if anything was gained on these, else what was found before."""
+        nodes = max(self._bests, default=0)
+        best = self._bests.get(nodes)
+        if best is None or (found is not None and nodes > found.num_nodes and best.value <= best.first):
+            return found
+        if found is None or nodes > found.num_nodes:
+            return self._found(best.point, nodes, best.value, False, np.zeros_like(best.point))
+        if best.value > found.value:
+            found.point, found.value, found.has_settled = best.point, best.value, False
         return found
 
     def _found(self, point: Vector, nodes: int, value: float, settled: bool, gradient: Vector) -> Found:
@@ -193,30 +201,25 @@ class OrbitSearch:
 
     def _is_answer(self, found: Found) -> bool:
         """Whether neither other nodes nor more of them would move evidence or ranges noticeably."""
-        if not found.shifts or not found.is_converged(self.num_rows):
+        if not found.is_converged(self.num_rows) or found.gain > DOUBLING * self.num_rows:
             return False
         moved = np.sqrt(found.node_variance)
-        # no further than the data leave open anyway
-        errors = np.sqrt(np.diag(covariance_of(found, self.coordinates)))
-        known = np.maximum(errors, 0.1 * np.maximum(found.point, RETRIED))
+        known = 0.1 * np.maximum(found.point, RETRIED)
+        if found.curvature is not None:
+            # no further than the data leave open anyway
+            known = np.maximum(known, np.sqrt(np.diag(covariance_of(found, self.coordinates))))
         return bool((moved <= known)[self.coordinates.is_width].all())
 
     def _screen(self, nodes: int, given: Vector) -> list[Summit]:
         """The best two of several starts on few nodes."""
-        is_width, box = self.coordinates.is_width, self.coordinates.box
-        starts = [np.where(is_width, factor**2, given) for factor in FACTORS]
-        if not any(np.allclose(given, start, rtol=0.1) for start in starts):
-            starts.insert(0, np.where(is_width, np.maximum(given, RETRIED), given))
-        starts = starts if is_width.any() else [given]
         objective = self._objective(nodes)
         summits, begun, count = [], time.monotonic(), self._count
-        for start in starts:
-            start = box.clip(start)
-            value, gradient = objective(start)
-            if not np.isfinite(value):
-                continue
-            summits.append(self._climb(objective, start, (value, gradient), None, ROUGHLY))
+        for start in (given, *self._starts(given)):
+            summit = self._climb_lifted(objective, start, None, ROUGHLY)
+            if np.isfinite(summit.value):
+                summits.append(summit)
         if not summits:
+            self.coordinates.assign(given)
             raise ValueError(self._trouble)
         summits.sort(key=lambda each: -each.value)
         self._record(nodes, [each.value for each in summits], count, begun)
@@ -225,34 +228,48 @@ class OrbitSearch:
         others = [each for each in rest if not np.allclose(each.point, first.point, rtol=0.2, atol=0.2)]
         return [first, *others[:1]]
 
+    def _starts(self, given: Vector) -> list[Vector]:
+        """Starts beside the given one: ranges of natural size where these are elsewhere, and random ones."""
+        is_width = self.coordinates.is_width
+        natural = [np.where(is_width, factor**2, given) for factor in FACTORS]
+        starts = [each for each in natural if not np.allclose(given, each, rtol=0.1)]
+        for _ in range(self.num_starts):
+            sizes = 2 * torch.rand(len(given), generator=self.generator, dtype=torch.float64).numpy() - 1
+            moves = torch.randn(len(given), generator=self.generator, dtype=torch.float64).numpy()
+            starts.append(np.where(is_width, FARTHEST_FACTOR ** (2 * sizes), given + 0.5 * moves))
+        return starts
+
     def _refine(self, summits: Sequence[Summit], found: Found, nodes: int) -> list[Summit]:
         """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
         objective = self._objective(nodes)
         followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
-        refined, begun, count = [], time.monotonic(), self._count
-        for summit in followed:
-            start = self._lifted(summit.point)
-            tolerance = FINELY if nodes >= self.max_nodes else ROUGHLY / 2
-            refined.append(self._climb(objective, start, None, found.curvature, tolerance))
+        begun, count = time.monotonic(), self._count
+        tolerance = FINELY if nodes >= self.max_nodes else ROUGHLY / 2
+        refined = [
+            self._climb_lifted(objective, summit.point, found.curvature, tolerance) for summit in followed
+        ]
         refined.sort(key=lambda each: -each.value)
         self._record(nodes, [each.value for each in refined], count, begun)
         return refined
 
-    def finished(self, found: Found) -> Found:
-        """The answer, climbed to the last bit of a nat on its own nodes; the parameters are left there."""
-        if not self.is_dense:
-            return found
-        objective = self._objective(found.num_nodes)
-        begin = found.value, found.gradient
-        summit = self._climb(objective, found.point, begin, found.curvature, FINELY)
-        found.point, found.value, found.gradient = summit.point, summit.value, summit.gradient
-        found.has_settled = summit.has_settled
-        self.coordinates.assign(found.point)
-        return found
-
     def _lifted(self, point: Vector) -> Vector:
         """The point with ranges that are zero a little wider, where they have a curvature."""
-        return np.where(self.coordinates.is_width, np.maximum(point, RETRIED), point)
+        lifted = np.where(self.coordinates.is_width, np.maximum(point, RETRIED), point)
+        return self.coordinates.box.clip(lifted)
+
+    def _climb_lifted(
+        self, objective: Objective, point: Vector, curvature: NDArray[np.float64] | None, tolerance: float
+    ) -> Summit:
+        """The summit above a point where ranges that are zero are tried again, or above the point itself."""
+        point = self.coordinates.box.clip(point)
+        start = self._lifted(point)
+        summit = self._climb(objective, start, None, curvature, tolerance)
+        if (start != point).any():
+            begin = objective(point)
+            if begin[0] > summit.value:
+                known = summit.curvature if np.isfinite(summit.value) else curvature
+                summit = self._climb(objective, point, begin, known, tolerance)
+        return summit
 
     def _climb(
         self,
@@ -265,10 +282,11 @@ class OrbitSearch:
     ) -> Summit:
         box, most = self.coordinates.box, self.max_evaluations if most is None else most
         if not self.is_dense:
-            return _climb_many(objective, start, self.coordinates, most, tolerance)
+            return climb_many(objective, start, box, most, tolerance, begin)
         begin = objective(start) if begin is None else begin
-        if curvature is None:
+        if curvature is None and np.isfinite(begin[0]):
             curvature = curvature_at(objective, start, box, begin[1])
+        curvature = np.eye(len(start)) if curvature is None else curvature
         return climb(objective, start, box, curvature, most, tolerance, begin)
 
     def _judged(self, before: Found | None, summit: Summit, nodes: int) -> Found:
@@ -278,19 +296,24 @@ class OrbitSearch:
         found.curvature = summit.curvature if self.is_dense else None
         may_end = nodes >= self.max_nodes or found.gain <= DOUBLING * self.num_rows
         if may_end:
-            found = self.finished(found)
-            trials = [self._objective(nodes, 1 + other, sloped=False) for other in range(OTHERS)]
-            found.others = [trial(found.point)[0] for trial in trials]
+            self._finish(found, (found.value, found.gradient))
+            trials = [
+                self._objective(nodes, 1 + other, is_ascent=False, sloped=False) for other in range(OTHERS)
+            ]
+            values = [trial(found.point)[0] for trial in trials]
+            found.others = [value for value in values if np.isfinite(value)]
         if not self.is_dense:
             return found
         # a curvature on half the nodes costs a quarter, and is near enough
-        few = nodes if nodes <= 2 * FIRST_NODES else nodes // 2
-        curvature = curvature_at(self._objective(few), self._lifted(found.point), self.coordinates.box)
-        found.curvature = made_positive(curvature)
-        if may_end:
-            for other in range(1, 1 + OTHERS):
-                objective = self._objective(max(2, nodes // 2), other)
-                again = self._climb(objective, found.point, None, found.curvature, ROUGHLY, AGAIN)
+        few = self._objective(nodes if nodes <= 2 * FIRST_NODES else nodes // 2, is_ascent=False)
+        found.centre = self._lifted(found.point)
+        _, found.slope = few(found.centre)
+        box = self.coordinates.box
+        found.curvature = made_positive(curvature_at(few, found.centre, box, found.slope))
+        for other in range(1, 1 + OTHERS) if may_end else ():
+            objective = self._objective(max(2, nodes // 2), other, is_ascent=False)
+            again = self._climb(objective, box.clip(found.point), None, found.curvature, ROUGHLY, AGAIN)
+            if np.isfinite(again.value):
                 found.shifts.append(again.point - found.point)
         return found
 
@@ -298,10 +321,12 @@ class OrbitSearch:
         seconds = time.monotonic() - begun
         self.stages.append(Stage(nodes, tuple(values), self._count - count, seconds))
 
-    def _objective(self, nodes: int, scramble: int = 0, sloped: bool = True) -> Objective:
+    def _objective(
+        self, nodes: int, scramble: int = 0, is_ascent: bool = True, sloped: bool = True
+    ) -> Objective:
         """The objective by the coordinates, its evaluations counted and kept in the journal.
 
-        Without `sloped` its gradient is not computed, and zero.
+        Those that are no part of the ascent are not told. Without `sloped` gradients are not computed, and 0.
         """
         frozen = self.at_nodes(nodes, scramble)
         if self.journal is not None:
@@ -321,9 +346,10 @@ class OrbitSearch:
                 return -math.inf, np.zeros_like(point)
             self._count += 1
             highest = max(highest, kept.value)
-            if scramble == 0:
-                if kept.value == highest:
-                    self._best = point.copy(), highest, nodes
+            if is_ascent:
+                best = self._bests.setdefault(nodes, _Best(point.copy(), kept.value, kept.value))
+                if kept.value > best.value:
+                    best.point, best.value = point.copy(), kept.value
                 self.history.append(highest)
                 if self.callback is not None:
                     self.callback(len(self.history), highest)
@@ -353,53 +379,3 @@ class OrbitSearch:
             failure = f"it is {number} there, or its gradient is not finite. Scale inputs and targets to 1."
             return Evaluation(math.nan, np.zeros(0), failure)
         return Evaluation(number, gradient)
-
-
-def _climb_many(
-    objective: Objective, start: Vector, coordinates: Coordinates, max_evaluations: int, tolerance: float
-) -> Summit:
-    """L-BFGS-B, for many coordinates."""
-    history: list[float] = []
-    steepest = 1.0
-
-    def negative(point: Vector) -> tuple[float, Vector]:
-        nonlocal steepest
-        value, gradient = objective(point)
-        if not np.isfinite(value):
-            return (-history[-1] if history else 0.0) + steepest, np.zeros_like(point)
-        steepest = max(steepest, abs(value))
-        history.append(max(value, history[-1] if history else value))
-        return -value, -gradient
-
-    ends = np.stack([coordinates.box.lower, coordinates.box.upper], axis=1)
-    result = minimize(
-        negative,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=ends,
-        options={
-            "maxfun": max_evaluations,
-            "ftol": tolerance / max(1.0, abs(history[-1] if history else 1.0)) / 10,
-        },
-    )
-    value, gradient = objective(np.asarray(result.x))
-    return Summit(
-        np.asarray(result.x),
-        value,
-        gradient,
-        np.zeros((0, 0)),
-        math.nan,
-        bool(result.success),
-        tuple(history),
-    )
-
-
-def covariance_of(found: Found, coordinates: Coordinates) -> NDArray[np.float64]:
-    """The covariance of the coordinates by curvature; what is held at a bound does not vary."""
-    if found.curvature is None:
-        raise ValueError("There is no curvature: too many coordinates, or the search was cut short.")
-    free = ~coordinates.box.held(found.point, found.gradient)
-    covariance = np.zeros_like(found.curvature)
-    covariance[np.ix_(free, free)] = np.linalg.inv(found.curvature[np.ix_(free, free)])
-    return covariance

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.natural import ANGLE
 from orbitwise.orbits.noise import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.widths import Widths, divide
@@ -27,6 +28,8 @@ class PointCloudOrbit(DrawnOrbit):
     `jitter` is the standard deviation of the noise of every coordinate. What is zero is off; the rest is
     learned, or what `learnable` names.
     """
+
+    is_smooth = True
 
     def __init__(
         self,
@@ -51,7 +54,8 @@ class PointCloudOrbit(DrawnOrbit):
         start |= {} if shift == 0 else dict.fromkeys(shifts, shift)
         widths = {} if jitter == 0 else {"jitter": jitter}
         in_bounds, in_widths = divide(learnable, start, widths)
-        self.bounds = Bounds(("angle", *shifts), start, in_bounds, two_sided, {"angle": math.pi})
+        names, natural = ("angle", *shifts), {"angle": ANGLE}
+        self.bounds = Bounds(names, start, in_bounds, two_sided, {"angle": math.pi}, natural)
         self.widths = Widths(widths, in_widths)
         self.turns, self.jitters = angle != 0, jitter != 0
 

@@ -45,7 +45,8 @@ class ComposedOrbit(DrawnOrbit):
     @property
     def is_smooth(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether all stages are that draw; a draw from a finite stage jumps."""
-        return all(not stage.is_drawn or getattr(stage, "is_smooth", False) for stage in self._orbits())
+        drawn = [stage for stage in self._orbits() if stage.is_drawn]
+        return all(isinstance(stage, DrawnOrbit) and stage.is_smooth for stage in drawn)
 
     @property
     def randomness(self) -> Noise:

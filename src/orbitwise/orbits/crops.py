@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.orbits.bounds import Bounds, Interval
+from orbitwise.orbits.natural import image_widths
 from orbitwise.orbits.noise import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.units import Unit, image_units
@@ -29,6 +30,8 @@ class CropOrbit(DrawnOrbit):
     default.
     """
 
+    is_smooth = True
+
     def __init__(
         self,
         image_shape: Sequence[int],
@@ -45,8 +48,9 @@ class CropOrbit(DrawnOrbit):
         start: dict[str, float | Interval] = {} if shift == 0 else dict.fromkeys([*SHIFTS], shift)
         widths = {} if log_zoom == 0 else {"log_zoom": log_zoom}
         in_bounds, in_widths = divide(learnable, start, widths)
-        self.bounds = Bounds(SHIFTS, start, in_bounds, two_sided, dict.fromkeys(SHIFTS, 1.0))
-        self.widths = Widths(widths, in_widths)
+        natural = image_widths(image_shape)
+        self.bounds = Bounds(SHIFTS, start, in_bounds, two_sided, dict.fromkeys(SHIFTS, 1.0), natural)
+        self.widths = Widths(widths, in_widths, natural)
         self.zooms = log_zoom != 0
 
     @property

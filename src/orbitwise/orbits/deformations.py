@@ -11,6 +11,7 @@ from torch import Tensor
 
 from orbitwise.orbits.bounds import Bounds, Interval
 from orbitwise.orbits.fields import smooth_field
+from orbitwise.orbits.natural import image_widths
 from orbitwise.orbits.noise import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.units import Unit, image_units
@@ -30,6 +31,8 @@ class DeformationOrbit(DrawnOrbit):
     for moves of about a pixel; larger ones are the business of `ImageOrbit`. `tangent_width` and `clip` are
     those of `TangentDeformation`.
     """
+
+    is_smooth = True
 
     def __init__(
         self,
@@ -53,8 +56,9 @@ class DeformationOrbit(DrawnOrbit):
         start = {} if thickness == 0 else {"thickness": thickness}
         widths = {"amplitude": amplitude, "smoothness": smoothness} if self.deforms else {}
         in_bounds, in_widths = divide(learnable, start, widths)
-        self.bounds = Bounds(THICKNESS, start, in_bounds, two_sided)
-        self.widths = Widths(widths, in_widths)
+        natural = image_widths(image_shape)
+        self.bounds = Bounds(THICKNESS, start, in_bounds, two_sided, natural=natural)
+        self.widths = Widths(widths, in_widths, natural)
 
     @property
     def randomness(self) -> Noise:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from orbitwise.orbits.bounds import Bounds, Interval, LearnedWidths
 from orbitwise.orbits.fields import smooth_field
+from orbitwise.orbits.natural import AMPLITUDE, image_widths
 from orbitwise.orbits.noise import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.units import Unit, image_units
@@ -27,21 +28,6 @@ LIMITS = {
 }
 
 DEFORMATION = ("amplitude", "smoothness")
-NATURAL_AMPLITUDE = 0.5
-"""Half a pixel, the displacement of a deformation of ordinary size."""
-
-
-def natural_widths(image_shape: Sequence[int]) -> dict[str, float]:
-    """Half-widths of ordinary size, where learning starts: 15 degrees, 15 per cent, 0.15, one pixel."""
-    _, height, width = check_image_shape(image_shape)
-    return {
-        "angle": math.radians(15),
-        "log_scale_x": 0.15,
-        "log_scale_y": 0.15,
-        "shear": 0.15,
-        "shift_x": min(0.5, 2 / width),
-        "shift_y": min(0.5, 2 / height),
-    }
 
 
 @final
@@ -49,10 +35,12 @@ class ImageOrbit(DrawnOrbit):
     """Images moved by an affine map between learnable bounds, then by a smooth random displacement (LIM 5).
 
     `affine` gives the bounds to start from ({} for none, None for all, at sizes natural to an image), see
-    `Bounds`. `amplitude` is the standard deviation
-    of the displacement in pixels (0 for none) and `smoothness` the width in pixels over which it varies; both
-    are learned. `learnable` names what is learned, everything by default.
+    `Bounds`. `amplitude` is the standard deviation of the displacement in pixels (0 for none) and
+    `smoothness` the width in pixels over which it varies; both are learned. `learnable` names what is
+    learned, everything by default.
     """
+
+    is_smooth = True
 
     def __init__(
         self,
@@ -69,8 +57,8 @@ class ImageOrbit(DrawnOrbit):
         super().__init__(num_samples, num_groups, draws)
         self.image_shape = check_image_shape(image_shape)
         self.warp = AffineWarp(image_shape)
-        natural = natural_widths(image_shape)
-        start = natural if affine is None else affine
+        natural = image_widths(image_shape)
+        start = {name: natural[name] for name in AFFINE_PARAMETERS} if affine is None else affine
         _check_learnable(learnable, deforms=amplitude > 0)
         moving = tuple(start) if learnable is None else tuple(n for n in learnable if n in AFFINE_PARAMETERS)
         self.bounds = Bounds(AFFINE_PARAMETERS, start, moving, two_sided, LIMITS, natural)
@@ -119,7 +107,7 @@ class ImageOrbit(DrawnOrbit):
         unlimited = torch.full((1,), torch.inf, dtype=torch.float64)
         here = torch.zeros(1, dtype=torch.long)
         found = [
-            (self.raw_amplitude, NATURAL_AMPLITUDE, True),
+            (self.raw_amplitude, AMPLITUDE, True),
             (self.raw_smoothness, self.raw_smoothness.exp().item(), False),
         ]
         return [

@@ -20,6 +20,8 @@ class JitterOrbit(DrawnOrbit):
     lengthscale ℓ over such orbits is the RBF of lengthscale √(ℓ² + 2θ²), lowered.
     """
 
+    is_smooth = True
+
     def __init__(
         self,
         num_features: int,

@@ -25,8 +25,6 @@ class ModuleOrbit(DrawnOrbit):
     second form costs a call for every point, with a seed of its own for every node: prefer the first.
     """
 
-    is_smooth = False
-
     def __init__(
         self,
         module: nn.Module,

@@ -104,8 +104,8 @@ class DrawnOrbit(Orbit):
     """
 
     is_drawn = True
-    is_smooth = True
-    """Whether points move smoothly with the noise, so that Gauss nodes serve."""
+    is_smooth: bool = False
+    """Whether points move smoothly with the noise, so that Gauss nodes serve; a class of yours may say so."""
 
     def __init__(self, num_samples: int = 32, num_groups: int = 2, draws: Draws = "random") -> None:
         super().__init__()

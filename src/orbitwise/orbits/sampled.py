@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.orbits.bounds import Bounds
+from orbitwise.orbits.natural import widths_of
 from orbitwise.orbits.noise import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.units import Unit, image_units
@@ -29,6 +30,8 @@ class SampledOrbit(DrawnOrbit):
     learned, or with `two_sided=False` their distance only; equal bounds keep their distance. An angle between
     uniform bounds covers a whole turn at most.
     """
+
+    is_smooth = True
 
     def __init__(
         self,
@@ -58,7 +61,8 @@ class SampledOrbit(DrawnOrbit):
         pairs = dict(zip(names, zip(low.tolist(), high.tolist(), strict=True), strict=True))
         moving = [name for name, (first, last) in pairs.items() if learnable and first < last]
         limits = {"angle": math.pi} if density == "uniform" and "angle" in moving else {}
-        self.bounds = Bounds(names, pairs, moving, names if learnable and two_sided else (), limits)
+        shifting = names if learnable and two_sided else ()
+        self.bounds = Bounds(names, pairs, moving, shifting, limits, widths_of(transform))
 
     @property
     def lower(self) -> Float[Tensor, " p"]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from orbitwise.orbits.bounds import Bounds, Interval
 from orbitwise.orbits.fields import smooth_curve
+from orbitwise.orbits.natural import signal_widths
 from orbitwise.orbits.noise import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.units import SAMPLES, Unit
@@ -31,6 +32,8 @@ class SignalOrbit(DrawnOrbit):
     deviation of the noise. What is zero is off; the rest is learned, or what `learnable` names, a name in
     `two_sided` with both its bounds. Beyond its ends a signal is zero, or wraps around.
     """
+
+    is_smooth = True
 
     def __init__(
         self,
@@ -61,8 +64,9 @@ class SignalOrbit(DrawnOrbit):
         widths |= {"warp": warp, "smoothness": smoothness} if warp else {}
         in_bounds, in_widths = divide(learnable, start, widths)
         limits = {"shift": float(length)}
-        self.bounds = Bounds(RANGES, start, in_bounds, two_sided, limits)
-        self.widths = Widths(widths, in_widths)
+        natural = signal_widths(length)
+        self.bounds = Bounds(RANGES, start, in_bounds, two_sided, limits, natural)
+        self.widths = Widths(widths, in_widths, natural)
         self.warps, self.jitters = warp != 0, jitter != 0
         self.has_delay = self.warps or "shift" in start
 

@@ -54,7 +54,7 @@ class Widths(nn.Module):
         self.register_buffer("moves", moves)
         self.register_buffer("fixed", torch.where(moves, 0.0, value))
         self.raw = nn.Parameter(value.clamp_min(SMALLEST).log(), requires_grad=bool(moves.any()))
-        self.natural = tuple((natural or {}).get(name, size) for name, size in start.items())
+        self.natural = tuple((natural or {}).get(name, size or 1.0) for name, size in start.items())
 
     def learned_widths(self) -> list[LearnedWidths]:
         """The widths that are learned, lengths apart from the others."""

@@ -58,6 +58,8 @@ CLIP = Field((tuple, list, NoneType), each=(int, float))
 SIGNAL = {"signal_shape": SHAPE, "boundary": Field(str)}
 RANGES = ("bounds", "widths")
 LIMITS = ("bounds.limit",)
+NATURAL = Field(tuple, each=(int, float), least=SMALLEST, most=LONGEST, is_new=True)
+"""How wide ranges ordinarily are; earlier versions did not store it."""
 MODULE_ORBIT = (
     "ModuleOrbit moves inputs by a module of your own, which is code and cannot be stored; use one of "
     "Orbitwise's own orbits, or pickle the model, for yourself alone."
@@ -102,6 +104,7 @@ def _check_ranges(orbit: Any) -> None:
             require(all(abs(end) <= LONGEST for end in ends), "a range that is not finite, or absurdly long")
             half = ranges.half_width if part == "bounds" else ranges.values
             require(is_plain_numbers(half.detach(), 0.0), "a range of negative length")
+            require(len(ranges.natural) == len(ranges.names), "natural sizes of other ranges")
 
 
 def _check_finite(orbit: FiniteOrbit) -> None:
@@ -145,6 +148,7 @@ ORBITS = table_of(
         inner=RANGES,
         infinite=LIMITS,
         check=_check_ranges,
+        attributes={"bounds.natural": NATURAL, "widths.natural": NATURAL},
     ),
     Recipe(
         DeformationOrbit,
@@ -158,6 +162,7 @@ ORBITS = table_of(
         inner=RANGES,
         infinite=LIMITS,
         check=_check_ranges,
+        attributes={"bounds.natural": NATURAL, "widths.natural": NATURAL},
     ),
     Recipe(
         FiniteOrbit,
@@ -184,7 +189,7 @@ ORBITS = table_of(
         inner=("bounds",),
         infinite=LIMITS,
         check=_check_ranges,
-        attributes={"has_affine": Field(bool)},
+        attributes={"has_affine": Field(bool), "bounds.natural": NATURAL},
     ),
     Recipe(
         JitterOrbit,
@@ -195,6 +200,7 @@ ORBITS = table_of(
         },
         inner=("widths",),
         check=_check_ranges,
+        attributes={"widths.natural": NATURAL},
     ),
     Recipe(
         MirrorOrbit,
@@ -221,6 +227,7 @@ ORBITS = table_of(
         inner=RANGES,
         infinite=LIMITS,
         check=_check_ranges,
+        attributes={"bounds.natural": NATURAL, "widths.natural": NATURAL},
     ),
     Recipe(
         SampledOrbit,
@@ -229,6 +236,7 @@ ORBITS = table_of(
         inner=("bounds",),
         infinite=LIMITS,
         check=_check_ranges,
+        attributes={"bounds.natural": NATURAL},
     ),
     Recipe(
         SignalOrbit,
@@ -242,6 +250,7 @@ ORBITS = table_of(
         inner=RANGES,
         infinite=LIMITS,
         check=_check_ranges,
+        attributes={"bounds.natural": NATURAL, "widths.natural": NATURAL},
     ),
     Recipe(WeightedOrbit, {"orbit": Field(Orbit), "weighting": Field(str)}),
 )

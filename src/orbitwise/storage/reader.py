@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, final
 
 import numpy as np
@@ -152,7 +153,8 @@ class Reader:
             built = (recipe.build or recipe.kind)(**arguments)
             self._restore(recipe, built, node["state"], node["learned"])
             for name, value in attributes.items():
-                setattr(built, name, value)
+                *path, last = name.split(".")
+                setattr(attrgetter(".".join(path))(built) if path else built, last, value)
             if recipe.check is not None:
                 recipe.check(built)
         except StorageError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, final
 
 import numpy as np
@@ -58,9 +59,10 @@ class Recipe:
 
     `build` stands in for the constructor. Parameters and buffers of a module, and of its parts named in
     `inner`, are stored and restored as they are, with the shapes the constructor gave them unless
-    `any_shape`; those named in `infinite` may have infinite entries. `attributes` are set after building.
-    `cost` is what building takes beyond the sizes, in bytes. `check` raises an error where an object makes no
-    sense, and `refuse` says why an object cannot be stored; `never` says it of the whole class.
+    `any_shape`; those named in `infinite` may have infinite entries. `attributes`, also those of
+    parts, are set after building. `cost` is what building takes beyond the sizes, in bytes. `check` raises an
+    error where an object makes no sense, and `refuse` says why an object cannot be stored; `never` says it of
+    the whole class.
     """
 
     kind: type
@@ -104,7 +106,7 @@ def own_tensors(recipe: Recipe, value: Any) -> Iterable[tuple[str, Tensor]]:
 
 def read_field(value: Any, name: str, each: Field) -> Any:
     """What an object says of a field."""
-    return getattr(value, name) if each.read is None else each.read(value)
+    return attrgetter(name)(value) if each.read is None else each.read(value)
 
 
 def has_kind(value: Any, each: Field) -> bool:
