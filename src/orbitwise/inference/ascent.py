@@ -49,6 +49,13 @@ class Box:
         """A unit step: one, or the coordinate itself where that is larger."""
         return np.maximum(1.0, np.abs(point)) * (self.upper > self.lower)
 
+    def small_steps(self, point: Vector) -> tuple[Vector, Vector]:
+        """The point, and a small step of every coordinate upwards, or downwards where there is no room."""
+        step = DIFFERENCE * self.unit(point)
+        has_room = point + step <= self.upper
+        low, high = np.where(has_room, point, point - step), np.where(has_room, point + step, point)
+        return np.maximum(low, self.lower), high
+
 
 @final
 @dataclass(frozen=True)
@@ -65,20 +72,29 @@ class Summit:
 
 
 def curvature_at(
-    objective: Objective, point: Vector, box: Box, gradient: Vector | None = None
+    objective: Objective,
+    point: Vector,
+    box: Box,
+    gradient: Vector | None = None,
+    ends: tuple[Vector, Vector] | None = None,
 ) -> NDArray[np.float64]:
-    """The Hessian of minus the objective, by differences of gradients, one evaluation a coordinate."""
+    """The Hessian of minus the objective, by differences of gradients.
+
+    Coordinate i goes from ends[0][i] to ends[1][i], by default a small step to one side; an end where the
+    point is itself costs no evaluation.
+    """
     gradient = objective(point)[1] if gradient is None else gradient
     columns = np.zeros((len(point), len(point)))
-    for i, unit in enumerate(box.unit(point)):
-        step = DIFFERENCE * unit
-        step = -step if point[i] + step > box.upper[i] else step
-        other = point.copy()
-        other[i] += step
-        value, slope = objective(box.clip(other))
-        moved = box.clip(other)[i] - point[i]
-        if moved != 0 and np.isfinite(value):
-            columns[i] = (gradient - slope) / moved
+    for i, pair in enumerate(zip(*(box.small_steps(point) if ends is None else ends), strict=True)):
+        slopes, is_finite = [], pair[0] < pair[1]
+        for end in pair:
+            other = point.copy()
+            other[i] = end
+            value, slope = (0.0, gradient) if end == point[i] else objective(other)
+            slopes.append(slope)
+            is_finite = is_finite and np.isfinite(value)
+        if is_finite:
+            columns[i] = (slopes[0] - slopes[1]) / (pair[1] - pair[0])
     return (columns + columns.T) / 2
 
 

@@ -21,6 +21,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.ascent import (
+    DIFFERENCE,
     Objective,
     Summit,
     Vector,
@@ -49,6 +50,9 @@ ROUGHLY, FINELY = 1.0, 0.1
 
 PER_ROW = 0.02
 """Nats a row that the evidence may still gain on other nodes where the answer counts as converged."""
+
+WIDEST = 0.25
+"""The widest step of differences of gradients along a range, in units of its coordinate."""
 
 AtNodes = Callable[[int, int], Callable[[], Tensor]]
 """The objective on so many nodes, of the scramble of this number."""
@@ -86,6 +90,10 @@ class Found:
     gradient: Vector
     curvature: NDArray[np.float64] | None = None
     """The Hessian of minus the objective, made positive."""
+    centre: Vector | None = None
+    """Where the curvature was taken: the point with ranges that are zero a little wider."""
+    slope: Vector | None = None
+    """The gradient there."""
     others: list[float] = field(default_factory=list)
     """The objective on other sets of as many nodes."""
     shifts: list[Vector] = field(default_factory=list)
@@ -260,17 +268,42 @@ class OrbitSearch:
         found.gain = math.inf if before is None else summit.value - before.value
         if not self.is_dense:
             return found
+        # On a finite set of nodes the evidence has a slope in a, not a², at zero, so that its slope in a² is
+        # infinite there and says nothing: a quadratic model around slightly wider ranges takes its place.
+        found.centre = self._lifted(summit.point)
+        is_lifted = bool((found.centre != summit.point).any())
+        found.slope = self._objective(nodes)(found.centre)[1] if is_lifted else summit.gradient
         # a curvature on half the nodes costs a quarter, and is near enough
         few = nodes if nodes <= 2 * FIRST_NODES else nodes // 2
-        curvature = curvature_at(self._objective(few), self._lifted(summit.point), self.coordinates.box)
+        ends = self._ends(found.centre, None if before is None else before.curvature)
+        curvature = curvature_at(self._objective(few), found.centre, self.coordinates.box, ends=ends)
         found.curvature = made_positive(curvature)
+        back = summit.point - found.centre
         for other in range(1, 1 + OTHERS):
-            value, gradient = self._objective(nodes, other)(summit.point)
-            step, gain = best_step(summit.point, gradient, found.curvature, self.coordinates.box, 1.0)
+            objective = self._objective(nodes, other)
+            value, gradient = objective(summit.point)
+            gradient = objective(found.centre)[1] if is_lifted else gradient
+            step, gain = best_step(found.centre, gradient, found.curvature, self.coordinates.box, 1.0)
+            here = float(gradient @ back - 0.5 * back @ found.curvature @ back)
             found.others.append(value)
-            found.shifts.append(step)
-            found.regret = gain / OTHERS + (found.regret if other > 1 else 0.0)
+            found.shifts.append(step - back)
+            found.regret = (gain - here) / OTHERS + (found.regret if other > 1 else 0.0)
         return found
+
+    def _ends(self, point: Vector, curvature: NDArray[np.float64] | None) -> tuple[Vector, Vector]:
+        """Where differences of gradients begin and end: along ranges, a standard error to both sides.
+
+        Warps interpolate, so that slopes along a range jump a little whenever a node passes a pixel; over a
+        small step these jumps would be taken for curvature.
+        """
+        box, is_width = self.coordinates.box, self.coordinates.is_width
+        low, high = box.small_steps(point)
+        unit = box.unit(point)
+        errors = unit if curvature is None else np.sqrt(np.diag(np.linalg.inv(curvature)))
+        step = np.clip(errors, DIFFERENCE * unit, WIDEST * unit)
+        least = np.minimum(point, np.maximum(RETRIED, box.lower))
+        low = np.where(is_width, np.maximum(point - step, least), low)
+        return low, np.where(is_width, np.minimum(point + step, box.upper), high)
 
     def _record(self, nodes: int, values: Sequence[float], count: int, begun: float) -> None:
         seconds = time.monotonic() - begun
