@@ -225,6 +225,13 @@ def misses(name, summary):
     return found
 
 
+def judged(fits):
+    """The summary of every problem, and what misses its bar."""
+    names = dict.fromkeys(each["problem"] for each in fits)
+    summary = {name: summarise([each for each in fits if each["problem"] == name]) for name in names}
+    return {"summary": summary, "missed": {name: misses(name, summary[name]) for name in names}}
+
+
 def show(record):
     console = Console(width=150)
     table = Table(title="Learned answers: ± is the stated standard error")
@@ -295,14 +302,9 @@ def main():
             record["fits"].append(fit(name, seed, scramble, arguments))
             # as a file says it, whose keys are words
             record["fits"] = json.loads(json.dumps(record["fits"]))
-            names = dict.fromkeys(each["problem"] for each in record["fits"])
-            record["summary"] = {
-                each: summarise([one for one in record["fits"] if one["problem"] == each]) for each in names
-            }
-            record["missed"] = {each: misses(each, record["summary"][each]) for each in names}
-            write_record(record, arguments.out)
+            write_record(record | judged(record["fits"]), arguments.out)
     if record["fits"]:
-        show(record)
+        show(record | judged(record["fits"]))
 
 
 if __name__ == "__main__":

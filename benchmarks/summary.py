@@ -9,11 +9,20 @@ import math
 from functools import partial
 from pathlib import Path
 
+import answer_summary
 import machine_summary
 import numpy as np
 import toolbox_summary
 
-EXPERIMENTS = ("airline", "digit_pairs", "kernel_search", "mauna_loa", "semi_supervised", "wide_networks")
+EXPERIMENTS = (
+    "airline",
+    "digit_pairs",
+    "kernel_search",
+    "mauna_loa",
+    "recovery",
+    "semi_supervised",
+    "wide_networks",
+)
 ORBITS = {"rotation_fixed": "rotation by any angle, not learned"}
 
 
@@ -93,21 +102,6 @@ def codings(record):
     headings = ("invariance", "coding", "splits", "test error %", "log loss", "seconds")
     note = f"{record['num_train']} images for training, 1,497 for testing; mean ± standard error over splits."
     return f"log loss without invariance {', '.join(losses)}", f"{table(headings, rows)}\n\n{note}"
-
-
-def recovery(record):
-    rows, found = [], []
-    for angle in sorted({row["angle"] for row in records_of(record)}):
-        runs = [row["models"] for row in records_of(record) if row["angle"] == angle]
-        learned = [run["rotation"]["learned_degrees"] for run in runs]
-        gain = [run["rotation"]["bound"] - run["none"]["bound"] for run in runs]
-        errors = [spread([100 * run[name]["test_error"] for run in runs], 1) for name in ("none", "rotation")]
-        ends = f"{min(learned):.0f} to {max(learned):.0f}"
-        cells = (f"{angle:.0f}", len(runs), f"{np.median(learned):.1f}", ends, spread(gain, 0), *errors)
-        rows.append(cells)
-        found.append(f"±{angle:.0f}° learned as ±{np.median(learned):.1f}° (median)")
-    headings = ("turned by ± °", "seeds", "learned ± ° (median)", "least to most", "gain of the bound")
-    return "; ".join(found), table((*headings, "test error % without", "with"), rows)
 
 
 def group_kernel(record):
@@ -240,7 +234,7 @@ def _within(part, exact, key):
 KINDS = {
     **{
         name: (title, partial(show, table=table))
-        for kinds in (machine_summary.KINDS, toolbox_summary.KINDS)
+        for kinds in (answer_summary.KINDS, machine_summary.KINDS, toolbox_summary.KINDS)
         for name, (title, show) in kinds.items()
     },
     "sparse_regression.json": ("Sparse regression beside GPflow and GPyTorch", sparse_regression),
@@ -248,7 +242,6 @@ KINDS = {
     "uci_regression.json": ("Automatic inducing variables beside exact inference", uci_regression),
     "digits.json": ("8×8 digits beside other classifiers", digits),
     "codings.json": ("8×8 digits, three codings of labels", codings),
-    "recovery.json": ("Recovering a known rotation, odd against even digits", recovery),
     "group_kernel.json": ("Invariant kernels beside `invariantkernels`", group_kernel),
     "molecule_forces.json": ("Energies and forces beside `sgdml`", molecule_forces),
 }

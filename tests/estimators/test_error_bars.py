@@ -110,7 +110,7 @@ def test_other_nodes_widen_errors():
     found = found_at([0.0, 4.0], [0.0, 0.0], curvature, shifts)
     both = searched_errors(toy.bounds.intervals, coordinates, found)
     assert alone[0]["angle"] == pytest.approx(0.05 / 8, rel=0.01)
-    assert both[0]["angle"] == pytest.approx(math.sqrt(0.05**2 + (0.09 + 0.16) / 2) / 8, rel=0.01)
+    assert both[0]["angle"] == pytest.approx(math.sqrt(0.05**2 + 0.5 * (0.09 + 0.16) / 2) / 8, rel=0.01)
     assert both[1]["angle"][0] < alone[1]["angle"][0] < alone[1]["angle"][1] < both[1]["angle"][1]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from orbitwise.inference.ascent import Box, Vector
 from orbitwise.inference.coordinates import Coordinates
 from orbitwise.inference.found import Found, covariance_of
 from orbitwise.orbits.bounds import Interval
@@ -44,15 +45,18 @@ def searched_errors(
     shifts = found.node_variance
     box, here = coordinates.box, learned()
     held = box.held(found.point, found.gradient)
+    falls = _slopes_away(found, box)
     squares, ends, touched = dict.fromkeys(here, 0.0), {}, dict.fromkeys(here, 0)
-    for i, (at, slope) in enumerate(zip(found.point, np.abs(found.gradient), strict=True)):
+    for i, at in enumerate(found.point):
         spread = math.sqrt(covariance[i] + shifts[i])
         reaches = [spread, NORMAL * spread]
         if held[i]:
-            curvature = found.curvature[i, i]
-            falls = [_distance(slope, curvature, drop) for drop in (ONE_ERROR, TWO_ERRORS)]
+            # the others follow: C_ii - C_if C_ff⁻¹ C_fi
+            free = np.append(np.flatnonzero(~held), i)
+            curvature = 1 / np.linalg.inv(found.curvature[np.ix_(free, free)])[-1, -1]
+            one, two = (_distance(falls[i], curvature, drop) for drop in (ONE_ERROR, TWO_ERRORS))
             moved = math.sqrt(shifts[i])
-            reaches = [math.hypot(falls[0], moved), math.hypot(falls[1], NORMAL * moved)]
+            reaches = [math.hypot(one, moved), math.hypot(two, NORMAL * moved)]
         readings = []
         for reach in reaches:
             for sign in (-1, 1):
@@ -72,6 +76,16 @@ def searched_errors(
         if touched[name] > 1:
             ends[name] = high - NORMAL * errors[name], high + NORMAL * errors[name]
     return errors, {name: ends.get(name, (high, high)) for name, (_, high) in here.items()}
+
+
+def _slopes_away(found: Found, box: Box) -> Vector:
+    """How steeply the quadratic model falls away from the nearer bound of each coordinate, 0 if it rises."""
+    if found.curvature is None or found.slope is None or found.centre is None:
+        return np.abs(found.gradient)
+    # the model's gradient at the point: g(centre) + C (centre - point)
+    gradient = found.slope + found.curvature @ (found.centre - found.point)
+    is_low = found.point - box.lower < box.upper - found.point
+    return np.maximum(np.where(is_low, -gradient, gradient), 0.0)
 
 
 def _distance(slope: float, curvature: float, drop: float) -> float:

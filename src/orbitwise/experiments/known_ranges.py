@@ -75,18 +75,15 @@ class Setting:
         return ImageOrbit(SHAPES["digits"], natural if widths is None else _on(widths))
 
 
+TURN = {"angle": math.radians(30)}
 PIXEL = 2 / SHAPES["digits"][0]
+SHIFT = {"shift_x": 1.3 * PIXEL, "shift_y": 0.8 * PIXEL}
+"""About a pixel, which is where learning starts."""
 SETTINGS = (
-    Setting("digits, turned", {"angle": math.radians(30)}, 1.5),
-    Setting("digits, shifted", {"shift_x": PIXEL, "shift_y": PIXEL}, 1.5),
-    Setting(
-        "digits, turned and shifted",
-        {"angle": math.radians(30), "shift_x": PIXEL, "shift_y": PIXEL},
-        1.5,
-    ),
-    Setting(
-        "digits, turned and not shifted", {"angle": math.radians(30), "shift_x": 0.0, "shift_y": 0.0}, 1.5
-    ),
+    Setting("digits, turned", TURN, 1.5),
+    Setting("digits, shifted", SHIFT, 1.5),
+    Setting("digits, turned and shifted", TURN | SHIFT, 1.5),
+    Setting("digits, turned and not shifted", TURN | dict.fromkeys(SHIFT, 0.0), 1.5),
     Setting("signals, shifted", {"shift": 3.0}, 3.0),
     Setting("clouds 2D, turned", {"angle": math.radians(40)}, 2.0),
     Setting("clouds 3D, turned", {"angle": math.radians(60)}, 2.5),
@@ -108,7 +105,7 @@ def draw_targets(
     else:
         frozen = freeze_functional(functional, num_nodes, torch.Generator().manual_seed(NODES_SEED))
     kernel = RBFKernel().to(x)
-    kernel.lengthscale = setting.lengthscale
+    kernel.lengthscale = torch.tensor(setting.lengthscale)
     with torch.no_grad():
         covariance = Process(None, kernel).covariance(frozen.to(x.device).atoms(x))
     size = covariance.diagonal().mean().sqrt()
@@ -135,7 +132,7 @@ def images_of(name: str, num_rows: int, seed: int = 0) -> tuple[Array, NDArray[n
     found = datasets.load(name)
     images, labels = (found.x, found.y) if name == "digits" else (found.x_train, found.y_train)
     rows = np.random.default_rng(seed).permutation(len(images))[:num_rows]
-    return images[rows].reshape(len(rows), -1) / float(images.max()), labels[rows]
+    return images[rows].reshape(len(rows), -1).astype(np.float64) / float(images.max()), labels[rows]
 
 
 def moved_images(images: Array, shape: tuple[int, int], truth: Truth, seed: int) -> Array:

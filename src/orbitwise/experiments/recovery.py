@@ -208,12 +208,11 @@ def main() -> None:
     for part in arguments.parts:
         done = {(fit["problem"], fit["draw"]) for fit in record["fits"] if fit["part"] == part}
         for fit in kinds[part](arguments, done):
-            print(json.dumps(fit), flush=True)
+            print(json.dumps(fit, ensure_ascii=False), flush=True)
             record["fits"].append(fit)
-            record["summary"] = summarise(record["fits"])
             if out is not None:
-                write_record(record, out)
-    print(json.dumps(record.get("summary", {}), indent=1))
+                write_record(record | {"summary": summarise(record["fits"])}, out)
+    print(json.dumps(summarise(record["fits"]), indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

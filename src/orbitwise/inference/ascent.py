@@ -205,14 +205,6 @@ def best_step(
     return step, float(gradient @ step - 0.5 * step @ curvature @ step)
 
 
-def step_of_many(summit: Summit, gradient: Vector, box: Box) -> tuple[Vector, float]:
-    """As `best_step` from a summit of `climb_many`, for another gradient there, by the inverse of L-BFGS."""
-    free = np.where(box.held(summit.point, gradient), 0.0, gradient)
-    step = free if summit.inverse is None else summit.inverse.matvec(free)
-    step = box.clip(summit.point + step) - summit.point
-    return step, 0.5 * float(gradient @ step)
-
-
 def _updated(curvature: NDArray[np.float64], step: Vector, fall: Vector) -> NDArray[np.float64]:
     """BFGS with Powell's damping: the matrix stays positive; `fall` is how much the gradient fell."""
     image = curvature @ step

@@ -314,7 +314,9 @@ class OrbitSearch:
             objective = self._objective(max(2, nodes // 2), other, is_ascent=False)
             again = self._climb(objective, box.clip(found.point), None, found.curvature, ROUGHLY, AGAIN)
             if np.isfinite(again.value):
-                found.shifts.append(again.point - found.point)
+                # with the step that is left
+                last, _ = best_step(again.point, again.gradient, again.curvature, box, 1.0)
+                found.shifts.append(again.point + last - found.point)
         return found
 
     def _record(self, nodes: int, values: Sequence[float], count: int, begun: float) -> None:

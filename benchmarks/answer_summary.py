@@ -1,0 +1,83 @@
+"""Sections of results/README.md on learned ranges: whether they are found again, and whether they agree."""
+
+import math
+
+
+def recovery(record, table):
+    summary = record["summary"]
+    drawn, images = [], []
+    for name, problem in summary["problems"].items():
+        for move, found in problem["ranges"].items():
+            learned = [_shown(move, found[key]) for key in ("truth", "median", "median_error")]
+            ends = f"{_shown(move, found['least'])} to {_shown(move, found['most'])}"
+            cells = (name, move, problem["fits"], *learned, ends)
+            if problem["part"] == "model":
+                drawn.append((*cells, f"{100 * found['coverage']:.0f}"))
+            else:
+                bias, low = _shown(move, found["bias"]), _shown(move, found["least_low"])
+                images.append((*cells, bias, low))
+    headings = ("problem", "range", "fits", "truth", "learned (median)", "stated error", "least to most")
+    parts, headline = [], "no targets drawn from the model"
+    if drawn:
+        pooled = summary["pooled"]
+        share = f"{100 * pooled['coverage']:.0f} % of {pooled['intervals']} intervals of 95 % hold the truth"
+        headline = f"{share}; median half-width {100 * pooled['median_half_width']:.0f} % of the range"
+        parts += [
+            "Targets drawn from the model itself:",
+            table((*headings, "% of intervals that hold it"), drawn),
+            f"{headline}. The root mean square of (learned - truth)/error, where the truth is not zero, is "
+            f"{pooled['root_mean_square_z']:.2f}.",
+        ]
+    if images:
+        more = ("bias", "least lower end of an interval")
+        parts += ["Labels of real images that were moved:", table((*headings, *more), images)]
+    note = "Angles are in degrees, shifts of images in fractions of half an image, scales in logarithms."
+    return headline, "\n\n".join([*parts, note])
+
+
+def _shown(move, value):
+    return f"{math.degrees(value):.1f}" if move == "angle" else f"{value:.3f}"
+
+
+def answer(record, table):
+    rows, headline = [], []
+    for name, kinds in record["summary"].items():
+        for kind, those in kinds.items():
+            least = [f"{those[key]:,.0f}" for key in sorted(those) if key.startswith("least_evidence_")]
+            rows.append(
+                (
+                    name,
+                    f"{those['fits']} {kind}",
+                    f"{those['evidence_spread_per_row']:.4f}",
+                    f"{those['largest_difference_in_errors']:.2f}",
+                    those["undetermined"],
+                    those["wide_errors"],
+                    " and ".join(least),
+                    f"{100 * those['largest_test_error']:.2f}",
+                    f"{those['largest_log_loss']:.4f}",
+                    f"{those['median_seconds']:.0f}",
+                )
+            )
+        apart = kinds["scrambles"]["largest_difference_in_errors"]
+        headline.append(f"{name}: ranges on other nodes differ by at most {apart:.1f} stated errors")
+    headings = (
+        "problem",
+        "fits",
+        "spread of evidence per row",
+        "largest difference of ranges, stated errors",
+        "undetermined ranges",
+        "wide errors",
+        "least evidence on common nodes",
+        "largest test error %",
+        "largest log loss",
+        "seconds",
+    )
+    missed = [f"{name}, {each}" for name, those in record["missed"].items() for each in those]
+    note = "Bars that are missed: " + ("; ".join(missed) if missed else "none") + "."
+    return "; ".join(headline), f"{table(headings, rows)}\n\n{note}"
+
+
+KINDS = {
+    "recovery.json": ("Known ranges found again, and how often intervals hold them", recovery),
+    "answer.json": ("Learned answers across seeds and across nodes", answer),
+}
