@@ -24,7 +24,8 @@ from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.freezing import freeze_functional, num_dimensions
 from orbitwise.orbits.bounds import Bounds
 from orbitwise.orbits.clouds import PointCloudOrbit
-from orbitwise.orbits.images import ImageOrbit, natural_widths
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.natural import image_widths
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.signals import SignalOrbit
@@ -71,7 +72,7 @@ class Setting:
         if kind.startswith("clouds"):
             angle = ANGLE_BEFORE if widths is None else widths["angle"]
             return PointCloudOrbit(NUM_POINTS, int(kind[-2]), angle)
-        natural = {name: natural_widths(SHAPES["digits"])[name] for name in self.truth}
+        natural = {name: image_widths(SHAPES["digits"])[name] for name in self.truth}
         return ImageOrbit(SHAPES["digits"], natural if widths is None else _on(widths))
 
 

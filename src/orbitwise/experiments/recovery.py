@@ -35,7 +35,8 @@ from orbitwise.experiments.known_ranges import (
     moved_images,
 )
 from orbitwise.experiments.records import write_record
-from orbitwise.orbits.images import ImageOrbit, natural_widths
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.natural import image_widths
 
 Fit = dict[str, Any]
 """What identifies a fit ("part", "problem", "draw"), "truth", "ranges", and how the search went."""
@@ -105,7 +106,7 @@ def image_moves(name: str) -> dict[str, Truth]:
 def image_fits(arguments: argparse.Namespace, done: set[tuple[str, int]]) -> Iterator[Fit]:
     """Real images moved within known ranges, for every set, move and seed that is not done."""
     for name in arguments.sets:
-        natural = natural_widths(SHAPES[name])
+        natural = image_widths(SHAPES[name])
         for move, truth in image_moves(name).items():
             problem = f"{name}, {move}"
             if not _is_wanted(problem, arguments.problems):

@@ -314,9 +314,10 @@ class OrbitSearch:
             objective = self._objective(max(2, nodes // 2), other, is_ascent=False)
             again = self._climb(objective, box.clip(found.point), None, found.curvature, ROUGHLY, AGAIN)
             if np.isfinite(again.value):
-                # with the step that is left
                 last, _ = best_step(again.point, again.gradient, again.curvature, box, 1.0)
-                found.shifts.append(again.point + last - found.point)
+                # with the step that is left, but of ranges next to zero, whose slope says nothing
+                is_sloped = ~self.coordinates.is_width | (again.point >= RETRIED)
+                found.shifts.append(again.point + np.where(is_sloped, last, 0.0) - found.point)
         return found
 
     def _record(self, nodes: int, values: Sequence[float], count: int, begun: float) -> None:
