@@ -15,7 +15,7 @@ from orbitwise.cli.invariances import IMAGE_CANDIDATES
 from orbitwise.cli.learning import Plan
 
 NUM_TRAINING = 300
-OPTIONS: dict[str, Any] = {"num_nodes": 8, "max_iterations": 20}
+OPTIONS: dict[str, Any] = {"max_nodes": 64}
 
 
 def demo_data(seed: int = 0) -> tuple[Data, Data]:
