@@ -34,11 +34,9 @@ def test_the_estimate_is_corrected_by_searches_that_take_other_numbers_of_evalua
     seconds *= np.random.default_rng(0).uniform(0.8, 1.25, len(seconds))
     ends = (7.0 + np.cumsum(seconds)).tolist()
     forecast, shares = Forecast(parts, 7.0), []
-    for i, end in enumerate(ends):
+    for end in ends:
         forecast.add(end)
         shares.append(forecast.share)
-        if i > 60:
-            assert forecast.left == pytest.approx(ends[-1] - end, rel=0.35, abs=8.0)
+        assert forecast.left == pytest.approx(ends[-1] - end, rel=0.3, abs=12.0)
     assert all(np.diff(shares) >= 0)
-    assert 0.05 < shares[49] < 0.25
     assert shares[-1] < 1
