@@ -52,8 +52,8 @@ train, test = order[: arguments.num_train], order[arguments.num_train :][: argum
 # %% [markdown]
 # ## Which invariance do the labels support?
 #
-# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points of the orbit that
-# learning looks at; the error is its deviation over other choices of those points.
+# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points
+# of the orbit that learning looks at; the error is its deviation over other choices of those points.
 
 # %%
 comparison = compare(
@@ -76,9 +76,9 @@ for name, error in test_errors.items():
 # %% [markdown]
 # ## How far?
 #
-# After ± stands one standard error of the upper end, by the curvature of the evidence and by what other points
-# of the orbit would change. A range that is zero, or that is known to less than itself, has the interval that
-# holds its end with 95 % instead. Few points (`--num-nodes`) make all of them quick to learn, but too narrow.
+# After ± stands one standard error of the upper end, by the curvature of the evidence and by what other
+# points of the orbit would change. A range that is zero, or that is known to less than itself, has the
+# interval that holds its end with 95 % instead. Few points (`--num-nodes`) are quick, but make ranges too narrow.
 
 
 # %%

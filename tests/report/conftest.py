@@ -61,7 +61,7 @@ def compared(turned: Fitted) -> Comparison:
             turned.y,
             invariances=(None, "rotation"),
             image_shape=(8, 8),
-            num_nodes=4,
+            num_nodes=8,
             max_iterations=10,
             random_state=0,
         )
