@@ -78,7 +78,8 @@ for name, error in test_errors.items():
 #
 # After ± stands one standard error of the upper end, by the curvature of the evidence and by what other
 # points of the orbit would change. A range that is zero, or that is known to less than itself, has the
-# interval that holds its end with 95 % instead. Few points (`--num-nodes`) are quick, but make ranges too narrow.
+# interval that holds its end with 95 % instead. Few points (`--num-nodes`) are quick, but make ranges too
+# narrow.
 
 
 # %%
