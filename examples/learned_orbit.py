@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orbitwise import compare, datasets
+from orbitwise.orbits.certainty import Certainty
 from orbitwise.orbits.units import unit_of
 
 parser = argparse.ArgumentParser(description="Learned orbits of digits (LIM figure 1).")
@@ -51,8 +52,8 @@ train, test = order[: arguments.num_train], order[arguments.num_train :][: argum
 # %% [markdown]
 # ## Which invariance do the labels support?
 #
-# Each candidate starts next to the identity. Its evidence is exact for the fixed points of the orbit that
-# learning looks at; the error is its deviation over other choices of those points.
+# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points
+# of the orbit that learning looks at; the error is its deviation over other choices of those points.
 
 # %%
 comparison = compare(
@@ -75,27 +76,27 @@ for name, error in test_errors.items():
 # %% [markdown]
 # ## How far?
 #
-# Error bars are one standard deviation by the curvature of the evidence at its maximum. The one range of the
-# rotation gets there in a few iterations. The eight of affine maps and deformations do not: in some direction
-# the evidence is still rising or bends upwards, so that no bar of that model can be given, and the table says
-# so. Its evidence counts all the same: it is that of the ranges found so far.
+# After ± stands one standard error of the upper end, by the curvature of the evidence and by what other
+# points of the orbit would change. A range that is zero, or that is known to less than itself, has the
+# interval that holds its end with 95 % instead. Few points (`--num-nodes`) are quick, but make ranges too
+# narrow.
 
 
 # %%
 def ranges(model) -> list[dict]:
-    """The upper end of each learned range with its error, in the units of the orbit."""
+    """The upper end of each learned range with how sure it is, in the units of the orbit."""
     rows = []
-    for name, (_, high) in model.orbit_.learned().items():
-        unit, error = unit_of(name, model.orbit_.units()), model.orbit_errors_[name]
-        width = (unit.convert(high + error) - unit.convert(high - error)) / 2
-        determined = error < high
+    errors, intervals = model.orbit_errors_, model.orbit_intervals_
+    for name, interval in model.orbit_.learned().items():
+        unit = unit_of(name, model.orbit_.units())
+        known = Certainty(name, unit, interval, errors[name], intervals[name])
         rows.append(
             {
                 "name": name,
-                "end": unit.convert(high),
-                "error": width,
+                "end": unit.convert(interval[1]),
+                "error": known.shown_error,
                 "unit": unit.symbol,
-                "determined": determined,
+                "certainty": known.text(),
             }
         )
     return rows
@@ -103,12 +104,11 @@ def ranges(model) -> list[dict]:
 
 learned = {name: ranges(models[name]) for name in ("rotation", "affine+deformation")}
 table = Table(title="Learned ranges (upper ends)", title_justify="left", title_style="bold")
-for heading in ("invariance", "range", "upper end", "error bar"):
-    table.add_column(heading, justify="left" if heading in ("invariance", "range") else "right")
+for heading in ("invariance", "range", "upper end", "how sure"):
+    table.add_column(heading, justify="right" if heading == "upper end" else "left")
 for name, rows in learned.items():
     for row in rows:
-        bar = f"{row['error']:.2g}{row['unit']}" if row["determined"] else "none: not at a maximum"
-        table.add_row(name, row["name"], f"{row['end']:.3g}{row['unit']}", bar)
+        table.add_row(name, row["name"], f"{row['end']:.3g}{row['unit']}", row["certainty"])
     table.add_section()
 console.print(table)
 chosen = models["affine+deformation"]

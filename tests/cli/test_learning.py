@@ -161,3 +161,13 @@ def test_data_that_are_read_in_another_way_are_other_data():
         replace(data, X=data.X.reshape(24, 18)),
     ]
     assert len({plan.settings(each)["digest"] for each in (data, *others)}) == 6
+
+
+def test_limits_of_a_search_reach_the_estimator(orbitwise, pictures):
+    limits = ("--max-nodes", 4, "--max-seconds", 60, "--max-iterations", 2)
+    ran = orbitwise("learn", pictures, "--invariance", "rotation", "--out", "r", "--no-report", *limits)
+    assert ran.status == 0, ran.error
+    model = load(pictures.parent / "r" / "model.orbitwise")
+    assert (model.max_nodes, model.max_seconds, model.max_iterations) == (4, 60.0, 2)
+    assert model.search_[-1]["num_nodes"] <= 4
+    assert "learning" not in ran.out

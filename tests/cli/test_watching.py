@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from orbitwise.cli import watching
+from orbitwise.cli.forecast import Part
 from orbitwise.cli.watching import Stopwatch, Watch
 
 
@@ -15,29 +16,36 @@ def console(terminal: bool) -> Console:
     return Console(file=io.StringIO(), force_terminal=terminal, width=100)
 
 
-def test_lines_are_plain_where_there_is_no_terminal(monkeypatch):
-    monkeypatch.setattr(watching, "LINE_EVERY", 0.0)
+def steps(count: int):
+    return lambda: [Part(count)]
+
+
+def test_nothing_is_said_where_there_is_no_terminal():
     screen = console(False)
-    with Watch(screen).candidate("affine", 10) as (callback, reasons):
+    with Watch(screen).candidate("affine", steps(10)) as (callback, reasons):
         callback(0, -1234.5)
-    text = screen.file.getvalue()  # pyright: ignore
-    assert text == "affine: learning\naffine: step 1, log evidence -1,234.5\n"
+    assert screen.file.getvalue() == ""  # pyright: ignore
     assert reasons == []
 
 
-def test_a_terminal_has_a_bar():
-    screen = console(True)
-    with Watch(screen).candidate("affine", 2) as (callback, _):
+def test_a_terminal_has_a_bar_with_the_time_left():
+    screen, now = console(True), 0.0
+    with Watch(screen, clock=lambda: now).candidate("affine", steps(20)) as (callback, _):
+        now = 5.0
         callback(0, 1.0)
+        screen.file.truncate(0)  # pyright: ignore
+        now = 10.0
         callback(1, 2.0)
-    assert "\x1b[" in screen.file.getvalue()  # pyright: ignore
+    text = screen.file.getvalue()  # pyright: ignore
+    assert "log evidence 2.0" in text
+    assert "about 90 s left" in text or "about 2 min left" in text
 
 
 def test_time_is_shared_and_over():
     now = 50.0
     watch = Watch(console(False), time_limit=100.0, clock=lambda: now)
     now += 20
-    with watch.candidate("affine", 2, share=0.5) as (callback, reasons):
+    with watch.candidate("affine", steps(2), share=0.5) as (callback, reasons):
         now += 39.5
         callback(0, 1.0)
         assert reasons == []
@@ -57,7 +65,7 @@ def test_control_c_asks_first_and_stops_at_once_the_second_time():
     with watch.signals():
         os.kill(os.getpid(), signal.SIGINT)
         assert watch.is_over
-        with watch.candidate("affine", 2) as (callback, reasons), pytest.raises(KeyboardInterrupt):
+        with watch.candidate("affine", steps(2)) as (callback, reasons), pytest.raises(KeyboardInterrupt):
             callback(0, 1.0)
         assert reasons == ["interrupted"]
         with pytest.raises(KeyboardInterrupt):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from orbitwise.report.numbers import decimals_of, mean_with_error, number, share, wilson, with_error
+from orbitwise.report.numbers import mean_with_error, number, share, wilson, with_error
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,6 @@ def test_a_number_that_rounds_to_nothing_has_no_sign():
     assert number(-0.0001, 1) == "0.0"
     assert number(0.0001, 1, signed=True) == "0.0"
     assert number(float("nan")) == "not finite"
-
-
-def test_decimals_keep_one_digit_of_an_error_or_two():
-    assert [decimals_of(error) for error in (0.1, 0.19, 0.2, 1.0, 30.0)] == [2, 2, 1, 1, 0]
 
 
 def test_wilsons_interval_is_that_of_the_textbook():

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from orbitwise.orbits.units import DEGREES, PER_CENT, PIXELS
+from orbitwise.report import ranges
 from orbitwise.report.ranges import (
     Range,
     interval_text,
@@ -20,24 +21,22 @@ def test_a_symmetric_range_is_one_number_with_its_error():
     assert turn.phrase() == "rotation up to ±21° (± 2°)"
 
 
-def test_a_range_that_the_data_do_not_determine_says_so_and_has_no_error():
-    for error in (None, math.inf, 0.5):
-        loose = Range("angle", DEGREES, -0.4, 0.4, None, error)
-        assert not loose.is_determined
-        assert loose.error_text() == "not determined"
-        assert loose.phrase() == "rotation up to ±23°"
-    assert Range("angle", DEGREES, -0.4, 0.4, None, 0.39).is_determined
+def test_phrases_say_what_is_known_of_a_range():
+    zero = Range("angle", DEGREES, 0.0, 0.0, None, 0.03, (0.0, math.radians(3.02)))
+    assert zero.phrase() == "rotation not needed (at most 3.0°)"
+    wide = Range("angle", DEGREES, -0.4, 0.4, None, 0.5, (0.1, 1.0))
+    assert not wide.is_determined
+    assert wide.phrase() == "rotation up to ±23° (between 6° and 57°, not determined more closely)"
+    unknown = Range("angle", DEGREES, -0.4, 0.4)
+    assert not unknown.is_known
+    assert unknown.phrase() == "rotation up to ±23°"
+    assert unknown.error_text() == "error bar not computed"
 
 
 def test_other_ranges_are_named_by_both_ends_or_by_their_size():
     assert Range("log_scale_x", PER_CENT, -0.2, 0.2).phrase() == "horizontal stretch from −18 to +22 %"
     assert Range("amplitude", PIXELS, 0.0, 0.31).phrase() == "deformation by 0.31 pixels"
     assert Range("smoothness", PIXELS, 0.0, 2.6).phrase() == "smooth over 2.6 pixels"
-
-
-def test_the_error_is_converted_as_the_range_is():
-    stretch = Range("log_scale_x", PER_CENT, -0.5, 0.5, None, 0.1)
-    assert stretch.shown_error == pytest.approx(100 * math.exp(0.5) * math.sinh(0.1))
 
 
 def test_labels_keep_the_number_of_a_stage():
@@ -54,6 +53,7 @@ def test_the_learned_ranges_of_a_model(turned):
     assert (turn.low, turn.high) == turned.model.orbit_.learned()["angle"]
     assert turn.start == pytest.approx((-math.radians(15), math.radians(15)))
     assert turn.error == turned.model.orbit_errors_["angle"]
+    assert turn.interval == turned.model.orbit_intervals_["angle"]
 
 
 def test_a_loaded_model_has_the_errors_that_were_saved(turned, tmp_path):
@@ -62,12 +62,17 @@ def test_a_loaded_model_has_the_errors_that_were_saved(turned, tmp_path):
     assert learned_ranges(again) == learned_ranges(turned.model)
 
 
-def test_errors_that_cannot_be_had_are_left_out(turned, tmp_path):
+def test_errors_that_cannot_be_had_say_why(turned, tmp_path, monkeypatch):
     save(turned.model, tmp_path / "model.orbitwise")
     again = load(tmp_path / "model.orbitwise")
     del again._orbit_errors
-    assert range_errors(again) == {}
-    assert not learned_ranges(again)[0].is_determined
+    found = range_errors(again)
+    assert (found.errors, found.intervals) == ({}, {})
+    assert "were not computed before the model was saved" in found.reason
+    assert not learned_ranges(again)[0].is_known
+    monkeypatch.setattr(ranges, "expected_seconds", lambda *_: 150.0)
+    again._learned_parameters = turned.model._learned_parameters
+    assert "would take about 3 minutes" in range_errors(again).reason
 
 
 def test_a_finite_symmetry_is_put_in_words(symmetric, turned):

@@ -3,8 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from orbitwise import InvariantGPRegressor, SparseGPRegressor
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, load, save
+from orbitwise.report import record_ranges
 from orbitwise.report.exploration import explore
+from orbitwise.report.numbers import number
 from orbitwise.report.predictions import judge
 from orbitwise.report.ranges import learned_ranges, orbit_of
 from orbitwise.report.sections import (
@@ -21,14 +23,16 @@ from orbitwise.selection import Comparison
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-def test_ranges_have_an_error_or_say_that_there_is_none(turned, bent):
+def test_ranges_have_an_error_or_say_why_there_is_none(turned, tmp_path):
     (turn,) = learned_ranges(turned.model)
-    sure = ranges_section(turned.model, [replace(turn, error=0.01)])
+    sure = ranges_section(turned.model, [replace(turn, error=0.01, interval=(turn.high, 2 * turn.high))])
     assert "± 0.6°" in sure.replace("\u00a0", " ")
-    assert "not determined" not in sure
-    unsure = ranges_section(turned.model, [replace(turn, error=None)])
-    assert "not determined" in unsure
-    assert "where learning stopped" in unsure
+    save(turned.model, tmp_path / "model.orbitwise")
+    model = load(tmp_path / "model.orbitwise")
+    del model._orbit_errors
+    unsure = ranges_section(model, learned_ranges(model))
+    assert "error bar not computed" in unsure
+    assert "need the training data" in unsure
 
 
 def test_the_comparison_calls_ties_ties(compared):
@@ -84,14 +88,32 @@ def test_f_is_drawn_along_each_move(bent):
     assert "posterior standard deviation" in section
 
 
-def test_learning_is_drawn_over_time_or_from_start_to_end(turned, bent, symmetric):
-    recorded = learning_section(turned.model, learned_ranges(turned.model))
-    assert "after every iteration" in recorded
-    assert recorded.count("<img") == 2
+def test_a_search_is_told_by_its_stages(turned, bent):
+    section = learning_section(turned.model, learned_ranges(turned.model))
+    assert turned.model.stopped_by_ in section
+    assert section.count("<img") == 2
+    assert section.count("<tr>") == 1 + len(turned.model.search_)
+    best = max(turned.model.search_[-1]["values"])
+    assert number(best, 1) in section
     plain = learning_section(bent.model, learned_ranges(bent.model))
     assert "start and end" in plain
     assert "before it converged" in plain
+
+
+def test_other_learning_is_drawn_over_time(symmetric, turned):
     assert learning_section(symmetric.model, []).count("<img") == 1
+    model = InvariantGPClassifier(
+        invariance="rotation",
+        image_shape=(8, 8),
+        inference="collapsed",
+        num_nodes=2,
+        num_inducing=8,
+        max_iterations=3,
+    )
+    record_ranges(model)
+    section = learning_section(model.fit(turned.x, turned.y), [])
+    assert "after every iteration" in section
+    assert "nodes double" not in section
 
 
 def test_nothing_learned_leaves_nothing_to_draw(symmetric):

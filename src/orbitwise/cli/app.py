@@ -32,6 +32,8 @@ from orbitwise.cli.options import (
     Force,
     Format,
     Ignore,
+    MaxNodes,
+    MaxSeconds,
     ModelPath,
     Resize,
     Seed,
@@ -117,9 +119,11 @@ def learn(
     device: Device = "cpu",
     seed: Seed = 0,
     inference: Annotated[Engine, typer.Option(help="How; auto goes by the number of rows.")] = Engine.auto,  # pyright: ignore
-    max_iterations: Annotated[int | None, typer.Option(min=0, help="Iterations of L-BFGS at most.")] = None,
+    max_iterations: Annotated[int | None, typer.Option(min=0, help="Iterations of every ascent.")] = None,
+    max_nodes: MaxNodes = None,
+    max_seconds: MaxSeconds = None,
     num_inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points.")] = None,
-    num_nodes: Annotated[int | None, typer.Option(min=2, help="Fixed nodes of an orbit.")] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=2, help="Exactly so many nodes of an orbit.")] = None,
     num_steps: Annotated[
         int | None, typer.Option(min=1, help="Stochastic steps instead of until settled.")
     ] = None,
@@ -144,6 +148,8 @@ def learn(
     chosen = {
         "inference": str(inference),
         "max_iterations": max_iterations,
+        "max_nodes": max_nodes,
+        "max_seconds": max_seconds,
         "num_inducing": num_inducing,
         "num_nodes": num_nodes,
         "num_steps": num_steps,

@@ -20,12 +20,15 @@ import torch
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import Folder, digest_of, file_digest
+from orbitwise.cli.forecast import Part, parts_of_search
 from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
 from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.convergence import DRAWN_ITERATIONS, ITERATIONS, fit_quietly, steps_of
+from orbitwise.estimators.convergence import fit_quietly, iterations_of, steps_of
+from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
 from orbitwise.estimators.names import Invariance
+from orbitwise.estimators.orbit_learning import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.storage import StorageError, load
@@ -168,7 +171,7 @@ def _fit(
     progress = folder.progress(number, name)
     estimator = estimator_of(plan, data, invariance)
     stopwatch = Stopwatch(progress / "seconds.txt")
-    with watch.candidate(name, _steps(estimator, len(data)), share) as (callback, reasons):
+    with watch.candidate(name, lambda: _parts(estimator, data), share) as (callback, reasons):
 
         def told(step: int, bound: float) -> None:
             stopwatch.keep()
@@ -242,12 +245,20 @@ def _seconds(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
 
 
-def _steps(estimator: Any, count: int) -> int:
-    """About how many steps a fit takes, for the length of a bar."""
-    rounds = 1.0 if estimator.invariance is None else 4 / 3
-    usual = ITERATIONS if estimator.invariance is None else DRAWN_ITERATIONS
-    most = usual if estimator.max_iterations is None else estimator.max_iterations
-    return int(steps_of(estimator) if count > 5000 else rounds * most)
+def _parts(estimator: Any, data: Data) -> list[Part]:
+    """What a fit that has begun will do, for a bar."""
+    count, width = data.X.shape
+    engine = estimator.inference
+    if engine == "auto":
+        engine = "exact" if count <= EXACT_ROWS else "collapsed" if count <= COLLAPSED_ROWS else "variational"
+    if engine == "variational":
+        return [Part(steps_of(estimator))]
+    if engine == "collapsed" or not getattr(estimator.orbit_, "is_drawn", False):
+        return [Part(iterations_of(estimator))]
+    nodes = estimator.max_nodes if estimator.num_nodes is None else estimator.num_nodes
+    return parts_of_search(
+        most_nodes(count, width, torch.device(estimator.device)) if nodes is None else nodes
+    )
 
 
 def _digest(data: Data) -> str:

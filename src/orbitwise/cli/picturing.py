@@ -128,8 +128,6 @@ def draw_orbit(axes: Axes, model: Any, rows: NDArray[np.float64], seed: int) -> 
     which = "the orbit learned from them" if ranges else "their orbit"
     axes.set_title(f"Real images, and random points of {which}", loc="left")
     lines = textwrap.wrap(", ".join(_range(each) for each in ranges), LINE_LENGTH)
-    if ranges and not any(each.is_determined or each.error is None for each in ranges):
-        lines.append("(each of these alone is uncertain by more than itself)")
     axes.text(
         0.0,
         -0.01,
@@ -151,9 +149,8 @@ def examples_of(y: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 def _range(each: Range) -> str:
     """A range with its error; lines break between ranges only."""
-    error = "" if each.shown_error is None else f" ({each.error_text()})"
     label = "smooth over" if each.name.startswith("smoothness") else each.label
-    return f"{label} {each.text()}{error}".replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{label} {each.text()}{each.remark()}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _name(candidate: Candidate, comparison: Comparison) -> str:

@@ -22,9 +22,15 @@ from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
-from orbitwise.estimators.convergence import iterations_of, shortfall, steps_of
+from orbitwise.estimators.convergence import (
+    argument_to_raise,
+    iterations_of,
+    num_nodes_of,
+    shortfall,
+    steps_of,
+)
 from orbitwise.estimators.validation import check_sizes
-from orbitwise.selection.compare import learned_text
+from orbitwise.selection.compare import Candidate, learned_text
 
 
 def run(
@@ -140,16 +146,25 @@ def _unconverged(outcome: Outcome) -> str:
     """One line for all candidates that ended by themselves, but before they had converged."""
     ended = [each for each in outcome.comparison.candidates if each.name not in outcome.stopped]
     found = [each for each in ended if shortfall(each.estimator) is not None]
-    if not found:
-        return ""
-    name = "num_steps" if found[0].estimator.inference_ == "variational" else "max_iterations"
-    given = f"--{name.replace('_', '-')}"
-    estimator = found[0].estimator
-    limit = iterations_of(estimator) if name == "max_iterations" else steps_of(estimator)
-    return (
-        f"{', '.join(each.name for each in found)} did not converge within {given} {limit}; a larger {given} "
-        "may still raise the evidence"
-    )
+    by_argument: dict[str, list[Candidate]] = {}
+    for each in found:
+        by_argument.setdefault(argument_to_raise(each.estimator), []).append(each)
+    parts = []
+    for argument, limited in by_argument.items():
+        names, option = ", ".join(each.name for each in limited), f"--{argument.replace('_', '-')}"
+        parts.append(
+            f"{names} did not converge within {option} {_value(limited[0].estimator, argument)}; a larger "
+            f"{option} may still raise the evidence"
+        )
+    return "; ".join(parts)
+
+
+def _value(estimator: Any, argument: str) -> Any:
+    """The value of an argument, or what None stood for."""
+    if argument == "num_steps":
+        return steps_of(estimator)
+    value = iterations_of(estimator) if argument == "max_iterations" else getattr(estimator, argument)
+    return num_nodes_of(estimator) if value is None else value
 
 
 def _same_kind(y: NDArray[Any], like: NDArray[Any], name: str) -> NDArray[Any]:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,10 +15,12 @@ from typing import final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from orbitwise.cli.forecast import Forecast, Part
 from orbitwise.inference.disk import open_unlinked
 
 Callback = Callable[[int, float], None]
-LINE_EVERY = 5.0
+Parts = Callable[[], Sequence[Part]]
+"""What a fit will do, asked for at its first step, when it is known."""
 KEPT_EVERY = 1.0
 MOST_SECONDS = 1e9
 
@@ -58,7 +60,7 @@ class Stopwatch:
 
 @final
 class Watch:
-    """A bar on a terminal, plain lines elsewhere. An estimator's callback that raises ends its learning."""
+    """A bar on a terminal, nothing elsewhere. An estimator's callback that raises ends its learning."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Watch:
             signal.signal(signal.SIGINT, before)
 
     @contextmanager
-    def candidate(self, name: str, total: int, share: float = 1.0) -> Iterator[tuple[Callback, list[str]]]:
+    def candidate(self, name: str, parts: Parts, share: float = 1.0) -> Iterator[tuple[Callback, list[str]]]:
         """A callback for the fit of one candidate, and a list that says why it ended early, if it did.
 
         `share` is the part of the time left that it may take.
@@ -106,7 +108,7 @@ class Watch:
             now = self.clock()
             end = now + share * max(0.0, self.deadline - now)
         reasons: list[str] = []
-        show, close = self._bar(name, total) if self.console.is_terminal else self._lines(name)
+        show, close = self._bar(name, parts) if self.console.is_terminal else (_ignore, _ignore)
 
         def callback(step: int, bound: float) -> None:
             show(bound)
@@ -120,29 +122,41 @@ class Watch:
         finally:
             close()
 
-    def _bar(self, name: str, total: int) -> tuple[Callable[[float], None], Callable[[], None]]:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    def _bar(self, name: str, parts: Parts) -> tuple[Callable[[float], None], Callable[[], None]]:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
         progress = Progress(*columns, console=self.console, transient=True)
-        task = progress.add_task(name, total=total)
+        task = progress.add_task(name, total=1.0, left="")
         progress.start()
+        start, forecast = self.clock(), None
 
         def show(bound: float) -> None:
-            progress.update(task, advance=1, description=f"{name}  log evidence {bound:,.1f}")
+            nonlocal forecast
+            if forecast is None:
+                forecast = Forecast(parts(), start)
+            forecast.add(self.clock())
+            words = f"{name}  log evidence {bound:,.1f}"
+            progress.update(task, completed=forecast.share, description=words, left=_left(forecast.left))
 
         return show, progress.stop
 
-    def _lines(self, name: str) -> tuple[Callable[[float], None], Callable[[], None]]:
-        count, last = 0, self.clock()
-        self.console.print(f"{name}: learning")
 
-        def show(bound: float) -> None:
-            nonlocal count, last
-            count += 1
-            if self.clock() - last >= LINE_EVERY:
-                last = self.clock()
-                self.console.print(f"{name}: step {count}, log evidence {bound:,.1f}")
+def _ignore(*_: object) -> None:
+    """Show nothing."""
 
-        return show, lambda: None
+
+def _left(seconds: float) -> str:
+    """About how long it will still take."""
+    if seconds < 90:
+        # in steps of ten seconds, because it is no better known than that
+        return f"about {max(10, 10 * round(seconds / 10))} s left"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min left" if minutes < 120 else f"about {round(minutes / 60)} h left"
 
 
 def _seconds(line: str) -> float:

@@ -72,9 +72,9 @@ def shortfall(estimator: Any) -> str | None:
         return None
     if hasattr(estimator, "stopped_by_"):
         return (
-            f"The ranges of the orbit did not settle on {_last_nodes(estimator)} nodes "
-            f"({estimator.stopped_by_}): raise {_more_of(estimator)}. Predictions use the best values found, "
-            "and orbit_errors_ says how sure the ranges are."
+            f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
+            f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
+            "values found, and orbit_errors_ says how sure the ranges are."
         )
     return (
         f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "
@@ -82,16 +82,20 @@ def shortfall(estimator: Any) -> str | None:
     )
 
 
-def _last_nodes(estimator: Any) -> int:
+def num_nodes_of(estimator: Any) -> int:
+    """The nodes on which a search for ranges ended."""
     return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
 
 
-def _more_of(estimator: Any) -> str:
-    """Which argument cut a search short."""
-    if estimator.stopped_by_ == "time is over":
-        return "max_seconds"
-    if estimator.max_iterations is not None:
+def argument_to_raise(estimator: Any) -> str:
+    """Which argument cut the learning of a fitted estimator short."""
+    if getattr(estimator, "inference_", "") == "variational":
+        return "num_steps"
+    stopped_by = getattr(estimator, "stopped_by_", None)
+    if stopped_by is None or (stopped_by != "time is over" and estimator.max_iterations is not None):
         return "max_iterations"
+    if stopped_by == "time is over":
+        return "max_seconds"
     return "max_nodes" if estimator.num_nodes is None else "num_nodes"
 
 

@@ -48,36 +48,18 @@ def unit_of(name: str, units: Mapping[str, Unit]) -> Unit:
 
 
 def is_collapsed(name: str, interval: Interval, unit: Unit) -> bool:
-    """Whether a range has shrunk to nothing against its unit: no move of this kind was needed."""
+    """Whether a range is zero, or nothing against its unit: no move of this kind was needed."""
+    if tuple(interval) == (0.0, 0.0):
+        return True
     if unit.symbol == "" or name.startswith("smoothness"):
         return False  # of no natural size, or no move of its own
     return max(abs(unit.convert(end)) for end in interval) < NEGLIGIBLE
 
 
-def shown_error(interval: Interval, error: float | None, unit: Unit) -> float | None:
-    """The error of an upper end in the unit of its range; None where the data do not determine the range.
-
-    They do where the error is known and smaller than the range.
-    """
-    low, high = interval
-    width = high if low == 0 else (high - low) / 2
-    if error is None or not math.isfinite(error) or error >= width:
-        return None
-    return (unit.convert(high + error) - unit.convert(high - error)) / 2
-
-
-def describe_errors(
-    ranges: Mapping[str, Interval], errors: Mapping[str, float], units: Mapping[str, Unit]
-) -> str:
-    """One phrase for the error of each range that is there, in the units of `describe`."""
-    phrases = []
-    for name, interval in ranges.items():
-        unit = unit_of(name, units)
-        if name not in errors or is_collapsed(name, interval, unit):
-            continue
-        error = shown_error(interval, errors[name], unit)
-        phrases.append(f"{name} not determined" if error is None else f"{name} ± {error:.2g}{unit.symbol}")
-    return ", ".join(phrases)
+def decimals_of(error: float) -> int:
+    """How many decimals of a number its error leaves: two digits of errors that start with 1, else one."""
+    exponent = math.floor(math.log10(error))
+    return max(0, -exponent + (1 if error / 10**exponent < 1.95 else 0))
 
 
 def describe(ranges: Mapping[str, Interval], units: Mapping[str, Unit]) -> str:

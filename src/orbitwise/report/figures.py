@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -12,8 +13,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy import ndarray
 
 from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.certainty import Kind
 from orbitwise.report.drawing import BLUE, COLOURS, GREY, INK, ORANGE, PALE, SMALL_WIDTH, shortened, svg_uri
 from orbitwise.report.moves import Move
+from orbitwise.report.numbers import number
 from orbitwise.report.ranges import Range, label_of
 
 
@@ -34,30 +37,54 @@ def evidence_figure(history: Sequence[float]) -> str:
     return svg_uri(draw)
 
 
+def stages_figure(search: Sequence[Mapping[str, Any]]) -> str:
+    """The evidence found on each number of nodes: the best start filled, the others open."""
+    names = [f"{stage['num_nodes']:,}" for stage in search]
+
+    def draw(axes: Axes) -> None:
+        best = [max(stage["values"]) for stage in search]
+        for place, stage in enumerate(search):
+            for value in stage["values"]:
+                axes.plot(place, value, "o", color="white", markeredgecolor=BLUE, markersize=6.5, zorder=2)
+        axes.plot(range(len(best)), best, color=BLUE, marker="o", markersize=6.5, zorder=3)
+        axes.set(xlabel="nodes", ylabel="log evidence (nats)")
+        axes.set_xticks(range(len(names)), names)
+        axes.set_xlim(-0.4, len(names) - 0.6)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 0)))
+
+    return svg_uri(draw)
+
+
 def ranges_figure(ranges: Sequence[Range]) -> str:
     """Each range from where it started to where it ended, as multiples of its start."""
     known = [each for each in ranges if each.start is not None and _width(each.start) > 0]
 
     def draw(axes: Axes) -> None:
-        for row, each in enumerate(reversed(known)):
-            start, end = _width(each.start or (0.0, 1.0)), _width((each.low, each.high))
-            axes.plot([1, end / start], [row, row], color=BLUE, linewidth=2.4, zorder=2)
+        sizes = [_width((each.low, each.high)) / _width(each.start or (0.0, 1.0)) for each in known]
+        widest = 1.3 * max(1.0, *sizes)
+        for row, (each, size) in enumerate(zip(reversed(known), reversed(sizes), strict=True)):
+            axes.plot([1, size], [row, row], color=BLUE, linewidth=2.4, zorder=2)
             axes.plot(1, row, "o", color="white", markeredgecolor=BLUE, markersize=6.5, zorder=3)
-            if each.is_determined and each.error:
-                bar = [[each.error / start], [each.error / start]]
-                axes.errorbar(end / start, row, xerr=bar, color=INK, capsize=3, linewidth=1.2, zorder=4)
-            filled = BLUE if each.is_determined else ORANGE
-            marker = "o" if each.is_determined else "D"
-            axes.plot(end / start, row, marker, color=filled, markersize=6.5, zorder=5)
+            ends = each.certainty.ends
+            if ends is not None:
+                away = [[abs(end - each.high) / _width(each.start or (0.0, 1.0))] for end in ends]
+                axes.errorbar(size, row, xerr=away, color=INK, capsize=3, linewidth=1.2, zorder=4)
+            is_sure = each.certainty.kind not in (Kind.WIDE, Kind.UNKNOWN)
+            axes.plot(
+                size,
+                row,
+                "o" if is_sure else "D",
+                color=BLUE if is_sure else ORANGE,
+                markersize=6.5,
+                zorder=5,
+            )
         axes.axvline(1, color=GREY, linewidth=0.8, zorder=1)
-        axes.set_xscale("log")
         axes.set_yticks(range(len(known)), [shortened(each.label, 20) for each in reversed(known)])
         axes.set_xlabel("size of the range, as a multiple of its start")
+        axes.set_xlim(-0.03 * widest, widest)
         axes.set_ylim(-0.6, len(known) - 0.4)
         axes.grid(axis="y", visible=False)
-        _plain_ticks(
-            axes, [_width((each.low, each.high)) / _width(each.start or (0.0, 1.0)) for each in known]
-        )
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
 
     return svg_uri(draw, height=max(1.5, 0.8 + 0.34 * len(known)))
 
@@ -76,7 +103,7 @@ def range_history_figure(history: Sequence[Mapping[str, Interval]]) -> str:
         axes.set_yscale("log")
         axes.set(xlabel="iteration", ylabel="multiple of the first")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        _plain_ticks(axes, highest, axis="y")
+        _plain_ticks(axes, highest)
         columns = 1 if len(names) < 3 else 2
         axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=columns)
 
@@ -112,14 +139,12 @@ def _width(interval: Interval) -> float:
     return (interval[1] - interval[0]) / (1 if interval[0] == 0 else 2)
 
 
-def _plain_ticks(axes: Axes, values: Sequence[float], axis: str = "x") -> None:
-    """Ticks at 1, 2, 5, 10, … and their inverses, written as plain numbers."""
-    which = axes.xaxis if axis == "x" else axes.yaxis
+def _plain_ticks(axes: Axes, values: Sequence[float]) -> None:
+    """Ticks at 1, 2, 5, 10, … and their inverses on the upright axis, written as plain numbers."""
     span = [1.0, *(value for value in values if value > 0)]
     low, high = min(span) * 0.8, max(span) * 1.25
     ticks = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)]
-    inside = [tick for tick in ticks if low <= tick <= high]
-    which.set_ticks(inside)
-    which.set_minor_locator(NullLocator())
-    which.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-    (axes.set_xlim if axis == "x" else axes.set_ylim)(low, high)
+    axes.yaxis.set_ticks([tick for tick in ticks if low <= tick <= high])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.set_ylim(low, high)

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from numpy import ndarray
 from scipy.stats import norm
 
+from orbitwise.orbits.units import decimals_of
+
 SMALLEST, LARGEST = 1e-4, 1e7
 """Numbers beyond these are written with a power of ten."""
 
@@ -26,12 +28,6 @@ def number(value: float, decimals: int | None = None, signed: bool = False) -> s
     if float(text.replace(",", "")) == 0:
         text = text.lstrip("+-")
     return text.replace("-", "−")
-
-
-def decimals_of(error: float) -> int:
-    """How many decimals of a number its error leaves: two digits of errors that start with 1, else one."""
-    exponent = math.floor(math.log10(error))
-    return max(0, -exponent + (1 if error / 10**exponent < 1.95 else 0))
 
 
 def with_error(value: float, error: float | None, unit: str = "", signed: bool = False) -> str:

@@ -15,6 +15,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.convergence import shortfall
 from orbitwise.estimators.validation import layout_of
 from orbitwise.report.answer import headline, standing
 from orbitwise.report.examples import (
@@ -30,7 +31,7 @@ from orbitwise.report.markup import escape, fill, json_text, paragraph, resource
 from orbitwise.report.numbers import with_error
 from orbitwise.report.pictures import painter_for
 from orbitwise.report.predictions import Judged, Labelled, judge
-from orbitwise.report.ranges import Range, learned_ranges, orbit_of
+from orbitwise.report.ranges import Range, learned_ranges, orbit_of, range_errors
 from orbitwise.report.sections import (
     changes_section,
     comparison_section,
@@ -140,11 +141,10 @@ def _answer(model: Any, ranges: Sequence[Range], comparison: Comparison | None, 
     ]
     notes = []
     if not model.converged_:
-        notes.append("Learning stopped before it converged: more iterations would change these numbers.")
-    undetermined = [each.label for each in ranges if each.is_needed and not each.is_determined]
-    if undetermined:
-        which = "any range" if len(undetermined) == len(ranges) else ", ".join(undetermined)
-        notes.append(f"There is no error bar of {which}: see what was learned.")
+        reason = shortfall(model) or "more iterations would change these numbers."
+        notes.append(f"Learning stopped before it converged. {reason[0].upper()}{reason[1:]}")
+    if any(not each.is_known for each in ranges):
+        notes.append(range_errors(model).reason)
     if notes:
         pieces.append(paragraph(escape(" ".join(notes)), "note"))
     return "".join(pieces)

@@ -11,10 +11,11 @@ from orbitwise.estimators.error_bars import expected_seconds
 from orbitwise.estimators.names import functional_of
 from orbitwise.functionals.freezing import learnable_orbits, orbit_in
 from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.certainty import Certainty, Kind
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.units import Unit, is_collapsed, shown_error, unit_of
-from orbitwise.report.numbers import decimals_of, number
+from orbitwise.orbits.units import Unit, decimals_of, unit_of
+from orbitwise.report.numbers import number
 
 ERROR_SECONDS = 20.0
 """Error bars of ranges take one gradient for each parameter: they are left out where that takes longer."""
@@ -41,7 +42,7 @@ LABELS = {
 @final
 @dataclass(frozen=True)
 class Range:
-    """One learned range in raw numbers; `error` is the standard error of its upper end, None if unknown."""
+    """One learned range in raw numbers; `error` and `interval` (95 %) are those of its upper end."""
 
     name: str
     unit: Unit
@@ -49,6 +50,12 @@ class Range:
     high: float
     start: Interval | None = None
     error: float | None = None
+    interval: Interval | None = None
+
+    @property
+    def certainty(self) -> Certainty:
+        """How well it is known."""
+        return Certainty(self.name, self.unit, (self.low, self.high), self.error, self.interval)
 
     @property
     def label(self) -> str:
@@ -58,37 +65,32 @@ class Range:
     @property
     def is_determined(self) -> bool:
         """Whether the error is known and smaller than the range."""
-        return self.shown_error is not None
+        return self.certainty.kind is Kind.DETERMINED
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of the error."""
+        return self.certainty.kind is not Kind.UNKNOWN
 
     @property
     def is_needed(self) -> bool:
         """Whether the range has not collapsed to nothing."""
-        return not is_collapsed(self.name, (self.low, self.high), self.unit)
-
-    @property
-    def shown_error(self) -> float | None:
-        """The error in the unit of the range, None unless it is determined."""
-        return shown_error((self.low, self.high), self.error, self.unit) if self.is_needed else None
+        return self.certainty.kind is not Kind.NOT_NEEDED
 
     def text(self) -> str:
         """The range alone: ±21°, −13 to +15 %, 0.3 pixels, or that there is none."""
         if not self.is_needed:
             return "not needed"
-        return interval_text((self.low, self.high), self.unit, self.shown_error)
+        return interval_text((self.low, self.high), self.unit, self.certainty.shown_error)
 
     def error_text(self) -> str:
-        """The standard error of the upper end, or that there is none."""
-        error = self.shown_error
-        if not self.is_needed:
-            return "–"
-        return (
-            "not determined" if error is None else f"± {number(error, decimals_of(error))}{self.unit.symbol}"
-        )
+        """How sure it is: the standard error of the upper end, or what else is known of it."""
+        return self.certainty.text() or "–"
 
     def phrase(self) -> str:
         """What f does not care about: rotation up to ±21° (± 2°)."""
         if not self.is_needed:
-            words = f"no {self.label} learned"
+            words = f"{self.label} {self.text()}"
         elif self.name.startswith("smoothness"):
             words = f"smooth over {self.text()}"
         elif self.low == 0:
@@ -97,7 +99,12 @@ class Range:
             words = f"{self.label} up to {self.text()}"
         else:
             words = f"{self.label} from {self.text()}"
-        return words if self.shown_error is None else f"{words} ({self.error_text()})"
+        return words + self.remark()
+
+    def remark(self) -> str:
+        """How sure it is, in brackets behind the range; nothing where nothing is known."""
+        text = self.certainty.text() if self.is_known else ""
+        return f" ({text})" if text else ""
 
 
 def interval_text(interval: Interval, unit: Unit, error: float | None = None) -> str:
@@ -136,9 +143,17 @@ def learned_ranges(model: Any) -> list[Range]:
     orbit = model.orbit_
     if orbit is None or not orbit.learned():
         return []
-    starts, errors, units = start_of(model), range_errors(model), orbit.units()
+    starts, known, units = start_of(model), range_errors(model), orbit.units()
     return [
-        Range(name, unit_of(name, units), low, high, starts.get(name), errors.get(name))
+        Range(
+            name,
+            unit_of(name, units),
+            low,
+            high,
+            starts.get(name),
+            known.errors.get(name),
+            known.intervals.get(name),
+        )
         for name, (low, high) in orbit.learned().items()
     ]
 
@@ -150,16 +165,35 @@ def start_of(model: Any) -> Mapping[str, Interval]:
     return orbits[0].learned() if orbits else {}
 
 
-def range_errors(model: Any) -> Mapping[str, float]:
-    """The standard error of every range, or nothing where it takes long or the training data are gone."""
-    if hasattr(model, "_orbit_errors"):
-        return model.orbit_errors_
+@final
+@dataclass(frozen=True)
+class RangeErrors:
+    """The standard error and 95 % interval of every range's upper end, or why there are none."""
+
+    errors: Mapping[str, float]
+    intervals: Mapping[str, Interval]
+    reason: str = ""
+
+
+def range_errors(model: Any) -> RangeErrors:
+    """The errors of every range; none where they take long to compute, or the training data are gone."""
     try:
-        if expected_seconds(model._objective, model._learned_parameters) > ERROR_SECONDS:
-            return {}
-        return model.orbit_errors_
-    except (RuntimeError, ValueError):
-        return {}
+        if not hasattr(model, "_orbit_errors"):
+            seconds = expected_seconds(model._objective, model._learned_parameters)
+            if seconds > ERROR_SECONDS:
+                return RangeErrors({}, {}, _too_long(model, seconds))
+        return RangeErrors(model.orbit_errors_, model.orbit_intervals_)
+    except (RuntimeError, ValueError) as error:
+        return RangeErrors({}, {}, str(error))
+
+
+def _too_long(model: Any, seconds: float) -> str:
+    count = sum(parameter.numel() for parameter in model._learned_parameters)
+    minutes = math.ceil(seconds / 60)
+    return (
+        f"Error bars were not computed: with {count:,} parameters they would take about {minutes:,} "
+        f"minute{'s' if minutes > 1 else ''}. Ask the fitted model for orbit_errors_ first."
+    )
 
 
 def symmetry_phrase(model: Any) -> str:

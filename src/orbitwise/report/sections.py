@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -14,12 +14,18 @@ from numpy import ndarray
 
 from orbitwise.report.answer import candidate_of, lead
 from orbitwise.report.exploration import Track
-from orbitwise.report.figures import change_figure, evidence_figure, range_history_figure, ranges_figure
+from orbitwise.report.figures import (
+    change_figure,
+    evidence_figure,
+    range_history_figure,
+    ranges_figure,
+    stages_figure,
+)
 from orbitwise.report.judgement import brief_error
 from orbitwise.report.markup import escape, figure, paragraph, section, side_by_side, table
 from orbitwise.report.numbers import number, with_error
 from orbitwise.report.predictions import Judged
-from orbitwise.report.ranges import Range, interval_text, learned_ranges
+from orbitwise.report.ranges import Range, interval_text, learned_ranges, range_errors
 from orbitwise.report.recording import recorded_ranges
 from orbitwise.selection.compare import Candidate, Comparison
 
@@ -43,22 +49,19 @@ def ranges_section(model: Any, ranges: Sequence[Range]) -> str:
     ]
     words = (
         "Moves that the model was free to ignore, and how far the evidence of the training targets let each "
-        "of them go. The standard error is that of the upper end, from the curvature of the evidence."
+        "of them go. After ± stands the standard error of the upper end, from the curvature of the evidence "
+        "and from what other points of the orbit would change. Where a range is zero, at its limit or known "
+        "to less than itself, the 95 % interval stands instead."
     )
     notes = ""
-    if any(each.is_needed and not each.is_determined for each in ranges):
-        notes = paragraph(
-            "<b>Not determined</b>: along this range the evidence is flat or still rising where learning "
-            "stopped, or its error could not be computed. Take its value as where learning stopped, not as a "
-            "measurement.",
-            "note",
-        )
+    if any(not each.is_known for each in ranges):
+        notes = paragraph(escape(range_errors(model).reason), "note")
     return section(
         "ranges", "What was learned", paragraph(words), table(_RANGE_HEADINGS, rows, (1, 2, 3)), notes
     )
 
 
-_RANGE_HEADINGS = ("move", "learned range", "standard error", "started at")
+_RANGE_HEADINGS = ("move", "learned range", "how sure", "started at")
 
 
 def comparison_section(
@@ -93,7 +96,7 @@ def comparison_section(
         "A difference of n nats is odds of eⁿ to 1. The error after ± is one standard deviation over other "
         "draws of the orbit's points. Candidates within two of them, or within 1.1 nats (odds of 3 to 1), of "
         "the most evidence are a tie, of which the simplest is the best. Evidence without ± "
-        "was computed with nothing drawn; a range without ± is not determined."
+        "was computed with nothing drawn; the error bar of a range without brackets was not computed."
     )
     return section(
         "comparison",
@@ -123,21 +126,30 @@ def changes_section(tracks: Sequence[Track], unit: str, is_labelled: bool) -> st
 def learning_section(model: Any, ranges: Sequence[Range]) -> str:
     """Evidence over time, and ranges over time or from start to end."""
     pieces = []
-    if len(model.history_) > 1:
-        ended = "Learning converged." if model.converged_ else "Learning stopped before it converged."
+    search = getattr(model, "search_", [])
+    ended = "Learning converged." if model.converged_ else "Learning stopped before it converged."
+    if search:
+        words = (
+            f"{ended} It ended because {escape(model.stopped_by_)}. Each filled circle is the best that was "
+            "found on so many nodes (points that stand for the orbit), each open one another start. On few "
+            "nodes the evidence is that of a coarser model, so that more of them change it."
+        )
+        pieces.append(figure(stages_figure(search), "Evidence while the nodes double", words))
+    elif len(model.history_) > 1:
         words = (
             f"{ended} A step down is a change of what is computed (more points of the orbit, more inducing "
             "points), not a step back."
         )
         pieces.append(figure(evidence_figure(model.history_), "Evidence", words))
     recorded = recorded_ranges(model)
-    if len(recorded) > 1:
+    # a search looks at several starts: its ranges are no single path
+    if len(recorded) > 1 and not search:
         words = "The size of each range after every iteration, as a multiple of the first."
         pieces.append(figure(range_history_figure(recorded), "Learned ranges", words))
     elif any(each.start is not None for each in ranges):
         words = (
-            "From the start (open circle) to the end (filled) with its standard error; an orange diamond is "
-            "an end that is not determined."
+            "From where it was given (open circle) to the end (filled) with its 95 % interval; an orange "
+            "diamond is an end known to less than itself, or whose error bar was not computed."
         )
         pieces.append(figure(ranges_figure(ranges), "Learned ranges, start and end", words))
     certificate = getattr(model, "certificate_", None)
@@ -145,7 +157,25 @@ def learning_section(model: Any, ranges: Sequence[Range]) -> str:
         pieces.append(f"<div><h3>Certificate</h3>{paragraph(escape(certificate))}</div>")
     if not pieces:
         return ""
-    return section("learning", "How it was learned", side_by_side(*pieces))
+    return section("learning", "How it was learned", side_by_side(*pieces), _stages(search))
+
+
+def _stages(search: Sequence[Mapping[str, Any]]) -> str:
+    """What was tried on each number of nodes, and what it cost."""
+    rows = [
+        [
+            number(stage["num_nodes"], 0),
+            number(max(stage["values"]), 1),
+            ", ".join(number(value, 1) for value in sorted(stage["values"], reverse=True)[1:]) or NOTHING,
+            number(stage["evaluations"], 0),
+            number(stage["seconds"], 1),
+        ]
+        for stage in search
+    ]
+    return table(_STAGE_HEADINGS, rows, range(len(_STAGE_HEADINGS))) if rows else ""
+
+
+_STAGE_HEADINGS = ("nodes", "best log evidence", "other starts", "evaluations", "seconds")
 
 
 def reproduction_section(model: Any, X: ndarray, y: ndarray, command: str | None, seed: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orbitwise.orbits.units import describe_errors
+from orbitwise.orbits.certainty import describe_certainty
 from orbitwise.storage import machines, support_vectors
 from orbitwise.storage.container import StorageError
 from orbitwise.storage.reader import Reader
@@ -70,6 +70,7 @@ def summary_of(model: Any) -> dict[str, Any]:
 
 def _process_summary(model: Any) -> dict[str, Any]:
     orbit, errors = model.orbit_, getattr(model, "_orbit_errors", {})
+    intervals = model.orbit_intervals_ if errors else {}
     return {
         "n_features": model.n_features_in_,
         "image_shape": model._image_shape,
@@ -88,5 +89,5 @@ def _process_summary(model: Any) -> dict[str, Any]:
         "learned_errors": errors,
         "learned_error_text": ""
         if orbit is None
-        else describe_errors(orbit.learned(), errors, orbit.units()),
+        else describe_certainty(orbit.learned(), errors, intervals, orbit.units()),
     }

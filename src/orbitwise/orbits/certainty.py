@@ -1,0 +1,108 @@
+"""How well a learned range is known, in words: the one place where every table and page takes them from.
+
+What is known of a range is the standard error of its upper end and an interval that holds it with 95 %,
+one-sided where the range is zero or as wide as it may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import final
+
+from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.units import NEGLIGIBLE, Unit, decimals_of, is_collapsed, unit_of
+
+NOT_COMPUTED = "error bar not computed"
+
+
+class Kind(Enum):
+    """What can be said of a range."""
+
+    NOT_NEEDED = auto()
+    AT_ITS_LIMIT = auto()
+    DETERMINED = auto()
+    WIDE = auto()
+    FIXED = auto()
+    UNKNOWN = auto()
+
+
+@final
+@dataclass(frozen=True)
+class Certainty:
+    """A learned range with the standard error and the 95 % interval of its upper end; None is not known."""
+
+    name: str
+    unit: Unit
+    learned: Interval
+    error: float | None = None
+    interval: Interval | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the range is zero, at its limit, known to less than itself, or known at all."""
+        high = self.learned[1]
+        if is_collapsed(self.name, self.learned, self.unit):
+            return Kind.NOT_NEEDED
+        if self.error is None or math.isnan(self.error):
+            return Kind.UNKNOWN
+        if self.interval is not None and math.isclose(self.interval[1], high, rel_tol=1e-6):
+            return Kind.FIXED if math.isclose(self.interval[0], high, rel_tol=1e-6) else Kind.AT_ITS_LIMIT
+        return Kind.WIDE if self.error >= high - self._middle else Kind.DETERMINED
+
+    @property
+    def shown_error(self) -> float | None:
+        """The error in the unit of the range; None unless it is smaller than the range."""
+        if self.error is None or self.kind is not Kind.DETERMINED:
+            return None
+        high = self.learned[1]
+        return (self.unit.convert(high + self.error) - self.unit.convert(high - self.error)) / 2
+
+    @property
+    def ends(self) -> Interval | None:
+        """The 95 % interval in raw numbers, no lower than a range of nothing; None where it is not known."""
+        if self.interval is None or not all(map(math.isfinite, self.interval)):
+            return None
+        low, high = self.interval
+        return max(low, self._middle), max(high, self._middle)
+
+    def text(self) -> str:
+        """± 2°, at most 3°, between 2° and 17°, …; empty for a range of nothing that nothing is known of."""
+        kind, error, symbol = self.kind, self.shown_error, self.unit.symbol
+        if error is not None:
+            return f"± {error:,.{decimals_of(error)}f}{symbol}" if error > 0 else "as given"
+        if kind in (Kind.UNKNOWN, Kind.FIXED):
+            return NOT_COMPUTED if kind is Kind.UNKNOWN else "as given"
+        if self.ends is None:
+            return "" if kind is Kind.NOT_NEEDED else "not determined by these data"
+        low, high = (self.unit.convert(end) for end in self.ends)
+        decimals = max(0, 1 - math.floor(math.log10(high - low))) if high > low else 0
+        first, last = (f"{end:,.{decimals}f}{symbol}" for end in (low, high))
+        if kind is Kind.NOT_NEEDED:
+            return f"at most {last}" if high >= NEGLIGIBLE else ""
+        if kind is Kind.AT_ITS_LIMIT:
+            return f"anything above {first} fits as well"
+        return f"between {first} and {last}, not determined more closely"
+
+    @property
+    def _middle(self) -> float:
+        """The upper end of a range of nothing: its centre, or zero for a size."""
+        low, high = self.learned
+        return 0.0 if low == 0 else (low + high) / 2
+
+
+def describe_certainty(
+    ranges: Mapping[str, Interval],
+    errors: Mapping[str, float],
+    intervals: Mapping[str, Interval],
+    units: Mapping[str, Unit],
+) -> str:
+    """One phrase for each range of which something is known, in the units of `describe`."""
+    phrases = []
+    for name, learned in ranges.items():
+        each = Certainty(name, unit_of(name, units), learned, errors.get(name), intervals.get(name))
+        text = each.text() if name in errors else ""
+        phrases += [f"{name} {text}"] if text else []
+    return "; ".join(phrases)
