@@ -57,6 +57,8 @@ class Fit:
     """For Gaussian noise: the posterior and the leave-one-out means at another noise variance."""
     search: Learned | None = None
     """How the ranges of a drawn orbit were found."""
+    half_bound: float | None = None
+    """The bound that half as many inducing points reached."""
 
 
 def progress_of(estimator: Any, engine: str, *parts: Any) -> Progress | None:
@@ -95,10 +97,12 @@ def fit_exact(
     progress: Progress | None = None,
     max_nodes: int | None = None,
     max_seconds: float | None = None,
+    is_resumed: bool = False,
 ) -> Fit:
     """Exact evidence; the ranges of drawn orbits are searched for on nodes that double.
 
     The standard error covers the choice of the nodes: their spread, and what the last doubling gained.
+    With `is_resumed` the search goes on from the present parameters, on `num_nodes`.
     """
     search: Learned | None = None
     error = 0.0
@@ -116,6 +120,7 @@ def fit_exact(
             max_seconds,
             callback,
             None if progress is None else progress.journal,
+            is_resumed,
         )
         objective = ExactObjective(problem, search.functional)
         settled, history = search.found.is_converged(len(problem.x)), search.found.history
@@ -158,6 +163,7 @@ def fit_collapsed(
     tilt = torch.ones_like(problem.targets) if problem.likelihood.needs_tilt else None
     turns = 1 if tilt is None else 3
     history: list[float] = []
+    half_bound: float | None = None
     for part in (2, 1):
         functional = freeze_functional(problem.functional, max(2, num_nodes // part), problem.generator)
         inducing = random_orbit_points(functional, problem.x, max(1, num_inducing // part), problem.generator)
@@ -169,6 +175,9 @@ def fit_collapsed(
             history += training.history
             num_restarts = 0
         tilt = objective.tilt
+        if part == 2:
+            with torch.no_grad():
+                half_bound = float(objective.bound())
     with torch.no_grad():
         columns = objective.columns()
         q = collapsed.optimal_q(columns, objective.quadratic(), problem.likelihood.shares_curvature)
@@ -179,7 +188,16 @@ def fit_collapsed(
             statistics = Statistics(columns.columns, columns.residual, problem.targets)
             at_noise = _at_noise(problem.process, inducing, statistics, columns.lower)
     return Fit(
-        posterior, functional, value, "lower bound", 0.0, training.has_settled, objective, history, at_noise
+        posterior,
+        functional,
+        value,
+        "lower bound",
+        0.0,
+        training.has_settled,
+        objective,
+        history,
+        at_noise,
+        half_bound=half_bound,
     )
 
 
@@ -194,7 +212,7 @@ def fit_variational(
     """The stochastic bound; inducing points double once; Gaussian noise is polished at the end."""
     process, functional, generator = problem.process, problem.functional, problem.generator
     trainer: StochasticTrainer | None = None
-    settled = False
+    settled, half_bound = False, None
     for part, steps in ((2, num_steps - num_steps // 3), (1, num_steps // 3)):
         size = max(1, num_inducing // part)
         inducing = random_orbit_points(functional, problem.x, size, generator)
@@ -215,6 +233,8 @@ def fit_variational(
         settled = trainer.run(steps, warm_up=min(40, steps // 3), callback=callback, slots=slots)
         if trainer.history.interrupted:
             break  # Ctrl-C keeps what was learned
+        if part == 2 and trainer.history.smoothed:
+            half_bound = trainer.history.smoothed[-1]
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
     points = trainer.inducing.detach()
     at_noise = None
@@ -237,6 +257,7 @@ def fit_variational(
         StochasticObjective(trainer),
         trainer.history.smoothed,
         at_noise,
+        half_bound=half_bound,
     )
 
 

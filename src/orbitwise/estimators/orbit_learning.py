@@ -67,10 +67,24 @@ def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Func
 
     In one and two dimensions they are Gauss's, others one more or less in each dimension; else Sobol sets.
     """
-    dimensions = num_dimensions(functional)
-    if dimensions is not None and 0 < dimensions <= MOST_GAUSS_DIMENSIONS:
+    dimensions = gauss_dimensions(functional)
+    if dimensions:
         each = max(1, round(num_nodes ** (1 / dimensions)) + OTHER_GAUSS[scramble])
         return freeze_functional(functional, each**dimensions, rule="gauss")
+    return freeze_in_common(functional, num_nodes, scramble)
+
+
+def gauss_dimensions(functional: Functional) -> int:
+    """The dimensions of Gauss's nodes where these serve, else 0."""
+    dimensions = num_dimensions(functional)
+    return 0 if dimensions is None or dimensions > MOST_GAUSS_DIMENSIONS else dimensions
+
+
+def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> Functional:
+    """The functional on a Sobol set whose first entries are the same for every orbit.
+
+    So an orbit with ranges of zero has the nodes of the smaller orbit that it is then.
+    """
     generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
     return freeze_functional(functional, num_nodes, generator)
 
@@ -118,11 +132,13 @@ def learn_orbit(
     max_seconds: float | None = None,
     callback: Callback | None = None,
     journal: Journal | None = None,
+    is_resumed: bool = False,
 ) -> Learned:
     """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
 
     `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
-    as many as one evaluation can do in some seconds.
+    as many as one evaluation can do in some seconds. With `is_resumed` the search goes on from the present
+    parameters on these nodes; see `OrbitSearch.run`.
     """
     coordinates = Coordinates(modules, floors)
     with torch.no_grad():
@@ -133,7 +149,7 @@ def learn_orbit(
     else:
         most = most_nodes(len(x), width, x.device) if max_nodes is None else max_nodes
     announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
-    if max_evaluations == 0 or not len(coordinates):
+    if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
     is_fast = takes_double_sums(process.kernel, some, some)
     precision = torch.float32 if is_fast else x.dtype
@@ -151,7 +167,7 @@ def learn_orbit(
             is_given=num_nodes is not None,
         )
 
-    found = search(precision).run()
+    found = search(precision).run(is_resumed)
     frozen = freeze_at(functional, found.num_nodes)
     if precision != x.dtype:
         with torch.no_grad():

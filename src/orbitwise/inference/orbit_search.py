@@ -139,13 +139,18 @@ class OrbitSearch:
         self._best: tuple[Vector, float, int] | None = None
         self._failure = ""
 
-    def run(self) -> Found:
-        """Search, and leave the parameters at the answer."""
+    def run(self, is_resumed: bool = False) -> Found:
+        """Search, and leave the parameters at the answer.
+
+        With `is_resumed` nothing is screened: the search goes on from the present parameters, on the most
+        nodes, and keeps them where it finds nothing better.
+        """
         given = self.coordinates.point()
         found: Found | None = None
         nodes, message, interrupted = min(FIRST_NODES, self.max_nodes), "", False
+        nodes = self.max_nodes if is_resumed else nodes
         try:
-            summits = self._screen(nodes, given)
+            summits = self._resume(nodes, given) if is_resumed else self._screen(nodes, given)
             while True:
                 is_last = nodes >= self.max_nodes
                 found = self._judged(found, max(summits, key=lambda each: each.value), nodes)
@@ -158,7 +163,8 @@ class OrbitSearch:
         except (_OverError, KeyboardInterrupt) as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             message = "interrupted" if interrupted else "time is over"
-            if self._best is not None and (found is None or self._best[2] != found.num_nodes):
+            # what was tried on fewer nodes than the answer has, for a curvature, is no answer
+            if self._best is not None and (found is None or self._best[2] > found.num_nodes):
                 point, value, on = self._best
                 found = self._found(point, on, value, False, np.zeros_like(point))
         finally:
@@ -212,6 +218,18 @@ class OrbitSearch:
         others = [each for each in rest if not np.allclose(each.point, first.point, rtol=0.2, atol=0.2)]
         return [first, *others[:1]]
 
+    def _resume(self, nodes: int, given: Vector) -> list[Summit]:
+        """The given point, and where an ascent leads that tries again what is zero there."""
+        objective = self._objective(nodes)
+        begun, count, given = time.monotonic(), self._count, self.coordinates.box.clip(given)
+        summits = [Summit(given, *objective(given), np.zeros((0, 0)), math.inf, False, ())]
+        if self.max_evaluations > 0:
+            start = self._lifted(given)
+            curvature = self._curvature(start, nodes) if self.is_dense else None
+            summits.append(self._climb(objective, start, None, curvature, ROUGHLY))
+        self._record(nodes, [each.value for each in summits], count, begun)
+        return summits
+
     def _refine(self, summits: Sequence[Summit], found: Found, nodes: int) -> list[Summit]:
         """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
         objective = self._objective(nodes)
@@ -260,10 +278,7 @@ class OrbitSearch:
         found.gain = math.inf if before is None else summit.value - before.value
         if not self.is_dense:
             return found
-        # a curvature on half the nodes costs a quarter, and is near enough
-        few = nodes if nodes <= 2 * FIRST_NODES else nodes // 2
-        curvature = curvature_at(self._objective(few), self._lifted(summit.point), self.coordinates.box)
-        found.curvature = made_positive(curvature)
+        found.curvature = made_positive(self._curvature(self._lifted(summit.point), nodes))
         for other in range(1, 1 + OTHERS):
             value, gradient = self._objective(nodes, other)(summit.point)
             step, gain = best_step(summit.point, gradient, found.curvature, self.coordinates.box, 1.0)
@@ -271,6 +286,11 @@ class OrbitSearch:
             found.shifts.append(step)
             found.regret = gain / OTHERS + (found.regret if other > 1 else 0.0)
         return found
+
+    def _curvature(self, point: Vector, nodes: int) -> NDArray[np.float64]:
+        """On half the nodes, which costs a quarter and is near enough."""
+        few = nodes if nodes <= 2 * FIRST_NODES else nodes // 2
+        return curvature_at(self._objective(few), point, self.coordinates.box)
 
     def _record(self, nodes: int, values: Sequence[float], count: int, begun: float) -> None:
         seconds = time.monotonic() - begun
