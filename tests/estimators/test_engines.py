@@ -180,7 +180,8 @@ def test_a_group_whose_kernel_is_isotropic_costs_one_side_only():
 def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
     counted = []
     monkeypatch.setattr(
-        "orbitwise.estimators.orbit_learning.exact_cost", lambda *sizes: counted.append(sizes) or Cost(0.0, 0.0)
+        "orbitwise.estimators.orbit_learning.exact_cost",
+        lambda *sizes: counted.append(sizes) or Cost(0.0, 0.0),
     )
     process = Process(None, RBFKernel(ard_num_dims=None if symmetric else 4).double())
     x = torch.randn(7, 4, dtype=torch.float64)

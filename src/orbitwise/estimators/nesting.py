@@ -13,6 +13,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from orbitwise.inference.coordinates import LEAST
 from orbitwise.orbits.bounds import ZERO, LearnedWidths
 
 
@@ -34,6 +35,10 @@ def may_contain(family: Any, member: Any) -> bool:
     orbit, smaller = family.orbit_, member.orbit_
     if orbit is None or not orbit.is_drawn or not hasattr(family, "_begin_at"):
         return False
+    # the default kernel of no invariance may have a lengthscale for each column
+    shapes = [[each.shape for each in model.kernel_.parameters()] for model in (family, member)]
+    if shapes[0] != shapes[1]:
+        return False
     if smaller is None:
         return member.functional_.is_identity
     return type(smaller) is type(orbit) and set(smaller.learned()) < set(orbit.learned())
@@ -43,15 +48,19 @@ def may_contain(family: Any, member: Any) -> bool:
 def adopt(modules: Sequence[nn.Module], members: Sequence[nn.Module]) -> None:
     """Take over all parameters that both have, by name; ranges that the members lack become zero."""
     for module, member in zip(modules, members, strict=True):
-        known = dict(member.named_parameters())
-        taken = set()
+        known, adopted = dict(member.named_parameters()), set()
         for name, parameter in module.named_parameters():
             if name in known and known[name].shape == parameter.shape:
                 parameter.copy_(known[name])
-                taken.add(id(parameter))
+                adopted.add(id(parameter))
         for widths in _vanishing_widths(module):
-            if id(widths.parameter) not in taken:
-                widths.parameter.view(-1)[widths.places.to(widths.parameter.device)] = ZERO
+            flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
+            raw = flat[places].double().cpu()
+            # orbits keep a tiny width for moves that they do not make
+            is_zero = (widths.width(raw) / widths.natural).square() <= LEAST
+            if id(widths.parameter) not in adopted:
+                is_zero = torch.ones_like(is_zero)
+            flat[places] = torch.where(is_zero, ZERO, raw).to(flat)
 
 
 def _vanishing_widths(module: nn.Module) -> Iterator[LearnedWidths]:

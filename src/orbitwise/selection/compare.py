@@ -131,14 +131,14 @@ class Comparison:
             table.add_column(heading, justify="left" if heading in ("invariance", "learned") else "right")
         best, leader, tied, undecided = self.best, self.leader, self.tied, self.undecided
         for candidate in self.candidates:
-            notes = ["tie"] if candidate.name in tied else []
-            notes += ["undecided"] if candidate.name in undecided and candidate is not best else []
+            note = " (undecided)" if candidate.name in undecided and candidate is not best else ""
+            note = " (tie)" if candidate.name in tied else note
             evidence = f"{candidate.log_evidence:,.1f}"
             if candidate.standard_error > 0:
                 evidence += f" ± {candidate.standard_error:,.1f}"
             behind = self.difference(leader, candidate).text().removesuffix(" nats")
             table.add_row(
-                candidate.name + (f" ({', '.join(notes)})" if notes else ""),
+                candidate.name + note,
                 evidence,
                 "" if candidate is leader else behind,
                 f"{candidate.per_datum:,.3f}",
@@ -200,9 +200,9 @@ def compare(
         for invariance, (fitted, seconds) in zip(invariances, fits, strict=True)
     ]
     comparison = judge(candidates, X, y)
-    warn_of_shortfalls(
-        [each.name for each in comparison.candidates], [each.estimator for each in comparison.candidates]
-    )
+    names = [each.name for each in candidates]
+    final = sorted(comparison.candidates, key=lambda each: names.index(each.name))
+    warn_of_shortfalls([each.name for each in final], [each.estimator for each in final])
     return comparison
 
 
