@@ -77,6 +77,7 @@ def test_a_family_that_was_badly_fitted_goes_on_from_its_member():
     assert after.score >= next(each for each in comparison.candidates if each.name == "member").score
     assert after.estimator.get_params()["max_iterations"] == 2
     assert after.seconds > before.seconds
+    assert after.standard_error >= before.standard_error
 
 
 def test_differences_are_means_over_common_nodes(digit_comparison):

@@ -254,6 +254,8 @@ def _fitted_from(
         estimator._begin_at(Start(member.estimator, nodes.num_nodes, iterations))
         estimator, seconds = _fit(estimator, X, y)
         estimator.set_params(checkpoint=given.checkpoint)
+        # on one number of nodes a fit does not see what their doubling gains; the first fit may have
+        estimator.log_evidence_error_ = max(estimator.log_evidence_error_, given.log_evidence_error_)
         if iterations == 0:
             estimator.converged_ = member.estimator.converged_
         tried = candidate_of(candidate.name, estimator, best.seconds + seconds, len(np.asarray(y)))
