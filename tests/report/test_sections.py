@@ -41,7 +41,8 @@ def test_the_comparison_calls_ties_ties(compared):
     assert "0.0 ± 1.4 <b>(tie)</b>" in comparison_section(None_model(), near, [None, None], "").replace(
         "\u00a0", " "
     )
-    far = replace(other, log_evidence=best.log_evidence - 100, standard_error=3.0, name="<far>")
+    values = {"log_evidence": best.log_evidence - 100, "evidences": (), "standard_error": 3.0}
+    far = replace(other, **values, name="<far>")
     section = comparison_section(best.estimator, Comparison((best, far)), [None, None], "test error")
     assert "(tie)" not in section
     assert "&lt;far&gt;" in section

@@ -1,9 +1,14 @@
+import warnings
+
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
-from orbitwise import InvariantGPRegressor, compare
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, compare
+from orbitwise.orbits import ImageOrbit
 from orbitwise.selection import Candidate, Comparison
+from orbitwise.selection.compare import candidate_of, judge
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -25,12 +30,113 @@ def test_the_right_invariance_wins_and_is_fitted(symmetric_data):
     assert "permutation" in str(comparison)
 
 
-def test_parallel_runs_agree_with_serial_ones(symmetric_data):
-    serial = compare(*symmetric_data, invariances=[None, "permutation"])
-    parallel = compare(*symmetric_data, invariances=[None, "permutation"], n_jobs=2)
+def digits(count):
+    images, labels = load_digits(return_X_y=True)
+    return images[:count].reshape(-1, 8, 8) / 16, labels[:count]
+
+
+@pytest.fixture(scope="module")
+def digit_comparison():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return compare(*digits(60), num_nodes=8, max_iterations=2)
+
+
+def test_parallel_runs_agree_with_serial_ones():
+    asked = {"invariances": [None, "flip", "rotation", "affine"], "num_nodes": 4, "max_iterations": 1}
+    serial, parallel = (compare(*digits(20), **asked, n_jobs=jobs) for jobs in (1, 2))
     for one, other in zip(serial.candidates, parallel.candidates, strict=True):
         assert one.name == other.name
         assert one.log_evidence == pytest.approx(other.log_evidence, rel=1e-6)
+        assert one.evidences == pytest.approx(other.evidences, rel=1e-6)
+        assert one.difference == pytest.approx(other.difference, rel=1e-4, abs=1e-4)
+    assert serial.verdict == parallel.verdict
+
+
+def test_a_family_does_not_lose_to_its_members(digit_comparison):
+    score = {each.name: each.score for each in digit_comparison.candidates}
+    # the search itself stops at a tenth of a nat
+    assert score["rotation"] >= score["none"] - 0.1
+    assert score["affine"] >= score["rotation"] - 0.1
+    assert score["affine+deformation"] >= score["affine"] - 0.1
+    ranked = [each.score for each in digit_comparison.candidates]
+    assert ranked == sorted(ranked, reverse=True)
+
+
+def test_a_family_that_was_badly_fitted_goes_on_from_its_member():
+    data = digits(30)
+    quick = {"num_nodes": 4, "max_iterations": 2}
+    member = InvariantGPClassifier(invariance="rotation", **quick).fit(*data)
+    narrow = ImageOrbit((8, 8), dict.fromkeys(("angle", "shear", "shift_x", "shift_y"), 1e-3))
+    family = InvariantGPClassifier(invariance=narrow, num_nodes=4, max_iterations=0).fit(*data)
+    family.set_params(max_iterations=2)
+    both = [candidate_of(name, model, 1.0, 30) for name, model in (("member", member), ("family", family))]
+    comparison = judge(both, *data)
+    before, after = both[1], next(each for each in comparison.candidates if each.name == "family")
+    assert after.log_evidence > before.log_evidence
+    assert after.score >= next(each for each in comparison.candidates if each.name == "member").score
+    assert after.estimator.get_params()["max_iterations"] == 2
+    assert after.seconds > before.seconds
+    assert after.standard_error >= before.standard_error
+
+
+def test_differences_are_means_over_common_nodes(digit_comparison):
+    leader = digit_comparison.leader
+    assert digit_comparison.num_nodes == 8
+    assert leader.difference == leader.difference_error == 0
+    for each in digit_comparison.candidates:
+        assert len(each.evidences) == 4
+        assert each.difference == pytest.approx(np.mean(np.subtract(each.evidences, leader.evidences)))
+        assert each.difference_error == digit_comparison.difference(each, leader).error
+    none = next(each for each in digit_comparison.candidates if each.name == "none")
+    assert set(none.evidences) == {none.log_evidence}
+    # on few nodes, too, no invariance is far behind, and that is decided
+    assert none.difference < -2 * none.difference_error
+    assert "none" not in digit_comparison.undecided
+
+
+def test_the_order_does_not_depend_on_the_seed():
+    asked = {"invariances": [None, "flip", "rotation", "affine"], "num_nodes": 4, "max_iterations": 1}
+    found = [compare(*digits(20), **asked, random_state=seed) for seed in range(3)]
+    assert len({tuple(each.name for each in comparison.candidates) for comparison in found}) == 1
+    assert len({comparison.verdict for comparison in found}) == 1
+
+
+def test_bounds_remember_half_as_many_inducing_points(symmetric_data):
+    comparison = compare(
+        *symmetric_data, invariances=[None, "sign"], inference="collapsed", num_inducing=8, max_iterations=30
+    )
+    for each in comparison.candidates:
+        assert each.half_bound is not None
+        assert each.evidences == ()
+        assert each.difference == pytest.approx(each.log_evidence - comparison.leader.log_evidence)
+    few = compare(
+        *symmetric_data, invariances=[None], inference="collapsed", num_inducing=4, max_iterations=30
+    )
+    assert few.verdict == "none is the only candidate."
+
+
+def test_undecided_candidates_are_called_so():
+    order = [
+        Candidate(name, evidence, 0.0, 1.0, "lower bound", {}, 1.0, None, half_bound=half)
+        for name, evidence, half in [
+            ("rotation", 1000.0, 900.0),
+            ("affine", 980.0, 950.0),
+            ("none", 10.0, 9.0),
+        ]
+    ]
+    comparison = Comparison(tuple(order))
+    assert comparison.undecided == ("affine",)
+    assert comparison.tied == ()
+    assert comparison.best.name == "rotation"
+    assert "affine (undecided)" in str(comparison)
+    assert "Undecided at this bound: rotation leads affine" in " ".join(str(comparison).split())
+    paired = [
+        Candidate("none", 5.0, 0.0, 1.0, "exact", {}, 1.0, None, (5.0,) * 4),
+        learned("rotation", 2.0, "angle", evidences=(2.0, 2.1, 1.9, 2.0), gain=6.0),
+    ]
+    assert Comparison(tuple(paired), 16).undecided == ("rotation",)
+    assert "Undecided on 16 nodes: none leads rotation by 3.0" in Comparison(tuple(paired), 16).verdict
 
 
 def test_classification_is_told_from_the_labels():
@@ -59,8 +165,9 @@ def test_a_difference_within_the_errors_is_a_tie():
     assert "c (tie)" not in str(comparison)
 
 
-def learned(name, evidence, *ranges, error=0.0):
-    return Candidate(name, evidence, error, evidence, "exact", dict.fromkeys(ranges, (-1.0, 1.0)), 1.0, None)
+def learned(name, evidence, *ranges, error=0.0, **more):
+    moves = dict.fromkeys(ranges, (-1.0, 1.0))
+    return Candidate(name, evidence, error, evidence, "exact", moves, 1.0, None, **more)
 
 
 def test_of_a_tie_the_simplest_is_best():

@@ -32,7 +32,8 @@ from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.names import Invariance, functional_of
-from orbitwise.estimators.objectives import noise_of
+from orbitwise.estimators.nesting import Start, adopt
+from orbitwise.estimators.objectives import ExactObjective, noise_of
 from orbitwise.estimators.validation import (
     check_data,
     check_inputs,
@@ -40,6 +41,7 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
+from orbitwise.functionals.functional import Functional
 from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,
@@ -178,7 +180,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         check_search(self)
         problem = self._problem(x, torch.from_numpy(codes))
         engine = choose_engine(self.inference, problem)
-        fit = self._run(engine, problem)
+        start = self._taken_start()
+        if start is not None:
+            adopt(problem.modules, start.member._problem_.modules)
+        fit = self._run(engine, problem, start)
         self._store(fit, problem, engine, torch.from_numpy(codes))
         said = self._probabilities(*self._row_moments(problem.x)).argmax(1).cpu()
         warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), torch.from_numpy(codes), GIVE)
@@ -234,7 +239,12 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             generator,
         )
 
-    def _run(self, engine: Engine, problem: Problem) -> Fit:
+    @torch.no_grad()
+    def _evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
+        """The exact evidence of the training data on other nodes."""
+        return float(ExactObjective(self._problem_, freeze(self._problem_.functional)).evidence())
+
+    def _run(self, engine: Engine, problem: Problem, start: Start | None = None) -> Fit:
         def report(step: int, bound: float) -> None:
             if self.callback is not None:
                 self.callback(step, bound)
@@ -243,6 +253,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
 
         progress = progress_of(self, engine, *problem.parts)
         learning = (iterations_of(self), self.num_restarts, report, progress)
+        if engine == "exact" and start is not None:
+            resumed = (start.num_nodes, start.max_iterations, 0, report)
+            return fit_exact(problem, *resumed, max_seconds=self.max_seconds, is_resumed=True)
         if engine == "exact":
             return fit_exact(problem, self.num_nodes, *learning, self.max_nodes, self.max_seconds)
         if engine == "collapsed":
@@ -262,6 +275,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             self._calibrate(fit.at_noise, noise_of(problem.likelihood).item(), codes.to(self.device))
         self._set_objective(fit.objective, problem.parameters)
         self._set_search(fit.search)
+        self._set_half_bound(fit.half_bound)
 
     def _calibrate(self, at_noise: Callable[[float], Any], noise: float, codes: torch.Tensor) -> None:
         """Choose the noise by leave-one-out where asked to, and the scale of the softmax always."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -57,6 +57,8 @@ class Fit:
     """For Gaussian noise: the posterior and the leave-one-out means at another noise variance."""
     search: Learned | None = None
     """How the ranges of a drawn orbit were found."""
+    half_bound: float | None = None
+    """The bound that half as many inducing points reached."""
 
 
 def progress_of(estimator: Any, engine: str, *parts: Any) -> Progress | None:
@@ -95,10 +97,12 @@ def fit_exact(
     progress: Progress | None = None,
     max_nodes: int | None = None,
     max_seconds: float | None = None,
+    is_resumed: bool = False,
 ) -> Fit:
     """Exact evidence; the ranges of drawn orbits are searched for on nodes that double.
 
     The standard error covers the choice of the nodes: their spread, and what the last doubling gained.
+    With `is_resumed` the search goes on from the present parameters, on `num_nodes`.
     """
     search: Learned | None = None
     error = 0.0
@@ -118,6 +122,7 @@ def fit_exact(
             None if progress is None else progress.journal,
             num_restarts,
             problem.starts(),
+            is_resumed=is_resumed,
         )
         objective = ExactObjective(problem, search.functional)
         settled, history = search.found.is_converged(len(problem.x)), search.found.history
@@ -161,6 +166,7 @@ def fit_collapsed(
     tilt = torch.ones_like(problem.targets) if problem.likelihood.needs_tilt else None
     turns = 1 if tilt is None else 3
     history: list[float] = []
+    half_bound: float | None = None
     for part in (2, 1):
         functional = freeze_functional(problem.functional, max(2, num_nodes // part), problem.generator)
         inducing = random_orbit_points(functional, problem.x, max(1, num_inducing // part), problem.generator)
@@ -172,6 +178,8 @@ def fit_collapsed(
             history += training.history
             num_restarts = 0
         tilt = objective.tilt
+        if part == 2:
+            half_bound = _half_bound(problem, inducing, tilt)
     frozen = freeze_functional(problem.functional, max(num_nodes, PREDICTION_NODES), problem.generator)
     polished = _polished(problem, frozen, inducing, tilt)
     return Fit(
@@ -182,6 +190,7 @@ def fit_collapsed(
         objective,
         history,
         _at_noise(problem, polished),
+        half_bound=half_bound,
     )
 
 
@@ -201,7 +210,7 @@ def fit_variational(
     """
     process, functional, generator = problem.process, problem.functional, problem.generator
     trainer: StochasticTrainer | None = None
-    settled = False
+    settled, half_bound = False, None
     lengths = (FIRST_STEPS, MOST_STEPS)
     if num_steps is not None:
         lengths = (num_steps - num_steps // 3, num_steps // 3)
@@ -227,11 +236,11 @@ def fit_variational(
         )
         if trainer.history.interrupted:
             break  # Ctrl-C keeps what was learned
+        if part == 2:
+            half_bound = _half_bound(problem, trainer.inducing.detach(), _tilt_of(problem, trainer))
     assert trainer is not None
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)
-    everything = torch.arange(len(problem.x), device=problem.x.device)
-    _, tilt = trainer.memory.recall(everything)
-    polished = _polished(problem, frozen, trainer.inducing.detach(), tilt)
+    polished = _polished(problem, frozen, trainer.inducing.detach(), _tilt_of(problem, trainer))
     trainer.q = polished.posterior.q
     return Fit(
         polished.posterior,
@@ -241,6 +250,7 @@ def fit_variational(
         StochasticObjective(trainer),
         trainer.history.smoothed,
         _at_noise(problem, polished),
+        half_bound=half_bound,
     )
 
 
@@ -248,6 +258,19 @@ def _polished(problem: Problem, frozen: Functional, inducing: Tensor, tilt: Tens
     """The best q by frozen rows, and the bound of the problem's own functional at it."""
     parts = (problem.likelihood, inducing, problem.x, problem.targets, problem.generator, tilt)
     return polish(problem.process, problem.functional, frozen, *parts)
+
+
+def _half_bound(problem: Problem, inducing: Tensor, tilt: Tensor | None) -> float:
+    """The bound with half of the inducing points, from draws of its own, so that the fit's stay the same."""
+    generator = torch.Generator(problem.generator.device).manual_seed(0)
+    aside = replace(problem, generator=generator)
+    frozen = freeze_functional(problem.functional, PREDICTION_NODES, generator)
+    return _polished(aside, frozen, inducing, tilt).bound.mean
+
+
+def _tilt_of(problem: Problem, trainer: StochasticTrainer) -> Tensor | None:
+    """The tilts that training remembers of all rows."""
+    return trainer.memory.recall(torch.arange(len(problem.x), device=problem.x.device))[1]
 
 
 def _reported(polished: Polished) -> tuple[float, str, float]:

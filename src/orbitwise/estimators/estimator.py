@@ -18,6 +18,7 @@ from torch import nn
 
 from orbitwise.estimators.calls import answering
 from orbitwise.estimators.error_bars import NORMAL, learned_errors, parameter_errors, searched_errors
+from orbitwise.estimators.nesting import Start
 from orbitwise.estimators.orbit_learning import Learned
 from orbitwise.estimators.regression_model import constant_part
 from orbitwise.estimators.validation import check_inputs, layout_of
@@ -74,6 +75,20 @@ class LearnedOrbit(ABC):
         self._objective, self._learned_parameters = objective, [p for p in parameters if p.requires_grad]
         if hasattr(self, "_orbit_errors"):
             del self._orbit_errors
+
+    def _begin_at(self, start: Start) -> None:
+        """Have the next fit, by exact inference, go on from a member's solution."""
+        self._start = start
+
+    def _taken_start(self) -> Start | None:
+        """Where this fit is to begin; later ones begin anew."""
+        return vars(self).pop("_start", None)
+
+    def _set_half_bound(self, bound: float | None) -> None:
+        """Remember the bound of half as many inducing points: the order of candidates may have changed."""
+        vars(self).pop("_half_bound", None)
+        if bound is not None:
+            self._half_bound = bound
 
     def _set_search(self, search: Learned | None) -> None:
         """Remember how the ranges of the orbit were found, and how sure they are."""

@@ -70,10 +70,24 @@ def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Func
 
     In one and two dimensions they are Gauss's, others one more or less in each dimension; else Sobol sets.
     """
-    dimensions = num_dimensions(functional)
-    if dimensions is not None and 0 < dimensions <= MOST_GAUSS_DIMENSIONS:
+    dimensions = gauss_dimensions(functional)
+    if dimensions:
         each = max(1, round(num_nodes ** (1 / dimensions)) + OTHER_GAUSS[scramble])
         return freeze_functional(functional, each**dimensions, rule="gauss")
+    return freeze_in_common(functional, num_nodes, scramble)
+
+
+def gauss_dimensions(functional: Functional) -> int:
+    """The dimensions of Gauss's nodes where these serve, else 0."""
+    dimensions = num_dimensions(functional)
+    return 0 if dimensions is None or dimensions > MOST_GAUSS_DIMENSIONS else dimensions
+
+
+def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> Functional:
+    """The functional on a Sobol set whose first entries are the same for every orbit.
+
+    So an orbit with ranges of zero has the nodes of the smaller orbit that it is then.
+    """
     generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
     return freeze_functional(functional, num_nodes, generator)
 
@@ -124,12 +138,14 @@ def learn_orbit(
     num_starts: int = 0,
     generator: torch.Generator | None = None,
     is_noisy: bool = True,
+    is_resumed: bool = False,
 ) -> Learned:
     """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
 
     `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
     as many as one evaluation can do in some seconds. `num_starts` random starts, from the generator, are
-    tried too. `is_noisy` says that the noise of every row is at least `LEAST_NOISE`, or has that floor.
+    tried too. `is_noisy` says that the noise of every row is at least `LEAST_NOISE`, or has that floor. With
+    `is_resumed` the search goes on from the present parameters on these nodes; see `OrbitSearch.run`.
     """
     coordinates = Coordinates(modules, floors)
     with torch.no_grad():
@@ -140,7 +156,7 @@ def learn_orbit(
     else:
         most = most_nodes(len(x), width, x.device) if max_nodes is None else max_nodes
     announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
-    if max_evaluations == 0 or not len(coordinates):
+    if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
     is_fast = is_noisy and takes_double_sums(process.kernel, some, some)
     precision = torch.float32 if is_fast else x.dtype
@@ -162,7 +178,7 @@ def learn_orbit(
             generator=generator,
         )
 
-    found = _searched(search, precision, x.dtype)
+    found = _searched(search, precision, x.dtype, is_resumed)
     frozen = freeze_at(functional, found.num_nodes)
     if precision != x.dtype and found.message not in CUT_SHORT:
         with torch.no_grad():
@@ -173,15 +189,18 @@ def learn_orbit(
 
 
 def _searched(
-    search: Callable[[torch.dtype], OrbitSearch], precision: torch.dtype, safest: torch.dtype
+    search: Callable[[torch.dtype], OrbitSearch],
+    precision: torch.dtype,
+    safest: torch.dtype,
+    is_resumed: bool,
 ) -> Found:
     """What a search of this precision finds, or where that fails at every start, one of the safest."""
     try:
-        return search(precision).run()
+        return search(precision).run(is_resumed)
     except ValueError:
         if precision == safest:
             raise
-        return search(safest).run()
+        return search(safest).run(is_resumed)
 
 
 @torch.no_grad()

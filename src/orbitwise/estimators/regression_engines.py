@@ -23,6 +23,7 @@ from orbitwise.estimators.engines import (
     fit_variational,
     progress_of,
 )
+from orbitwise.estimators.nesting import Start
 from orbitwise.estimators.orbit_learning import LEAST_NOISE, announce_exact, learn_orbit
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import check_counts
@@ -97,9 +98,16 @@ def fit_model(
     functional: Functional,
     generator: torch.Generator,
     report: Callback,
+    start: Start | None = None,
 ) -> Fit:
-    """Exact inference; `functional` is the model's before it was frozen, the model's own on few nodes."""
+    """Exact inference; `functional` is the model's before it was frozen, the model's own on few nodes.
+
+    With a `start` the search goes on from the present parameters.
+    """
     search, error = None, 0.0
+    num_nodes, max_iterations = estimator.num_nodes, iterations_of(estimator)
+    if start is not None:
+        num_nodes, max_iterations = start.num_nodes, start.max_iterations
     # with no iterations, the objective would only repeat the factorisation that conditioning needs
     settled, history = False, []
     rows = (model.x, model.targets, model.weight, model.extras, model.fixed_noise)
@@ -114,15 +122,16 @@ def fit_model(
             [model],
             floors,
             model.x,
-            estimator.num_nodes,
+            num_nodes,
             estimator.max_nodes,
-            iterations_of(estimator),
+            max_iterations,
             estimator.max_seconds,
             report,
-            journal,
+            None if start is not None else journal,
             estimator.num_restarts,
             generator,
             is_noisy=_is_noisy(model),
+            is_resumed=start is not None,
         )
         model.functional = search.functional
         settled, history = search.found.is_converged(len(model.x)), search.found.history
@@ -217,5 +226,7 @@ def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report:
         with torch.no_grad():
             model.raw_noise[0].copy_(problem.likelihood.raw_noise[0])
     # p(y) = p(standardised y) / scale, for every row and output
-    fit.log_evidence -= len(problem.x) * float(model.scale.log().sum())
+    constant = len(problem.x) * float(model.scale.log().sum())
+    fit.log_evidence -= constant
+    fit.half_bound = None if fit.half_bound is None else fit.half_bound - constant
     return fit

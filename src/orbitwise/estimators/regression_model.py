@@ -135,9 +135,9 @@ class RegressionModel(nn.Module):
         constant = -0.5 * count * len(self.scale) * math.log(2 * math.pi)
         return EvidenceTerms(value, fit, value - fit - constant, constant, terms.jitter)
 
-    def posterior(self) -> exact.ExactPosterior:
-        """The posterior of g at the present hyperparameters."""
-        return exact.condition(self.process, self.rows(), self.targets, self.row_noise())
+    def posterior(self, functional: Functional | None = None) -> exact.ExactPosterior:
+        """The posterior of g at the present hyperparameters; see `rows`."""
+        return exact.condition(self.process, self.rows(functional), self.targets, self.row_noise())
 
     def merged_rows(self) -> Replicates:
         """The replicates with scatter in standardised units."""

@@ -18,6 +18,7 @@ from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.engines import Engine, Fit
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.nesting import adopt
 from orbitwise.estimators.orbit_learning import freeze_at
 from orbitwise.estimators.regression_engines import (
     check_settings,
@@ -30,6 +31,7 @@ from orbitwise.estimators.regression_engines import (
 )
 from orbitwise.estimators.regression_model import Observation, RegressionModel, prepare
 from orbitwise.estimators.validation import check_channels_first, check_training
+from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 
 
@@ -208,8 +210,13 @@ class InvariantGPRegressor(
             resume(model, previous)
         place(model, functional, self.device)
         self.inference_ = engine
+        start = self._taken_start()
+        if start is not None:
+            before = start.member
+            adopt((functional, model.process), (before._functional, before._model.process))
+            adopt((model.raw_noise,), (before._model.raw_noise,))
         if engine == "exact":
-            fit = fit_model(self, model, functional, generator, self._report)
+            fit = fit_model(self, model, functional, generator, self._report, start)
             parameters = list(model.parameters())
         else:
             problem = sparse_problem(model, functional, x, targets, self.device, generator)
@@ -217,7 +224,13 @@ class InvariantGPRegressor(
         self._store(model, fit)
         self._set_objective(fit.objective, parameters)
         self._set_search(fit.search)
+        self._set_half_bound(fit.half_bound)
         return self
+
+    @torch.no_grad()
+    def _evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
+        """The exact evidence of the training data on other nodes."""
+        return self._model.evidence(self._model.posterior(freeze(self._functional))).value
 
     def _standardised_noise(self) -> torch.Tensor:
         return self._model.noise()

@@ -116,13 +116,18 @@ class OrbitSearch:
         self._bests: dict[int, _Best] = {}
         self._failure = ""
 
-    def run(self) -> Found:
-        """Search, and leave the parameters at the answer."""
+    def run(self, is_resumed: bool = False) -> Found:
+        """Search, and leave the parameters at the answer.
+
+        With `is_resumed` nothing is screened: the search goes on from the present parameters, on the most
+        nodes, and keeps them where it finds nothing better.
+        """
         given = self.coordinates.point()
         found: Found | None = None
         nodes, message, interrupted = min(FIRST_NODES, self.max_nodes), "", False
+        nodes = self.max_nodes if is_resumed else nodes
         try:
-            summits = self._screen(nodes, given)
+            summits = self._resume(nodes, given) if is_resumed else self._screen(nodes, given)
             while True:
                 is_last = nodes >= self.max_nodes
                 found = self._judged(found, summits[0], nodes)
@@ -239,6 +244,25 @@ class OrbitSearch:
             starts.append(np.where(is_width, FARTHEST_FACTOR ** (2 * sizes), given + 0.5 * moves))
         return starts
 
+    def _resume(self, nodes: int, given: Vector) -> list[Summit]:
+        """Where an ascent leads that tries again what is zero at the given point, or that point."""
+        objective, given = self._objective(nodes), self.coordinates.box.clip(given)
+        begun, count = time.monotonic(), self._count
+        if self.max_evaluations > 0:
+            few = self._few(nodes)
+            curvature = (
+                curvature_at(few, self._lifted(given), self.coordinates.box) if self.is_dense else None
+            )
+            summit = self._climb_lifted(objective, given, curvature, FINELY)
+        else:
+            summit = Summit(given, *objective(given), np.eye(len(given)), math.inf, False, ())
+        self._record(nodes, [summit.value], count, begun)
+        return [summit]
+
+    def _few(self, nodes: int) -> Objective:
+        """The objective for curvatures: on half the nodes, which costs a quarter and is near enough."""
+        return self._objective(nodes if nodes <= 2 * FIRST_NODES else nodes // 2, is_ascent=False)
+
     def _refine(self, summits: Sequence[Summit], found: Found, nodes: int) -> list[Summit]:
         """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
         objective = self._objective(nodes)
@@ -304,8 +328,7 @@ class OrbitSearch:
             found.others = [value for value in values if np.isfinite(value)]
         if not self.is_dense:
             return found
-        # a curvature on half the nodes costs a quarter, and is near enough
-        few = self._objective(nodes if nodes <= 2 * FIRST_NODES else nodes // 2, is_ascent=False)
+        few = self._few(nodes)
         found.centre = self._lifted(found.point)
         _, found.slope = few(found.centre)
         box = self.coordinates.box

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,28 +16,32 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, iterations_of, warn_of_shortfalls
 from orbitwise.estimators.families import check_picture
 from orbitwise.estimators.names import Invariance, is_of_images
+from orbitwise.estimators.nesting import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.inference.orbit_search import FINELY
+from orbitwise.selection.common_nodes import CommonNodes, common_nodes
+from orbitwise.selection.differences import Difference, difference_between, verdict_of
+from orbitwise.selection.differences import is_tie as is_tie
 
 DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")
 OF_TABLES: tuple[Invariance, ...] = (None, "negation")
 FEW_COLUMNS = 5
 """Permutations of more columns have orbits of more than 120 points."""
 NO_INVARIANCE = "none"
-WORTH_MENTIONING = math.log(3)
-"""Odds below three to one are not worth more than a bare mention (Kass and Raftery 1995): a tie."""
-
-
-def is_tie(difference: float, error: float) -> bool:
-    """Whether evidences differ by no more than two standard errors, or than is worth mentioning."""
-    return abs(difference) <= max(WORTH_MENTIONING, 2 * error)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One invariance, fitted."""
+    """One invariance, fitted.
+
+    `difference` is its evidence less that of the leader, in nats, and `difference_error` the standard error
+    of that; both are known after a comparison. Where nodes were used, `evidences` are those on common sets of
+    nodes, and `gain` says how much they rose from half as many. `half_bound` is the bound of half as many
+    inducing points, `upper` a bound from above, where there are such bounds.
+    """
 
     name: str
     log_evidence: float
@@ -48,21 +51,40 @@ class Candidate:
     learned: dict[str, tuple[float, float]]
     seconds: float
     estimator: Any
+    evidences: tuple[float, ...] = ()
+    gain: float = 0.0
+    half_bound: float | None = None
+    upper: float | None = None
+    difference: float | None = None
+    difference_error: float | None = None
+
+    @property
+    def score(self) -> float:
+        """What candidates are ranked by: the mean evidence on common nodes, or the evidence itself."""
+        return sum(self.evidences) / len(self.evidences) if self.evidences else self.log_evidence
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidates from the most evidence to the least; the simplest of those that tie for it is the best."""
+    """Candidates from the most evidence to the least; the simplest of those that tie for it is the best.
+
+    `num_nodes` is the number of common nodes that differences were taken on, None where there were none.
+    """
 
     candidates: tuple[Candidate, ...]
+    num_nodes: int | None = None
+
+    @property
+    def leader(self) -> Candidate:
+        """The candidate with the most evidence."""
+        return max(self.candidates, key=lambda each: each.score)
 
     @property
     def best(self) -> Candidate:
         """The simplest candidate that ties for the most evidence: none, or the fewest learned ranges."""
-        return min(
-            self._leading,
-            key=lambda each: (each.name != NO_INVARIANCE, len(each.learned), -each.log_evidence),
-        )
+        leader = self.leader
+        tied = [each for each in self.candidates if self.difference(leader, each).is_tie]
+        return min(tied, key=lambda each: (each.name != NO_INVARIANCE, len(each.learned), -each.score))
 
     @property
     def best_estimator(self) -> Any:
@@ -72,37 +94,57 @@ class Comparison:
     @property
     def tied(self) -> tuple[str, ...]:
         """The other candidates within log 3 nats, or two standard errors, of the most evidence."""
-        best = self.best
-        return tuple(each.name for each in self._leading if each is not best)
+        best, leader = self.best, self.leader
+        return tuple(
+            each.name for each in self.candidates if each is not best and self.difference(leader, each).is_tie
+        )
 
     @property
-    def _leading(self) -> list[Candidate]:
-        first = max(self.candidates, key=lambda each: each.log_evidence)
-        return [
-            each
-            for each in self.candidates
-            if is_tie(
-                first.log_evidence - each.log_evidence, math.hypot(first.standard_error, each.standard_error)
-            )
-        ]
+    def undecided(self) -> tuple[str, ...]:
+        """Candidates that may be ahead of the leader with more nodes or inducing points."""
+        return tuple(each.name for each, _ in self._doubtful)
+
+    @property
+    def verdict(self) -> str:
+        """Who is best, by how much, and what would decide it where that is left open."""
+        return verdict_of(self.leader, self.best, self._others, self.num_nodes)
+
+    def difference(self, first: Candidate, second: Candidate) -> Difference:
+        """The lead of one candidate over another, with its error."""
+        return difference_between(first, second)
+
+    @property
+    def _others(self) -> list[tuple[Candidate, Difference]]:
+        """All but the leader, each with its distance from it, the nearest first."""
+        leader = self.leader
+        others = [(each, self.difference(leader, each)) for each in self.candidates if each is not leader]
+        return sorted(others, key=lambda pair: pair[1].nats)
+
+    @property
+    def _doubtful(self) -> list[tuple[Candidate, Difference]]:
+        return [pair for pair in self._others if pair[1].doubt is not None]
 
     def table(self) -> Table:
-        """The comparison as a rich table."""
-        table = Table(title="Invariances by evidence of the training data")
-        for heading in ("invariance", "log evidence", "per datum", "learned", "seconds"):
+        """The comparison as a rich table; its caption is the verdict."""
+        table = Table(title="Invariances by evidence of the training data", caption=self.verdict)
+        for heading in ("invariance", "log evidence", "behind", "per datum", "learned", "seconds"):
             table.add_column(heading, justify="left" if heading in ("invariance", "learned") else "right")
+        best, leader, tied, undecided = self.best, self.leader, self.tied, self.undecided
         for candidate in self.candidates:
-            name = f"{candidate.name} (tie)" if candidate.name in self.tied else candidate.name
+            note = " (undecided)" if candidate.name in undecided and candidate is not best else ""
+            note = " (tie)" if candidate.name in tied else note
             evidence = f"{candidate.log_evidence:,.1f}"
             if candidate.standard_error > 0:
                 evidence += f" ± {candidate.standard_error:,.1f}"
+            behind = self.difference(leader, candidate).text().removesuffix(" nats")
             table.add_row(
-                name,
+                candidate.name + note,
                 evidence,
+                "" if candidate is leader else behind,
                 f"{candidate.per_datum:,.3f}",
                 learned_text(candidate) or "-",
                 f"{candidate.seconds:.1f}",
-                style="bold" if candidate is self.best else None,
+                style="bold" if candidate is best else None,
             )
         return table
 
@@ -129,6 +171,10 @@ def compare(
     estimator; images that come with their dimensions need no `image_shape`. Fits run in parallel through
     joblib (`n_jobs`), so its back-ends for clusters serve them. One ConvergenceWarning names all fits that
     did not converge.
+
+    Exact fits on nodes are compared on common nodes that none was fitted on, and a family that ends behind
+    one of its members (rotations are affine maps) is fitted once more from the member's solution. The
+    `verdict` says what is left undecided by the nodes or the inducing points.
     """
     if invariances is not None and not len(invariances):
         raise ValueError("compare needs at least one invariance; None stands for no invariance.")
@@ -149,12 +195,74 @@ def compare(
         delayed(_fit)(cast(Any, clone(prototype)).set_params(**settings, invariance=invariance), X, y)
         for invariance in invariances
     )
-    warn_of_shortfalls([_name(each) for each in invariances], [fitted for fitted, _ in fits])
     candidates = [
         candidate_of(_name(invariance), fitted, seconds, len(np.asarray(y)))
         for invariance, (fitted, seconds) in zip(invariances, fits, strict=True)
     ]
-    return Comparison(tuple(sorted(candidates, key=lambda candidate: -candidate.log_evidence)))
+    comparison = judge(candidates, X, y)
+    names = [each.name for each in candidates]
+    final = sorted(comparison.candidates, key=lambda each: names.index(each.name))
+    warn_of_shortfalls([each.name for each in final], [each.estimator for each in final])
+    return comparison
+
+
+def judge(candidates: Sequence[Candidate], X: ArrayLike, y: ArrayLike) -> Comparison:
+    """Compare fitted candidates, on common nodes where they were fitted on nodes; see `compare`.
+
+    X and y are the data of the fits, and serve those of families that ended behind their members.
+    """
+    nodes = common_nodes([each.estimator for each in candidates])
+    if nodes is not None:
+        candidates = _refined([_on_nodes(each, nodes) for each in candidates], nodes, X, y)
+    ranked = Comparison(tuple(sorted(candidates, key=lambda each: -each.score)))
+    leads = [difference_between(each, ranked.leader) for each in ranked.candidates]
+    judged = tuple(
+        replace(each, difference=lead.nats, difference_error=lead.error)
+        for each, lead in zip(ranked.candidates, leads, strict=True)
+    )
+    return Comparison(judged, None if nodes is None else nodes.num_nodes)
+
+
+def _on_nodes(candidate: Candidate, nodes: CommonNodes) -> Candidate:
+    evidences, gain = nodes.evidences(candidate.estimator)
+    return replace(candidate, evidences=evidences, gain=gain)
+
+
+def _refined(
+    candidates: Sequence[Candidate], nodes: CommonNodes, X: ArrayLike, y: ArrayLike
+) -> list[Candidate]:
+    """The candidates, each fitted again where it ended behind a member of it, from small to large ones."""
+    done: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda each: len(each.learned)):
+        for member in sorted(done, key=lambda each: -each.score):
+            if member.score - candidate.score <= FINELY:
+                break
+            if may_contain(candidate.estimator, member.estimator):
+                candidate = _fitted_from(candidate, member, nodes, X, y)
+        done.append(candidate)
+    return done
+
+
+def _fitted_from(
+    candidate: Candidate, member: Candidate, nodes: CommonNodes, X: ArrayLike, y: ArrayLike
+) -> Candidate:
+    """The best of a candidate, its fit that begins at a member's solution, and that solution itself."""
+    best, given = candidate, candidate.estimator
+    most = iterations_of(given)
+    for iterations in (most, 0) if most > 0 else ():
+        estimator = cast(Any, clone(given)).set_params(checkpoint=None)
+        estimator._begin_at(Start(member.estimator, nodes.num_nodes, iterations))
+        estimator, seconds = _fit(estimator, X, y)
+        estimator.set_params(checkpoint=given.checkpoint)
+        # on one number of nodes a fit does not see what their doubling gains; the first fit may have
+        estimator.log_evidence_error_ = max(estimator.log_evidence_error_, given.log_evidence_error_)
+        if iterations == 0:
+            estimator.converged_ = member.estimator.converged_
+        tried = candidate_of(candidate.name, estimator, best.seconds + seconds, len(np.asarray(y)))
+        best = max(replace(best, seconds=tried.seconds), _on_nodes(tried, nodes), key=lambda each: each.score)
+        if best.score >= member.score:
+            break
+    return best
 
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
@@ -174,6 +282,7 @@ def _fit(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Any, float]:
 def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candidate:
     """A fitted estimator as a candidate; `count` rows were fitted."""
     orbit = getattr(estimator, "orbit_", None)
+    certificate = getattr(estimator, "certificate_", None)
     return Candidate(
         name,
         estimator.log_evidence_,
@@ -183,6 +292,8 @@ def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candi
         {} if orbit is None else dict(orbit.learned()),
         seconds,
         estimator,
+        half_bound=getattr(estimator, "_half_bound", None),
+        upper=None if certificate is None else certificate.upper,
     )
 
 

@@ -107,6 +107,7 @@ REGRESSION = {
     "noise_": NOISE,
 }
 OPTIONAL = {
+    "_half_bound": RECORD,
     "_orbit_errors": Field(dict, each=(int, float), is_record=True),
     "_orbit_intervals": Field(dict, each=(tuple, list), is_record=True),
     "channels_": Field((str, NoneType)),

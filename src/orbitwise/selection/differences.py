@@ -1,0 +1,144 @@
+"""The difference between the evidence of two candidates, and what may still turn it.
+
+Evidence on nodes varies from one set of nodes to the other, and rises with their number; both concern all
+candidates alike, so that differences on common nodes are surer than the values. A bound lies further below
+the evidence of a richer orbit, so the order of two bounds may turn with more inducing points (METHOD 11).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+
+WORTH_MENTIONING = math.log(3)
+"""Odds below three to one are not worth more than a bare mention (Kass and Raftery 1995): a tie."""
+
+Doubt = Literal["nodes", "draws", "order", "trend", "brackets"]
+"""What leaves a difference undecided; the last three are about inducing points."""
+
+
+def is_tie(difference: float, error: float) -> bool:
+    """Whether evidences differ by no more than two standard errors, or than is worth mentioning."""
+    return abs(difference) <= max(WORTH_MENTIONING, 2 * error)
+
+
+@final
+@dataclass(frozen=True)
+class Difference:
+    """How much more evidence one candidate has than another, in nats.
+
+    `spread` is the standard error over sets of nodes or draws. `trend` says how much the last doubling of the
+    nodes added to the difference, `half` what it was with half as many inducing points, and `overlap` by how
+    much the brackets of both overlap, where these are known. `kind` is that of the evidence.
+    """
+
+    nats: float
+    spread: float
+    trend: float = 0.0
+    half: float | None = None
+    overlap: float | None = None
+    kind: str = "exact"
+
+    @property
+    def error(self) -> float:
+        """The standard error, with the trend where more nodes speak against the one that is ahead.
+
+        A drawn orbit that is ahead on few nodes would be further ahead on more; none may not stay ahead.
+        """
+        return math.hypot(self.spread, self.trend) if self.trend * self.nats < 0 else self.spread
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether it is within two standard errors of nothing, or not worth mentioning."""
+        return is_tie(self.nats, self.error)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """What leaves open which is ahead, or whether any is; None where only other data could change it."""
+        if self.overlap is not None:
+            return "brackets" if self.overlap > WORTH_MENTIONING else None
+        if self.half is not None and max(abs(self.nats), abs(self.half)) > WORTH_MENTIONING:
+            if self.half * self.nats <= 0:
+                return "order"
+            # as much once more would turn it
+            if abs(self.half) >= 2 * abs(self.nats):
+                return "trend"
+        if self.is_tie and max(2 * self.error, abs(self.trend)) > WORTH_MENTIONING:
+            return "nodes" if self.kind == "exact" else "draws"
+        return None
+
+    def text(self) -> str:
+        """The difference without its sign, with its error."""
+        error = f" ± {self.error:,.1f}" if self.error >= 0.05 else ""
+        return f"{abs(self.nats):,.1f}{error} nats"
+
+
+def difference_between(first: Any, second: Any) -> Difference:
+    """The lead of one candidate over another: on common nodes, where both were evaluated there."""
+    kind = "exact" if first.evidence_kind == second.evidence_kind == "exact" else "lower bound"
+    if first.evidences and len(first.evidences) == len(second.evidences):
+        each = np.subtract(first.evidences, second.evidences)
+        spread = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else 0.0
+        return Difference(float(each.mean()), spread, first.gain - second.gain)
+    nats = first.log_evidence - second.log_evidence
+    spread = math.hypot(first.standard_error, second.standard_error)
+    half, overlap = None, None
+    if first.half_bound is not None and second.half_bound is not None:
+        half = first.half_bound - second.half_bound
+    if first.upper is not None and second.upper is not None:
+        overlap = min(first.upper, second.upper) - max(first.log_evidence, second.log_evidence)
+    return Difference(nats, spread, 0.0, half, overlap, kind)
+
+
+def verdict_of(
+    leader: Any, best: Any, others: Sequence[tuple[Any, Difference]], num_nodes: int | None
+) -> str:
+    """Who is best, by how much, and what would decide it; `others` are not the leader, the nearest first."""
+    if not others:
+        return f"{leader.name} is the only candidate."
+    sentences = [
+        f"Undecided {_where(difference, leader, num_nodes)}: {leader.name} leads {other.name} by "
+        f"{difference.text()}, {_reason(difference, other.name)}. {_cure(difference)} would decide."
+        for other, difference in others
+        if difference.doubt is not None
+    ]
+    tied = [other.name for other, difference in others if difference.is_tie and difference.doubt is None]
+    if tied:
+        names = " and ".join([leader.name, *tied])
+        sentences.append(f"A tie: {names} differ by less than odds of 3 to 1. Only more rows would decide.")
+    if best is not leader:
+        sentences.append(f"{best.name} is kept, the simplest of those that tie.")
+    if not sentences:
+        nearest, difference = others[0]
+        sentences = [f"{best.name} is best, {difference.text()} ahead of {nearest.name}."]
+    return " ".join(sentences)
+
+
+def _where(difference: Difference, leader: Any, num_nodes: int | None) -> str:
+    if difference.kind == "exact":
+        return "on the nodes of the fits" if num_nodes is None else f"on {num_nodes} nodes"
+    estimator = leader.estimator
+    number = getattr(getattr(estimator, "certificate_", estimator), "num_inducing", None)
+    return "at this bound" if number is None else f"at num_inducing={number}"
+
+
+def _reason(difference: Difference, other: str) -> str:
+    return {
+        "nodes": "less than the choice of nodes leaves open",
+        "draws": "less than the draws leave open",
+        "order": "but half as many inducing points had it the other way round",
+        "trend": f"and {other} caught up by more when the inducing points doubled",
+        "brackets": "and the brackets of their evidence overlap",
+    }[difference.doubt or "nodes"]
+
+
+def _cure(difference: Difference) -> str:
+    if difference.doubt == "nodes":
+        return "More nodes (num_nodes or max_nodes)"
+    if difference.doubt == "draws":
+        return "More steps, or more draws for each row,"
+    return "More inducing points (num_inducing)"
