@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from orbitwise.export import from_json, to_json
+from orbitwise.inference.coordinates import Coordinates
 from orbitwise.orbits import ComposedOrbit, CropOrbit, DeformationOrbit, FiniteOrbit, ImageOrbit, closure
 from orbitwise.transforms import flips, quarter_turns
 from tests.contracts.orbit_contract import seeded
@@ -121,3 +122,17 @@ def test_hostile_text_is_refused(data, message):
     if isinstance(data, dict) and "10" not in message:
         with pytest.raises(ValueError, match=r"."):
             from_json(json.dumps(data))
+
+
+def test_a_range_that_was_learned_to_be_zero_is_off():
+    orbit = ImageOrbit((8, 8), {"angle": 0.3, "shear": 0.2}, amplitude=0.4, smoothness=2.0)
+    coordinates = Coordinates([orbit])
+    point = coordinates.point()
+    point[coordinates.is_width] = [0.0, 1.0, 0.0]
+    coordinates.assign(point)
+    zeros = {name for name, (low, high) in orbit.learned().items() if low == high}
+    back = from_json(to_json(orbit))
+    assert len(zeros) == 2
+    for name, interval in back.learned().items():
+        assert interval == pytest.approx(orbit.learned()[name])
+    assert zeros.isdisjoint(back.learned())

@@ -95,7 +95,11 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
         clip = orbit.transform.clip
         content |= {"kind": "tangent", "tangent_width": orbit.transform.tangent_width}
         content |= {"clip": None if clip is None else list(clip)}
-    content |= {"learnable": _learnable(orbit), "two_sided": _chosen(orbit.bounds, orbit.bounds.shifts)}
+    # a range that was learned to be zero is off
+    off = {name for name, (low, high) in learned.items() if low == high}
+    off |= {"smoothness"} if "amplitude" in off else set()
+    learnable = [name for name in _learnable(orbit) if name not in off]
+    content |= {"learnable": learnable, "two_sided": _chosen(orbit.bounds, orbit.bounds.shifts)}
     units = {name: unit for name, unit in UNITS.items() if name in intervals or name in content}
     return content | {"units": units, "conventions": CONVENTIONS}
 
