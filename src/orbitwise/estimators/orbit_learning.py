@@ -7,7 +7,6 @@ evaluated in double precision.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,8 @@ LEAST_NOISE = 1e-6
 """Under targets of unit variance: what the average over nodes leaves open is more than that, and it makes
 single precision safe."""
 
-FEWEST_NODES, MOST_NODES = 4, 128
+FEWEST_NODES, MOST_NODES = 4, {"cpu": 64, "cuda": 128}
+"""Where their number is not given; predictions cost its square."""
 OPERATIONS = {"cpu": 1e12, "cuda": 1e14}
 """That one evaluation may take where the number of nodes is not given: some seconds."""
 
@@ -94,9 +94,9 @@ def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> F
 
 def most_nodes(num_rows: int, width: int, device: torch.device) -> int:
     """The most nodes, a power of two, on which one evaluation takes some seconds."""
-    allowed = OPERATIONS["cpu" if device.type == "cpu" else "cuda"]
-    nodes = FEWEST_NODES
-    while nodes < MOST_NODES and exact_cost(num_rows, 2 * nodes, width, 1).operations <= allowed:
+    kind = "cpu" if device.type == "cpu" else "cuda"
+    allowed, nodes = OPERATIONS[kind], FEWEST_NODES
+    while nodes < MOST_NODES[kind] and exact_cost(num_rows, 2 * nodes, width, 1).operations <= allowed:
         nodes *= 2
     return nodes
 
@@ -214,5 +214,5 @@ def _unlearned(
     is_settled = len(point) == 0
     message = "nothing was to be learned"
     found = Found(point, num_nodes, value, message, [], [], is_settled, np.zeros_like(point))
-    found.others, found.regret = others, 0.0 if is_settled else math.inf
+    found.others = others
     return Learned(found, sets[0], coordinates)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from orbitwise.inference.ascent import Vector
 from orbitwise.inference.coordinates import Coordinates
 
-PER_ROW = 0.06
+PER_ROW = 0.1
 """Nats a row by which the evidence may differ on other nodes where the answer counts as converged."""
 
 HALF_AS_MANY = 0.5
@@ -59,8 +59,12 @@ class Found:
 
     def is_converged(self, num_rows: int) -> bool:
         """Whether the ascent settled, and the evidence at its end is about the same on other nodes."""
-        apart = max((abs(other - self.value) for other in self.others), default=math.inf)
-        return self.has_settled and apart <= PER_ROW * num_rows
+        return self.has_settled and bool(self.others) and self.spread <= PER_ROW * num_rows
+
+    @property
+    def spread(self) -> float:
+        """The root mean square of how far the objective on other nodes is away, 0 without any."""
+        return math.sqrt(np.mean(np.square(np.subtract(self.others, self.value)))) if self.others else 0.0
 
     @property
     def node_variance(self) -> Vector:
@@ -72,9 +76,8 @@ class Found:
     @property
     def node_error(self) -> float:
         """How far the objective on any other nodes may be away: the spread over sets, and the last gain."""
-        spread = [other - self.value for other in self.others]
         doubling = self.gain if math.isfinite(self.gain) else 0.0
-        return math.hypot(np.sqrt(np.mean(np.square(spread))) if spread else 0.0, doubling)
+        return math.hypot(self.spread, doubling)
 
 
 def covariance_of(found: Found, coordinates: Coordinates) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from orbitwise.inference.ascent import (
 )
 from orbitwise.inference.coordinates import RETRIED, Coordinates
 from orbitwise.inference.found import Found, Stage, covariance_of
-from orbitwise.inference.journal import Evaluation, Journal
+from orbitwise.inference.journal import Journal
 
 FIRST_NODES = 16
 """Fewer decide nothing in the six dimensions of an affine map."""
@@ -249,10 +249,9 @@ class OrbitSearch:
         objective, given = self._objective(nodes), self.coordinates.box.clip(given)
         begun, count = time.monotonic(), self._count
         if self.max_evaluations > 0:
-            few = self._few(nodes)
-            curvature = (
-                curvature_at(few, self._lifted(given), self.coordinates.box) if self.is_dense else None
-            )
+            curvature = None
+            if self.is_dense:
+                curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
             summit = self._climb_lifted(objective, given, curvature, FINELY)
         else:
             summit = Summit(given, *objective(given), np.eye(len(given)), math.inf, False, ())
@@ -364,7 +363,7 @@ class OrbitSearch:
             kept = None if self.journal is None else self.journal.recall(point)
             if kept is None:
                 self._stop_in_time()
-                kept = self._evaluation(frozen, point, sloped)
+                kept = self.coordinates.evaluate(frozen, point, sloped)
                 if self.journal is not None:
                     self.journal.add(point, kept)
             if kept.failure:
@@ -387,21 +386,3 @@ class OrbitSearch:
         is_over = self.max_seconds is not None and time.monotonic() - self._start > self.max_seconds
         if is_over and self._count > 0:
             raise _OverError
-
-    def _evaluation(self, frozen: Callable[[], Tensor], point: Vector, sloped: bool) -> Evaluation:
-        self.coordinates.put(point)
-        parameters = self.coordinates.parameters
-        slopes: Any = [None] * len(parameters)
-        try:
-            with torch.set_grad_enabled(sloped):
-                value = frozen()
-            if sloped:
-                slopes = torch.autograd.grad(value, parameters, allow_unused=True)
-        except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
-            return Evaluation(math.nan, np.zeros(0), str(error) or type(error).__name__)
-        gradient = self.coordinates.gradient(dict(zip(parameters, slopes, strict=True)), point)
-        number = float(value.detach())
-        if not math.isfinite(number) or not np.isfinite(gradient).all():
-            failure = f"it is {number} there, or its gradient is not finite. Scale inputs and targets to 1."
-            return Evaluation(math.nan, np.zeros(0), failure)
-        return Evaluation(number, gradient)
