@@ -30,9 +30,10 @@ from orbitwise.estimators.objectives import ExactObjective
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.recovery import learned_ranges
 from orbitwise.functionals.freezing import freeze_functional, num_dimensions
+from orbitwise.orbits.certainty import Certainty, Kind
 from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.signals import SignalOrbit
-from orbitwise.orbits.units import is_collapsed, shown_error, unit_of
+from orbitwise.orbits.units import unit_of
 
 COMMON_NODES = (128, 256)
 COMMON_SCRAMBLE = 99
@@ -143,8 +144,8 @@ def undetermined(model):
     return [
         name
         for name, ends in model.orbit_.learned().items()
-        if not is_collapsed(name, ends, unit_of(name, units))
-        and shown_error(ends, errors[name], unit_of(name, units)) is None
+        if Certainty(name, unit_of(name, units), ends, errors[name], model.orbit_intervals_[name]).kind
+        in (Kind.WIDE, Kind.UNKNOWN)
     ]
 
 
