@@ -5,10 +5,9 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
-from orbitwise.cli.demo import NUM_TRAINING, demo_data, demo_plan, one_thread
+from orbitwise.cli.demo import NUM_TRAINING, demo_data, demo_plan
 from orbitwise.cli.folders import Folder
 from orbitwise.cli.running import run
 from orbitwise.storage import load
@@ -26,13 +25,6 @@ def test_training_and_test_images_share_no_row():
 
 def test_it_compares_four_invariances():
     assert list(demo_plan().names) == ["none", "rotation", "affine", "affine+deformation"]
-
-
-def test_threads_come_back():
-    before = torch.get_num_threads()
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
 
 
 def test_the_demonstration_ends_with_a_table_and_a_report(folder):

@@ -28,7 +28,7 @@ def model(rings):
 
 
 def test_the_orbit_is_learned_and_the_argument_untouched(model):
-    assert model.orbit_.upper.item() > 0.6
+    assert model.orbit_.bounds.half_width.item() > 0.6
     assert model.invariance.upper.item() == pytest.approx(0.3)
 
 
@@ -39,8 +39,10 @@ def test_samples_stay_on_the_circle_within_the_learned_bounds(model, rings):
     np.testing.assert_allclose(
         np.linalg.norm(samples, axis=-1), np.linalg.norm(X, axis=1)[:, None].repeat(20, 1)
     )
-    turned = np.angle(np.exp(1j * (np.angle(samples @ [1, 1j]) - np.angle(X @ [1, 1j])[:, None])))
-    assert np.abs(turned).max() <= model.orbit_.upper.item() + 1e-9
+    middle = model.orbit_.bounds.middle.item()
+    angles = np.angle(samples @ [1, 1j]) - np.angle(X @ [1, 1j])[:, None] - middle
+    turned = np.angle(np.exp(1j * angles))
+    assert np.abs(turned).max() <= model.orbit_.bounds.half_width.item() + 1e-9
     np.testing.assert_array_equal(samples, model.sample_orbit(X, n=20))
 
 
@@ -75,10 +77,10 @@ def test_images_may_have_any_background():
     rng = np.random.default_rng(0)
     images = rng.uniform(size=(20, 25)) * (rng.uniform(size=(20, 25)) > 0.5)
     y = np.arange(20) % 2
-    settings = {"invariance": "rotation", "image_shape": (5, 5), "random_state": 0, "max_iterations": 3}
+    settings = {"invariance": "rotation", "image_shape": (5, 5), "random_state": 0, "num_nodes": 8}
     zero = InvariantGPClassifier(**settings).fit(images, y).predict_proba(images)
     minus_one = InvariantGPClassifier(**settings).fit(2 * images - 1, y).predict_proba(2 * images - 1)
-    np.testing.assert_allclose(zero, minus_one, atol=1e-3)
+    np.testing.assert_allclose(zero, minus_one, atol=0.01)
 
 
 def test_each_move_of_an_image_is_told_apart():
@@ -89,7 +91,10 @@ def test_each_move_of_an_image_is_told_apart():
     ).fit(images, rng.normal(size=20))
     change = model.insensitivity(images[:5])
     assert set(change) == {"all", "deformation", *model.orbit_.bounds.names}
-    assert all(0 < part["prior"] < change["all"]["prior"] * 1.2 for part in change.values())
+    moves = set(change) - {"all", "deformation"}
+    unneeded = {name for name in moves if model.orbit_.learned()[name] == (0, 0)}
+    assert all(change[name]["prior"] < 1e-9 for name in unneeded)
+    assert all(0 < change[name]["prior"] < 1.2 * change["all"]["prior"] for name in moves - unneeded)
 
 
 def covered(model, x, y) -> float:

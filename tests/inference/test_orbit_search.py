@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.coordinates import Coordinates
+from orbitwise.inference.coordinates import NOTHING, Coordinates
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.orbit_search import CUT_SHORT, FIRST_NODES, INTERRUPTED, TIME_IS_OVER, OrbitSearch
 from orbitwise.orbits.bounds import Bounds
@@ -174,7 +174,9 @@ def test_time_that_is_over_keeps_the_best_so_far_and_says_so(monkeypatch):
     assert found.message == TIME_IS_OVER
     assert found.message in CUT_SHORT
     assert found.num_nodes < 128
-    np.testing.assert_allclose(toy.search().coordinates.point(), np.where(found.point > 1e-6, found.point, 0))
+    np.testing.assert_allclose(
+        toy.search().coordinates.point(), np.where(found.point >= NOTHING, found.point, 0)
+    )
     assert toy.value(found.num_nodes, 0).item() == pytest.approx(found.value, abs=1e-4)
     assert found.value > 5 - 20 / 16 - 1.5
     # at least one evaluation is made, however little time there is

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from orbitwise.cli.data import Source, read
-from orbitwise.cli.demo import demo_data, demo_plan, one_thread
+from orbitwise.cli.demo import demo_data, demo_plan
 from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.exporting import Library, exported
 from orbitwise.cli.folders import Folder, check_new, model_file
@@ -84,8 +84,7 @@ def demo(
     """
     data, test = demo_data(seed)
     about = {"data": "digits", "command": f"orbitwise demo --seed {seed}"}
-    with one_thread():
-        run(data, test, demo_plan(seed, device), Folder(out), _console(), about, force=force)
+    run(data, test, demo_plan(seed, device), Folder(out), _console(), about, force=force)
 
 
 @app.command()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from orbitwise import datasets
 from orbitwise.cli.data import Data
@@ -15,8 +13,6 @@ from orbitwise.cli.invariances import IMAGE_CANDIDATES
 from orbitwise.cli.learning import Plan
 
 NUM_TRAINING = 300
-OPTIONS: Mapping[str, Any] = {"max_nodes": 64}
-"""On as many nodes ranges settle in some minutes; the default of 128 takes about twice as long."""
 
 
 def demo_data(seed: int = 0) -> tuple[Data, Data]:
@@ -31,17 +27,6 @@ def demo_data(seed: int = 0) -> tuple[Data, Data]:
     return parts[0], parts[1]
 
 
-def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] = OPTIONS) -> Plan:
-    """The usual candidates for images, with the options of their estimators."""
-    return Plan("classification", IMAGE_CANDIDATES, seed, device, options)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Matrices are small: more threads gain little, lose much on a busy machine, and change last digits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Plan:
+    """The usual candidates for images, with the options of their estimators, usually none."""
+    return Plan("classification", IMAGE_CANDIDATES, seed, device, {} if options is None else options)

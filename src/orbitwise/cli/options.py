@@ -50,7 +50,7 @@ MaxNodes = Annotated[
     int | None, typer.Option(min=2, help="Points that stand for an orbit double up to this number.")
 ]
 MaxSeconds = Annotated[
-    float | None, typer.Option(min=0, help="Seconds to search for the ranges of each invariance at most.")
+    float | None, typer.Option(min=0.001, help="Seconds to search for the ranges of each invariance at most.")
 ]
 Seed = Annotated[int, typer.Option(help="Seeds everything that is drawn at random.")]
 

@@ -89,9 +89,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         as one evaluation can do in some seconds), or `max_seconds` have passed; the best so far is then kept.
         `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
     num_inducing, max_iterations, num_restarts, num_steps, batch_size : int
-        Inducing points; iterations at most (None takes 200, and 40 for each number of nodes) and additional
-        starts; stochastic steps (None takes steps until bound, kernel and ranges stand still, 3,400 at most)
-        and rows per step.
+        Inducing points; iterations at most (None takes 200, or 40 for each ascent where nodes are used) and
+        additional starts; stochastic steps (None takes them until bound, kernel and ranges stand still,
+        3,400 at most) and rows per step.
     random_state, device, verbose, callback, warm_start
         Seed (exact inference draws nothing but additional starts); where to compute; whether to print; a
         function of (step, bound); whether `fit` goes on from the last fit.
@@ -106,7 +106,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     channels_ : "first" or "last", where images had their channels; None where there are none.
     orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
         its upper end with 95 %.
-    search_ : what was tried on each number of nodes, where nodes were used.
+    search_, stopped_by_ : what was tried on each number of nodes, where nodes were used, and why that ended.
     log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y, and
         how far that may be off by the choice of nodes; the last with likelihood="one_hot" only. A lower bound
         is that of the average over the whole orbit, estimated from fresh draws without bias, with its

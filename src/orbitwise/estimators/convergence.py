@@ -9,6 +9,8 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
+from orbitwise.inference.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
+
 ITERATIONS, DRAWN_ITERATIONS = 200, 40
 FIRST_STEPS, MOST_STEPS = 400, 3000
 """The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
@@ -71,6 +73,10 @@ def shortfall(estimator: Any) -> str | None:
     if estimator.max_iterations == 0:
         return None
     if hasattr(estimator, "stopped_by_"):
+        if estimator.stopped_by_ == INTERRUPTED:
+            return (
+                "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
+            )
         return (
             f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
             f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
@@ -91,10 +97,10 @@ def argument_to_raise(estimator: Any) -> str:
     """Which argument cut the learning of a fitted estimator short."""
     if getattr(estimator, "inference_", "") == "variational":
         return "num_steps"
-    stopped_by = getattr(estimator, "stopped_by_", None)
-    if stopped_by is None or (stopped_by != "time is over" and estimator.max_iterations is not None):
+    stopped_by = getattr(estimator, "stopped_by_", USED_UP)
+    if stopped_by == USED_UP:
         return "max_iterations"
-    if stopped_by == "time is over":
+    if stopped_by == TIME_IS_OVER:
         return "max_seconds"
     return "max_nodes" if estimator.num_nodes is None else "num_nodes"
 

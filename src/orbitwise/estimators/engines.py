@@ -236,7 +236,7 @@ def fit_variational(
         )
         if trainer.history.interrupted:
             break  # Ctrl-C keeps what was learned
-        if part == 2:
+        if part == 2 and trainer.history.smoothed:  # none where a killed fit goes on behind this half
             half_bound = _half_bound(problem, trainer.inducing.detach(), _tilt_of(problem, trainer))
     assert trainer is not None
     frozen = freeze_functional(functional, PREDICTION_NODES, generator)

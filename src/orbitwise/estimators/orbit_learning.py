@@ -180,6 +180,11 @@ def learn_orbit(
 
     found = _searched(search, precision, x.dtype, is_resumed)
     frozen = freeze_at(functional, found.num_nodes)
+    if not found.others:
+        # cut short: what other nodes say is all that is known of its error
+        with torch.no_grad():
+            sets = [freeze_at(functional, found.num_nodes, other) for other in range(1, 1 + OTHERS)]
+            found.others = [float(objective(each, x.dtype)()) for each in sets]
     if precision != x.dtype and found.message not in CUT_SHORT:
         with torch.no_grad():
             value = float(objective(frozen, x.dtype)())

@@ -72,8 +72,8 @@ class InvariantGPRegressor(
         as one evaluation can do in some seconds), or `max_seconds` have passed; the best so far is then kept.
         `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
     max_iterations, num_restarts : int, default=None, 0
-        Iterations at most (None takes 200, and 40 for each number of nodes) and additional random starts,
-        exact or collapsed.
+        Iterations at most (None takes 200, or 40 for each ascent where nodes are used) and additional random
+        starts, exact or collapsed.
     random_state : int, RandomState or None, default=None
         Seeds restarts, inducing points and batches.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
@@ -101,7 +101,7 @@ class InvariantGPRegressor(
         lower bound is that of the average over the whole orbit, estimated from fresh draws without bias.
     orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
         its upper end with 95 %.
-    search_ : what was tried on each number of nodes, where nodes were used.
+    search_, stopped_by_ : what was tried on each number of nodes, where nodes were used, and why that ended.
     evidence_terms_ : its "fit", "complexity" and "constant", which sum to it; exact only.
     jitter_ : what the factorisation needed, usually 0; exact only.
     converged_, history_ : of the best start. posterior_ : the posterior of g.

@@ -312,10 +312,9 @@ def check_search(estimator: Any) -> None:
 
 def check_counts(estimator: Any, names: Sequence[str], least: int = 1) -> None:
     """Raise a ValueError unless these settings are whole numbers of at least `least`, or None by default."""
-    usual = {each.name: each.default for each in signature(type(estimator)).parameters.values()}
     for name in names:
         count = getattr(estimator, name)
-        if count is None and usual.get(name, 0) is None:
+        if count is None and signature(type(estimator)).parameters[name].default is None:
             continue
         if not isinstance(count, Integral) or count < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}.")

@@ -199,7 +199,10 @@ def best_step(
         return step, 0.0
     within = curvature[np.ix_(free, free)]
     # ½|Lᵀd - L⁻¹g|² with C = LLᵀ
-    factor = np.linalg.cholesky(within)
+    try:
+        factor = np.linalg.cholesky(within)
+    except np.linalg.LinAlgError:  # rounding took its toll of the updates
+        factor = np.linalg.cholesky(made_positive(within))
     aim = np.linalg.solve(factor, gradient[free])
     step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
     return step, float(gradient @ step - 0.5 * step @ curvature @ step)

@@ -52,12 +52,13 @@ AGAIN = 12
 MOST_DENSE = 30
 """Coordinates up to which curvature is a matrix of differences; L-BFGS serves more."""
 
-ROUGHLY, FINELY = 1.0, 0.2
-"""Nats that may be left to gain on few nodes, and in the end."""
+ROUGHLY, FINELY = 0.004, 0.0007
+"""Nats a row that may be left to gain on few nodes, and in the end."""
 
 DOUBLING = 0.02
 """Nats a row that the last doubling of the nodes may have gained where no more nodes are needed."""
 
+USED_UP = "the iterations were used up"
 TIME_IS_OVER, INTERRUPTED = CUT_SHORT = ("time is over", "interrupted")
 """The messages of searches that were cut short."""
 
@@ -109,6 +110,7 @@ class OrbitSearch:
         self.max_seconds, self.callback, self.journal = max_seconds, callback, journal
         self.is_given, self.num_starts, self.generator = is_given, num_starts, generator
         self.is_dense = len(coordinates) <= MOST_DENSE
+        self._roughly, self._finely = ROUGHLY * num_rows, FINELY * num_rows
         self.history: list[float] = []
         self.stages: list[Stage] = []
         self._start = time.monotonic()
@@ -134,6 +136,7 @@ class OrbitSearch:
                 is_answer = self._is_answer(found)
                 if is_last or (is_answer and not self.is_given):
                     message = "other nodes agree" if is_answer else "the most nodes were used"
+                    message = message if found.has_settled else USED_UP
                     break
                 nodes = min(2 * nodes, self.max_nodes)
                 summits = self._refine(summits, found, nodes)
@@ -152,7 +155,7 @@ class OrbitSearch:
         return found
 
     def finished(self, found: Found) -> Found:
-        """What a search of another precision found, climbed to the last tenth of a nat in this one."""
+        """What a search of another precision found, climbed as far as it goes in this one."""
         message = found.message
         try:
             self._finish(found, None)
@@ -167,16 +170,16 @@ class OrbitSearch:
         return found
 
     def _finish(self, found: Found, begin: tuple[float, Vector] | None) -> None:
-        """Climb to the last tenth of a nat on the nodes of the answer, and take the last step that is left.
+        """Climb as far as it goes on the nodes of the answer, and take the last step that is left.
 
         That step is what brings a range that is not needed to its bound, where it is zero.
         """
         objective = self._objective(found.num_nodes)
         begin = objective(found.point) if begin is None else begin
-        summit = self._climb(objective, found.point, begin, found.curvature, FINELY)
+        summit = self._climb(objective, found.point, begin, found.curvature, self._finely)
         found.point, found.value, found.gradient = summit.point, summit.value, summit.gradient
         found.has_settled = summit.has_settled
-        if not self.is_dense or not np.isfinite(summit.value):
+        if not self.is_dense or not self.max_evaluations or not np.isfinite(summit.value):
             return
         step, promise = best_step(summit.point, summit.gradient, summit.curvature, self.coordinates.box, 1.0)
         if promise > 0:
@@ -192,7 +195,9 @@ class OrbitSearch:
         if best is None or (found is not None and nodes > found.num_nodes and best.value <= best.first):
             return found
         if found is None or nodes > found.num_nodes:
-            return self._found(best.point, nodes, best.value, False, np.zeros_like(best.point))
+            short = self._found(best.point, nodes, best.value, False, np.zeros_like(best.point))
+            short.gain = math.inf if found is None else best.value - found.value
+            return short
         if best.value > found.value:
             found.point, found.value, found.has_settled = best.point, best.value, False
         return found
@@ -220,7 +225,7 @@ class OrbitSearch:
         objective = self._objective(nodes)
         summits, begun, count = [], time.monotonic(), self._count
         for start in (given, *self._starts(given)):
-            summit = self._climb_lifted(objective, start, None, ROUGHLY)
+            summit = self._climb_lifted(objective, start, None, self._roughly)
             if np.isfinite(summit.value):
                 summits.append(summit)
         if not summits:
@@ -252,7 +257,7 @@ class OrbitSearch:
             curvature = None
             if self.is_dense:
                 curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
-            summit = self._climb_lifted(objective, given, curvature, FINELY)
+            summit = self._climb_lifted(objective, given, curvature, self._finely)
         else:
             summit = Summit(given, *objective(given), np.eye(len(given)), math.inf, False, ())
         self._record(nodes, [summit.value], count, begun)
@@ -267,7 +272,7 @@ class OrbitSearch:
         objective = self._objective(nodes)
         followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
         begun, count = time.monotonic(), self._count
-        tolerance = FINELY if nodes >= self.max_nodes else ROUGHLY / 2
+        tolerance = self._finely if nodes >= self.max_nodes else self._roughly / 2
         refined = [
             self._climb_lifted(objective, summit.point, found.curvature, tolerance) for summit in followed
         ]
@@ -286,12 +291,13 @@ class OrbitSearch:
         """The summit above a point where ranges that are zero are tried again, or above the point itself."""
         point = self.coordinates.box.clip(point)
         start = self._lifted(point)
+        is_lifted = bool((start != point).any())
+        # first, so that a search that is cut short on these nodes knows what it had before
+        begin = objective(point) if is_lifted else None
         summit = self._climb(objective, start, None, curvature, tolerance)
-        if (start != point).any():
-            begin = objective(point)
-            if begin[0] > summit.value:
-                known = summit.curvature if np.isfinite(summit.value) else curvature
-                summit = self._climb(objective, point, begin, known, tolerance)
+        if begin is not None and begin[0] > summit.value:
+            known = summit.curvature if np.isfinite(summit.value) else curvature
+            summit = self._climb(objective, point, begin, known, tolerance)
         return summit
 
     def _climb(
@@ -334,7 +340,7 @@ class OrbitSearch:
         found.curvature = made_positive(curvature_at(few, found.centre, box, found.slope))
         for other in range(1, 1 + OTHERS) if may_end else ():
             objective = self._objective(max(2, nodes // 2), other, is_ascent=False)
-            again = self._climb(objective, box.clip(found.point), None, found.curvature, ROUGHLY, AGAIN)
+            again = self._climb(objective, box.clip(found.point), None, found.curvature, self._roughly, AGAIN)
             if np.isfinite(again.value):
                 last, _ = best_step(again.point, again.gradient, again.curvature, box, 1.0)
                 # with the step that is left, but of ranges next to zero, whose slope says nothing

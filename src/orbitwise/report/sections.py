@@ -93,9 +93,9 @@ def comparison_section(
     words = (
         "The evidence is log p(targets) of the training data, in nats: it rewards what explains them and "
         f"charges for what could have explained anything. Here it is {' or '.join(map(escape, kinds))}. "
-        "A difference of n nats is odds of eⁿ to 1. The error after ± is one standard deviation over other "
-        "draws of the orbit's points. Candidates within two of them, or within 1.1 nats (odds of 3 to 1), of "
-        "the most evidence are a tie, of which the simplest is the best. Evidence without ± "
+        "A difference of n nats is odds of eⁿ to 1. The error after ± says how far other points of the "
+        "orbit, or more of them, would move it. Candidates within two of them, or within 1.1 nats (odds of "
+        "3 to 1), of the most evidence are a tie, of which the simplest is the best. Evidence without ± "
         "was computed with nothing drawn; the error bar of a range without brackets was not computed."
     )
     return section(
@@ -130,7 +130,7 @@ def learning_section(model: Any, ranges: Sequence[Range]) -> str:
     ended = "Learning converged." if model.converged_ else "Learning stopped before it converged."
     if search:
         words = (
-            f"{ended} It ended because {escape(model.stopped_by_)}. Each filled circle is the best that was "
+            f"{ended} It ended: {escape(model.stopped_by_)}. Each filled circle is the best that was "
             "found on so many nodes (points that stand for the orbit), each open one another start. On few "
             "nodes the evidence is that of a coarser model, so that more of them change it."
         )

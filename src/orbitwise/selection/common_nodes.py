@@ -17,7 +17,7 @@ from orbitwise.estimators.orbit_learning import OTHER_GAUSS, freeze_at, freeze_i
 from orbitwise.orbits.frozen import FrozenOrbit
 
 HELD_OUT = (1, 2, 3, 4)
-"""Sets of nodes that candidates are compared on. Fits take set 0, and only look at the next two."""
+"""Sets of nodes that candidates are compared on. Fits take set 0; the next three say how sure a fit is."""
 
 
 @final
