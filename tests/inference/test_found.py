@@ -29,11 +29,14 @@ def test_the_error_of_the_nodes_is_their_spread_and_the_last_gain():
     assert found.node_error == pytest.approx(math.sqrt((1 + 4) / 2 + 36))
 
 
-def test_converged_means_settled_and_little_regret():
-    assert not found_at([1.0], [0.0]).is_converged(100)
-    assert found_at([1.0], [0.0], regret=100 * PER_ROW).is_converged(100)
-    assert not found_at([1.0], [0.0], regret=100 * PER_ROW).is_converged(99)
-    assert not found_at([1.0], [0.0], regret=0.0, has_settled=False).is_converged(100)
+def test_converged_means_settled_and_alike_on_other_nodes():
+    found = found_at([1.0], [0.0])
+    assert not found.is_converged(100)
+    found.others = [found.value - 100 * PER_ROW, found.value + 100 * PER_ROW]
+    assert found.is_converged(101)
+    assert not found.is_converged(99)
+    found.has_settled = False
+    assert not found.is_converged(101)
 
 
 def test_covariances_are_those_of_what_is_free():

@@ -38,7 +38,7 @@ def test_a_range_that_collapsed_and_a_lead_of_nothing_are_said_to_be_nothing():
     turned, plain = candidate("rotation", 100.0 + 1.5e-5, 0.0), candidate("none", 100.0, 0.0)
     nothing = Range("angle", DEGREES, -1.8e-7, 1.8e-7, None, 0.4)
     answer = headline(turned.estimator, [nothing], Comparison((turned, plain)))
-    assert answer == "No rotation learned; a tie with no invariance (less than 0.1 nats apart)."
+    assert answer == "Rotation not needed; a tie with no invariance (less than 0.1 nats apart)."
     assert nothing.text() == "not needed"
     rival = candidate("affine", 100.5, 0.0)
     (sentence,) = standing(turned.estimator, Comparison((turned, rival)))

@@ -107,7 +107,6 @@ REGRESSION = {
     "noise_": NOISE,
 }
 OPTIONAL = {
-    "_half_bound": RECORD,
     "_orbit_errors": Field(dict, each=(int, float), is_record=True),
     "_orbit_intervals": Field(dict, each=(tuple, list), is_record=True),
     "channels_": Field((str, NoneType)),
@@ -117,7 +116,7 @@ OPTIONAL = {
 }
 ADDED = {"channels": "auto", "max_nodes": None, "max_seconds": None}
 """Parameters that files of earlier versions do not have, and what they stand for there."""
-LEFT_OUT = {"_objective", "_learned_parameters"}
+LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters"}
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Orbit, Functional, Loss),
