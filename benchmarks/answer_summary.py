@@ -35,6 +35,24 @@ def recovery(record, table):
     return headline, "\n\n".join([*parts, note])
 
 
+def rotated_order(record, table):
+    rows = [
+        (
+            f"{pair['first']}, {pair['second']}",
+            f"{pair['lead_at_half']:,.0f}",
+            f"{pair['lead']:,.0f} ± {pair['standard_error']:.0f}",
+            f"undecided ({pair['undecided_by']})" if pair["undecided_by"] else "decided",
+            ", ".join(f"{100 * each:.2f}" for each in pair["test_errors"]),
+        )
+        for pair in record["pairs"]
+    ]
+    decided = [pair for pair in record["pairs"] if pair["undecided_by"] is None]
+    agreeing = sum(pair["agrees"] for pair in decided)
+    headline = f"{agreeing} of {len(decided)} decided pairs agree with the test errors"
+    headings = ("pair", "lead at 4,000", "lead at 8,000", "verdict", "test errors, %")
+    return f"{headline}, {len(rows) - len(decided)} undecided", table(headings, rows)
+
+
 def _shown(move, value):
     return f"{math.degrees(value):.1f}" if move == "angle" else f"{value:.3f}"
 
@@ -78,6 +96,7 @@ def answer(record, table):
 
 
 KINDS = {
+    "rotated_order.json": ("Order by bounds and by test errors, rotated MNIST", rotated_order),
     "recovery.json": ("Known ranges found again, and how often intervals hold them", recovery),
     "answer.json": ("Learned answers across seeds and across nodes", answer),
 }

@@ -260,7 +260,8 @@ def section(path):
             command = f"python -m orbitwise.experiments.{module}{options(record)} --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
     if isinstance(record, dict) and "curve" in record:
-        data = "Rotated MNIST" if record["data"] == "rotated" else "MNIST"
+        names = {"rotated": "Rotated MNIST", "rotated_12000": "Rotated MNIST, 12,000 images"}
+        data = names.get(record["data"], "MNIST")
         orbit = ORBITS.get(record["orbit"], record["orbit"])
         title = f"{data}, invariance: {orbit}"
         return path.name, title, mnist_command(path.name, record["command"]), *mnist(record)
