@@ -14,6 +14,7 @@ from orbitwise.estimators.orbit_learning import freeze_at, most_nodes
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import sample_prior
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, ModuleOrbit, SampledOrbit
+from orbitwise.orbits.bounds import ZERO
 from orbitwise.process import Process
 from orbitwise.transforms import Rotation, Translation
 
@@ -299,3 +300,15 @@ def test_the_deformation_of_images_is_searched_with():
     )
     assert set(model.orbit_errors_) == {"angle", "amplitude", "smoothness"}
     assert all(error >= 0 for error in model.orbit_errors_.values())
+
+
+@pytest.mark.parametrize("inference", ["collapsed", "variational"])
+def test_a_range_of_zero_moves_again_in_other_engines(inference):
+    orbit = SampledOrbit(Rotation(), -0.3, 0.3, two_sided=False).double()
+    with torch.no_grad():
+        orbit.bounds.raw_half.fill_(ZERO)
+    assert orbit.bounds.half_width.item() == 0
+    settings = {"num_inducing": 10, "num_nodes": 4, "max_iterations": 5, "num_steps": 30}
+    model = InvariantGPRegressor(invariance=orbit, inference=inference, **settings).fit(*ring(30))
+    assert model.orbit_.bounds.half_width.item() > 0.01
+    assert orbit.bounds.half_width.item() == 0

@@ -23,7 +23,13 @@ from orbitwise.estimators.objectives import (
     StochasticObjective,
     noise_of,
 )
-from orbitwise.estimators.orbit_learning import LEAST_NOISE, Learned, announce_exact, learn_orbit
+from orbitwise.estimators.orbit_learning import (
+    LEAST_NOISE,
+    Learned,
+    announce_exact,
+    learn_orbit,
+    widen_zeros,
+)
 from orbitwise.functionals.freezing import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
@@ -161,6 +167,7 @@ def fit_collapsed(
     What is reported is the bound of the orbit itself at a q polished on more nodes.
     With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
     """
+    widen_zeros(problem.functional)
     num_nodes = 16 if num_nodes is None else num_nodes
     num_inducing = min(num_inducing, len(problem.x) * (num_nodes if problem.is_drawn else 1))
     tilt = torch.ones_like(problem.targets) if problem.likelihood.needs_tilt else None
@@ -208,6 +215,7 @@ def fit_variational(
     Without `num_steps` each half of the learning goes on until it settles, up to `FIRST_STEPS` and
     `MOST_STEPS`. It has converged if it settled with all inducing points.
     """
+    widen_zeros(problem.functional)
     process, functional, generator = problem.process, problem.functional, problem.generator
     trainer: StochasticTrainer | None = None
     settled, half_bound = False, None

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.freezing import freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.coordinates import Coordinates
+from orbitwise.inference.coordinates import RETRIED, Coordinates
 from orbitwise.inference.cost import check_cost, exact_cost
 from orbitwise.inference.found import Found
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.orbit_search import CUT_SHORT, OTHERS, Callback, OrbitSearch
+from orbitwise.orbits.bounds import ZERO
 from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
@@ -90,6 +91,18 @@ def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> F
     """
     generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
     return freeze_functional(functional, num_nodes, generator)
+
+
+@torch.no_grad()
+def widen_zeros(functional: Functional) -> None:
+    """Ranges that a search set to zero a little wider, for engines that would never move them again."""
+    for module in functional.modules():
+        for widths in getattr(module, "learned_widths", list)():
+            flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
+            is_zero = flat[places] <= ZERO / 2
+            if widths.can_vanish and bool(is_zero.any()):
+                start = widths.raw(widths.natural * RETRIED**0.5).to(flat)
+                flat[places] = torch.where(is_zero, start, flat[places])
 
 
 def most_nodes(num_rows: int, width: int, device: torch.device) -> int:
