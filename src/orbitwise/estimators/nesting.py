@@ -6,7 +6,7 @@ evidence than that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from orbitwise.inference.coordinates import LEAST
-from orbitwise.orbits.bounds import ZERO, LearnedWidths
+from orbitwise.orbits.bounds import ZERO, vanishing_widths
 
 
 @final
@@ -53,7 +53,7 @@ def adopt(modules: Sequence[nn.Module], members: Sequence[nn.Module]) -> None:
             if name in known and known[name].shape == parameter.shape:
                 parameter.copy_(known[name])
                 adopted.add(id(parameter))
-        for widths in _vanishing_widths(module):
+        for widths in vanishing_widths(module):
             flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
             raw = flat[places].double().cpu()
             # orbits keep a tiny width for moves that they do not make
@@ -61,8 +61,3 @@ def adopt(modules: Sequence[nn.Module], members: Sequence[nn.Module]) -> None:
             if id(widths.parameter) not in adopted:
                 is_zero = torch.ones_like(is_zero)
             flat[places] = torch.where(is_zero, ZERO, raw).to(flat)
-
-
-def _vanishing_widths(module: nn.Module) -> Iterator[LearnedWidths]:
-    for part in module.modules():
-        yield from (each for each in getattr(part, "learned_widths", list)() if each.can_vanish)

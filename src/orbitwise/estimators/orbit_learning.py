@@ -23,7 +23,7 @@ from orbitwise.inference.cost import check_cost, exact_cost
 from orbitwise.inference.found import Found
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.orbit_search import CUT_SHORT, OTHERS, Callback, OrbitSearch
-from orbitwise.orbits.bounds import ZERO
+from orbitwise.orbits.bounds import ZERO, vanishing_widths
 from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
@@ -96,13 +96,10 @@ def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> F
 @torch.no_grad()
 def widen_zeros(functional: Functional) -> None:
     """Ranges that a search set to zero a little wider, for engines that would never move them again."""
-    for module in functional.modules():
-        for widths in getattr(module, "learned_widths", list)():
-            flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
-            is_zero = flat[places] <= ZERO / 2
-            if widths.can_vanish and bool(is_zero.any()):
-                start = widths.raw(widths.natural * RETRIED**0.5).to(flat)
-                flat[places] = torch.where(is_zero, start, flat[places])
+    for widths in vanishing_widths(functional):
+        flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
+        start = widths.raw(widths.natural * RETRIED**0.5).to(flat)
+        flat[places] = torch.where(flat[places] <= ZERO / 2, start, flat[places])
 
 
 def most_nodes(num_rows: int, width: int, device: torch.device) -> int:

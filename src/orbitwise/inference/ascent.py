@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import LbfgsInvHessProduct, lsq_linear, minimize
+from scipy.optimize import lsq_linear, minimize
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
@@ -60,7 +60,7 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Summit:
-    """Where an ascent ended: the value there, the gain that the quadratic model still promised, and why."""
+    """Where an ascent ended, what the quadratic model still promised there, and whether that is little."""
 
     point: Vector
     value: float
@@ -69,8 +69,6 @@ class Summit:
     promise: float
     has_settled: bool
     history: tuple[float, ...]
-    inverse: LbfgsInvHessProduct | None = None
-    """The inverse of the curvature, where there are too many coordinates for a matrix."""
 
 
 def curvature_at(
@@ -184,7 +182,7 @@ def climb_many(
     )
     last = history[-1 - SETTLED :]
     settled = bool(result.success) or (len(last) > SETTLED and last[-1] - last[0] < tolerance)
-    return Summit(*best, none, np.nan, settled, tuple(history), result.hess_inv)
+    return Summit(*best, none, np.nan, settled, tuple(history))
 
 
 def best_step(

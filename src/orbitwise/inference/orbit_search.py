@@ -33,6 +33,7 @@ from orbitwise.inference.ascent import (
 from orbitwise.inference.coordinates import RETRIED, Coordinates
 from orbitwise.inference.found import Found, Stage, covariance_of
 from orbitwise.inference.journal import Journal
+from orbitwise.inference.training import TIME_IS_OVER
 
 FIRST_NODES = 16
 """Fewer decide nothing in the six dimensions of an affine map."""
@@ -59,7 +60,8 @@ DOUBLING = 0.02
 """Nats a row that the last doubling of the nodes may have gained where no more nodes are needed."""
 
 USED_UP = "the iterations were used up"
-TIME_IS_OVER, INTERRUPTED = CUT_SHORT = ("time is over", "interrupted")
+INTERRUPTED = "interrupted"
+CUT_SHORT = (TIME_IS_OVER, INTERRUPTED)
 """The messages of searches that were cut short."""
 
 AtNodes = Callable[[int, int], Callable[[], Tensor]]

@@ -7,7 +7,7 @@ half-width has a flat gradient, so learnable ones start slightly off the identit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -48,6 +48,12 @@ class LearnedWidths:
     def raw(self, width: Tensor) -> Tensor:
         """The raw values of widths."""
         return torch.where(self.limit.isinf(), width.log(), torch.logit(width / self.limit))
+
+
+def vanishing_widths(module: nn.Module) -> Iterator[LearnedWidths]:
+    """The learned widths of a module and all its parts that may become zero."""
+    for part in module.modules():
+        yield from (each for each in getattr(part, "learned_widths", list)() if each.can_vanish)
 
 
 @final
