@@ -76,8 +76,8 @@ def answer(record, table):
                     f"{those['median_seconds']:.0f}",
                 )
             )
-        apart = kinds["scrambles"]["largest_difference_in_errors"]
-        headline.append(f"{name}: ranges on other nodes differ by at most {apart:.1f} stated errors")
+        apart = kinds["seeds"]["largest_difference_in_errors"]
+        headline.append(f"{name}: {kinds['seeds']['fits']} seeds differ by at most {apart:.1f} stated errors")
     headings = (
         "problem",
         "fits",
@@ -98,5 +98,6 @@ def answer(record, table):
 KINDS = {
     "rotated_order.json": ("Order by bounds and by test errors, rotated MNIST", rotated_order),
     "recovery.json": ("Known ranges found again, and how often intervals hold them", recovery),
+    "answer_cuda.json": ("Learned answers on other nodes, on a GPU", answer),
     "answer.json": ("Learned answers across seeds and across nodes", answer),
 }
