@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.inference.linear_algebra import cholesky
+from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
 from orbitwise.inference.training import Training, maximize
 from orbitwise.kernels.building import build
 from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.spelling import expression_of
+from orbitwise.process.values import value_covariance
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
-from orbitwise.selection.search.evidence import covariance, log_density
 from orbitwise.selection.search.hyperpriors import AMPLITUDE_WIDTH, hyperpriors, log_prior
 from orbitwise.selection.search.hypotheses import Hypothesis
 
@@ -119,7 +119,7 @@ class Model:
 
     def log_likelihood(self) -> Tensor:
         """log p(y | θ) of the standardised targets."""
-        return log_density(self._covariance(), self.y - self.constant)
+        return gaussian_log_density(self._covariance(), self.y - self.constant)
 
     def log_joint(self) -> Tensor:
         """log p(y, θ), in the coordinates that are learned."""
@@ -150,7 +150,7 @@ class Model:
         return weights @ self.y / (weights.sum() + 1)
 
     def _covariance(self) -> Tensor:
-        matrix = covariance(self.kernel, self._atoms(), self.one_sided)
+        matrix = value_covariance(self.kernel, self._atoms(), self.one_sided)
         noise = self.raw_noise.exp() + NOISE_FLOOR
         return matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype)
 
