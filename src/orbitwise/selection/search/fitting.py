@@ -27,13 +27,13 @@ from orbitwise.kernels.building import build
 from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.spelling import expression_of
 from orbitwise.process.values import value_covariance
+from orbitwise.selection.laplace import difference_hessian, laplace_log_evidence
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
 from orbitwise.selection.search.hyperpriors import AMPLITUDE_WIDTH, hyperpriors, log_prior
 from orbitwise.selection.search.hypotheses import Hypothesis
 
 Array = NDArray[np.float64]
 NOISE_FLOOR = 1e-8
-STEP = 1e-4
 FEW_ITERATIONS = 15
 MOST_STARTS = 3
 PATIENCE = 5
@@ -246,28 +246,20 @@ def laplace(model: Model, joint: float) -> float:
     """log ∫ p(y, θ) dθ by a Gaussian at the mode; directions without curvature have that of their prior."""
     parameters = model.parameters
     origin = torch.cat([each.detach().reshape(-1) for each in parameters])
-    rows = []
-    for i in range(len(origin)):
-        ahead, behind = (_gradient(model, origin, i, sign * STEP) for sign in (1, -1))
-        rows.append((behind - ahead) / (2 * STEP))
+
+    def gradient(point: Tensor) -> Tensor:
+        _assign(parameters, point)
+        return torch.cat([each.reshape(-1) for each in torch.autograd.grad(model.log_joint(), parameters)])
+
+    curvature = -difference_hessian(gradient, origin)
     _assign(parameters, origin)
-    curvature = torch.stack(rows)
     # in units of the priors, whose own curvature is 1
     deviations = torch.cat(
         [torch.full_like(each.parameter, each.deviation).reshape(-1) for each in model.priors]
     )
-    scaled = 0.5 * (curvature + curvature.mT) * deviations[:, None] * deviations
-    values = torch.linalg.eigvalsh(torch.nan_to_num(scaled)).clamp_min(1.0 / AMPLITUDE_WIDTH)
-    log_determinant = float(values.log().sum()) - 2 * float(deviations.log().sum())
-    return joint + 0.5 * len(origin) * math.log(2 * math.pi) - 0.5 * log_determinant
-
-
-def _gradient(model: Model, origin: Tensor, place: int, step: float) -> Tensor:
-    moved = origin.clone()
-    moved[place] += step
-    _assign(model.parameters, moved)
-    gradients = torch.autograd.grad(model.log_joint(), model.parameters)
-    return torch.cat([each.reshape(-1) for each in gradients])
+    scaled = torch.nan_to_num(curvature * deviations[:, None] * deviations)
+    values = torch.linalg.eigvalsh(scaled).clamp_min(1.0 / AMPLITUDE_WIDTH)
+    return laplace_log_evidence(joint, values) + float(deviations.log().sum())
 
 
 def _assign(parameters: Sequence[nn.Parameter], values: Tensor) -> None:
