@@ -15,6 +15,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import gaussian_draws
 from orbitwise.process.moments import Moments
+from orbitwise.process.process import Rows
 
 
 class Posterior(ABC):
@@ -37,10 +38,10 @@ class Posterior(ABC):
         """The joint posterior covariance of rows: one matrix for all outputs, or one for each."""
 
     def sample(
-        self, rows: Block, num_samples: int, generator: torch.Generator | None = None
+        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c q"]:
-        """Joint posterior draws of rows, for every output."""
-        mean, covariance = self.row_mean(rows), self.covariance(rows)
+        """Joint posterior draws of rows, for every output; several blocks where the engine takes them."""
+        mean, covariance = self.row_mean(rows), self.covariance(rows)  # pyright: ignore[reportArgumentType]
         each = covariance.expand(mean.shape[1], -1, -1)
         draws = [
             gaussian_draws(m[:, None], k, num_samples, generator) for m, k in zip(mean.T, each, strict=True)

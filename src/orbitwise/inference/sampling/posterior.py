@@ -216,7 +216,7 @@ class MixturePosterior(Posterior):
 
     @torch.no_grad()
     def sample(
-        self, rows: Block, num_samples: int, generator: torch.Generator | None = None
+        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c q"]:
         """Joint draws of rows, each from a part that is picked at random."""
         place = None if generator is None else generator.device
