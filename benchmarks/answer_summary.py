@@ -119,5 +119,7 @@ KINDS = {
     "comparison_order_rotated.json": ("Order of invariances by compare: rotated MNIST", comparison_order),
     "recovery.json": ("Known ranges found again, and how often intervals hold them", recovery),
     "answer_cuda.json": ("Learned answers on other nodes, on a GPU", answer),
+    "answer_64_nodes.json": ("Learned answers on other sets of at most 64 nodes", answer),
+    "answer_mnist.json": ("Learned answers, 500 images of MNIST", answer),
     "answer.json": ("Learned answers across seeds and across nodes", answer),
 }

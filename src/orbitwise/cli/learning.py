@@ -92,7 +92,9 @@ def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
         if not fitted:
             raise KeyboardInterrupt
         refit = partial(_refit, plan=plan, data=data, folder=folder, watch=watch, stopped=stopped)
-        comparison = judge(fitted, data.X, data.targets, refit)
+        # a fit that resumed knows no bound of half as many inducing points, and must end as one that did not
+        same = [replace(each, half_bound=None) for each in fitted]
+        comparison = judge(same, data.X, data.targets, refit)
     kept = comparison.best
     best = _with_errors(data, plan, folder, Watch(watch.console), kept)
     candidates = tuple(best if each is kept else each for each in comparison.candidates)

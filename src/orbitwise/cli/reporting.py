@@ -122,13 +122,11 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
 
 
 def _judged(entry: dict[str, Any]) -> dict[str, Any]:
-    """What the comparison said of a candidate: its evidence on common nodes, and with half the points."""
+    """The evidence of a candidate on common nodes, where the comparison had any."""
     evidences, gain = entry.get("evidences_on_common_nodes"), entry.get("gain_from_half_the_nodes")
-    half = entry.get("half_bound")
-    found: dict[str, Any] = {"half_bound": half if _is_finite(half) else None}
     if isinstance(evidences, list) and evidences and all(map(_is_finite, (*evidences, gain))):
-        found |= {"evidences": tuple(map(float, evidences)), "gain": gain}
-    return found
+        return {"evidences": tuple(map(float, evidences)), "gain": gain}
+    return {}
 
 
 def _is_finite(value: object) -> bool:

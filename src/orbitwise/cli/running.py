@@ -204,7 +204,6 @@ def _summary(folder: Folder, data: Data, plan: Plan, outcome: Outcome, metrics: 
                 "gain_from_half_the_nodes": each.gain,
                 "difference": each.difference,
                 "difference_error": each.difference_error,
-                "half_bound": each.half_bound,
                 "learned": {name: list(interval) for name, interval in each.learned.items()},
                 "seconds": each.seconds,
                 "sha256": file_digest(folder.candidate(names.index(each.name), each.name)),
