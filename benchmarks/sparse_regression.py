@@ -28,7 +28,8 @@ from orbitwise import SparseGPRegressor, datasets
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.bounds import best_q, lower_bound
 from orbitwise.inference.defaults import default_kernel
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.inference.training import maximize
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.process import Process
@@ -110,7 +111,7 @@ def judge(solution, x, y, x_test, y_test, scale):
     kernel.base_kernel.lengthscale, kernel.outputscale = torch.from_numpy(lengthscale), outputscale
     process, noise = Process(None, kernel), torch.tensor(noise, dtype=torch.float64)
     points = torch.from_numpy(np.asarray(points))
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     rows = Observations(Evaluation(), torch.from_numpy(x), torch.from_numpy(y)[:, None])
     totals = gather_totals(process, rows, points, lower, noise)
     posterior = SparsePosterior(process, points, best_q(totals, noise), lower)

@@ -32,7 +32,8 @@ from orbitwise.inference.bounds import lower_bound, upper_bound
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
 from orbitwise.inference.inducing import greedy_choice
 from orbitwise.inference.iterative import solve_rows
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.process import Process
 
 parser = argparse.ArgumentParser(description="Bounds that meet, and what they cost (Talk; Burt et al.).")
@@ -67,7 +68,7 @@ def process_of(lengthscale: float) -> Process:
 
 def brackets(process: Process, rows: Observations, points: torch.Tensor) -> dict[str, float]:
     """All bounds with these inducing points."""
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     totals = gather_totals(process, rows, points, lower, NOISE)
     solver = Preconditioner.of(process, rows, points, lower, NOISE)
     vectors = solve_rows(process, rows, NOISE, solver, 1e-4, 100).vectors
@@ -106,7 +107,7 @@ def enough(process: Process, rows: Observations, most: int) -> tuple[int, float]
 
     def gap(size: int) -> float:
         points = chosen[:size]
-        totals = gather_totals(process, rows, points, stable_factor(process, points), NOISE)
+        totals = gather_totals(process, rows, points, inducing_factor(process, points), NOISE)
         return (upper_bound(totals, NOISE) - lower_bound(totals, NOISE)).item()
 
     low, high = 1, len(chosen)

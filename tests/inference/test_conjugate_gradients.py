@@ -4,7 +4,8 @@ import torch
 from orbitwise.inference.bounds import lower_bound
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, solve
 from orbitwise.inference.iterative import noisy_product, solve_rows
-from orbitwise.inference.totals import gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import gather_totals
 from tests.inference.sparse_problems import random_problem
 
 
@@ -16,7 +17,7 @@ def prepared(seed, count, size, **options):
     process, rows, noise, _ = random_problem(seed, count, **options)
     points = rows.x[:size]
     with torch.no_grad():
-        lower = stable_factor(process, points)
+        lower = inducing_factor(process, points)
         inverse = Preconditioner.of(process, rows, points, lower, noise)
     return process, rows, noise, points, lower, inverse
 
@@ -79,7 +80,7 @@ def test_the_bracket_has_the_gradient_of_a_fixed_vector(end):
     vectors = solve_rows(process, rows, noise, inverse, 0.0, 2).vectors
 
     def value():
-        at = quadratic_bracket(process, rows, points, stable_factor(process, points), noise, vectors)
+        at = quadratic_bracket(process, rows, points, inducing_factor(process, points), noise, vectors)
         return getattr(at, end)
 
     leaves = [noise, *process.parameters()]

@@ -5,8 +5,8 @@ from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import totals as module
 from orbitwise.inference.bounds import lower_bound
 from orbitwise.inference.linear_algebra import solve_lower
-from orbitwise.inference.projection import inducing_rows
-from orbitwise.inference.totals import JITTER, Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import JITTER, inducing_factor, inducing_rows
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.orbits import SampledOrbit
 from orbitwise.process.covariance import PAIRS_AT_ONCE
 from orbitwise.transforms import Translation
@@ -56,7 +56,7 @@ def test_values_and_gradients_equal_dense_algebra(case, small_blocks):
     rows = Observations(rows.functional, rows.x, rows.targets.requires_grad_(), rows.weight)
     points = rows.x[:6].clone().requires_grad_()
     leaves = [points, noise, rows.targets, *process.parameters()]
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     fast = gather_totals(process, rows, points, lower, noise)
     slow = slow_totals(process, rows, points, lower, noise)
     for mine, theirs in zip(fast[:5], slow, strict=True):
@@ -73,7 +73,7 @@ def test_rows_of_f_as_inducing_variables_have_gradients_too(small_blocks):
 
     def value(gather):
         inducing = rows.take(slice(0, 3)).atoms().scale(weights)
-        lower = stable_factor(process, inducing)
+        lower = inducing_factor(process, inducing)
         return mixture(gather(process, rows, inducing, lower, noise)[:5])
 
     leaves = [weights, noise, *process.parameters()]
@@ -90,7 +90,7 @@ def test_gradients_survive_an_ill_conditioned_matrix():
     points = rows.x[:25].clone()
 
     def value():
-        lower = stable_factor(process, points)
+        lower = inducing_factor(process, points)
         return lower_bound(gather_totals(process, rows, points, lower, noise), noise)
 
     (slope,) = torch.autograd.grad(value(), [process.kernel.raw_outputscale])
@@ -107,7 +107,7 @@ def test_gradients_survive_an_ill_conditioned_matrix():
 def test_totals_of_parts_add_up():
     process, rows, noise, _ = random_problem(2, 20, weighted=True, outputs=2)
     points = rows.x[:5]
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     whole, first, second = (
         gather_totals(process, rows.take(part), points, lower, noise)
         for part in (slice(None), slice(0, 9), slice(9, None))
@@ -118,7 +118,7 @@ def test_totals_of_parts_add_up():
 
 def test_without_tightness_no_slack_is_computed():
     process, rows, noise, _ = random_problem(2, 20)
-    lower = stable_factor(process, rows.x[:4])
+    lower = inducing_factor(process, rows.x[:4])
     assert gather_totals(process, rows, rows.x[:4], lower, noise, tight=False).slack.item() == 0
 
 
@@ -126,7 +126,7 @@ def test_single_precision_inputs_are_summed_in_double():
     process, rows, noise, _ = random_problem(2, 50)
     single = Observations(rows.functional, rows.x.float(), rows.targets)
     points = rows.x[:8]
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     double = gather_totals(process, rows, points, lower, noise)
     mixed = gather_totals(process, single, points, lower, noise)
     assert mixed.gram.dtype == torch.float64
@@ -135,7 +135,7 @@ def test_single_precision_inputs_are_summed_in_double():
 
 def test_the_factor_is_that_of_a_slightly_noisy_covariance():
     process, rows, _, _ = random_problem(4, 12)
-    lower = stable_factor(process, rows.x)
+    lower = inducing_factor(process, rows.x)
     covariance = process.covariance(Evaluation().lower(rows.x))
     jitter = JITTER * covariance.diagonal().mean() * torch.eye(12, dtype=torch.float64)
     torch.testing.assert_close(lower @ lower.mT, covariance + jitter)
@@ -145,4 +145,4 @@ def test_rows_drawn_at_random_are_refused():
     process, rows, noise, _ = random_problem(4, 12)
     drawn = Observations(OrbitAverage(SampledOrbit(Translation(2), -1, 1)), rows.x, rows.targets)
     with pytest.raises(ValueError, match="freeze a drawn orbit"):
-        gather_totals(process, drawn, rows.x[:3], stable_factor(process, rows.x[:3]), noise)
+        gather_totals(process, drawn, rows.x[:3], inducing_factor(process, rows.x[:3]), noise)

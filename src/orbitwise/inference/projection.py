@@ -27,6 +27,8 @@ from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
 Inducing = Float[Tensor, "u d"] | Atoms
 """Points Z, for u = g(Z), or exact rows, for u = L g."""
+JITTER = 1e-10
+"""Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 
 
 class Estimates(NamedTuple):
@@ -122,10 +124,16 @@ def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Ato
 
 
 def inducing_factor(process: Process | EstimatedProcess, inducing: Inducing) -> Float[Tensor, "u u"]:
-    """The Cholesky factor of K_uu, in double precision."""
+    """L with L Lᵀ = K_uu + jitter·I, in double precision: the one place that factorises K_uu.
+
+    The jitter is `JITTER` times the mean diagonal, and more only where the factorisation needs it.
+    """
     if isinstance(process, EstimatedProcess):
-        return cholesky(process.source.inducing_covariance(_points(inducing)).double()).lower  # pyright: ignore
-    return cholesky(process.covariance(inducing_rows(inducing))).lower
+        covariance = process.source.inducing_covariance(_points(inducing)).double()  # pyright: ignore
+    else:
+        covariance = process.covariance(inducing_rows(inducing)).double()
+    jitter = JITTER * covariance.diagonal().mean()
+    return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
 
 
 def check_rows(rows: AnyRows) -> None:

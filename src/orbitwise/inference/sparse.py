@@ -27,8 +27,8 @@ from orbitwise.inference.inducing import (
     random_orbit_points,
 )
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.projection import Inducing
-from orbitwise.inference.totals import Observations, Totals, gather_totals, stable_factor
+from orbitwise.inference.projection import Inducing, inducing_factor
+from orbitwise.inference.totals import Observations, Totals, gather_totals
 from orbitwise.inference.training import log_prior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -141,7 +141,7 @@ class SparseModel(nn.Module):
     def bound(self) -> Float[Tensor, ""]:
         """The lower bound that is trained, at the present hyperparameters."""
         inducing = self.inducing
-        lower = stable_factor(self.process, inducing)
+        lower = inducing_factor(self.process, inducing)
         tight = self.bound_name != "titsias"
         if self.bound_name != "cg":
             totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight)
@@ -182,7 +182,7 @@ class SparseModel(nn.Module):
         Both ends allow for rounding, so lower ≤ upper always.
         """
         inducing = self.inducing
-        lower = stable_factor(self.process, inducing)
+        lower = inducing_factor(self.process, inducing)
         totals = self.totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
         brackets = [safe_bracket(totals, self.noise)]
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
@@ -207,7 +207,7 @@ class SparseModel(nn.Module):
             return iterative.condition(
                 self.process, self.observations, self.noise, inducing, "sparse", SOLVED, start=self.vectors
             )
-        lower = stable_factor(self.process, inducing)
+        lower = inducing_factor(self.process, inducing)
         totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight=False)
         return SparsePosterior(self.process, inducing, best_q(totals, self.noise), lower)
 

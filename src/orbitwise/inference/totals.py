@@ -18,13 +18,11 @@ from torch import Tensor
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.inference.linear_algebra import cholesky, solve_lower
+from orbitwise.inference.linear_algebra import solve_lower
 from orbitwise.inference.projection import Inducing, inducing_rows
 from orbitwise.process.covariance import pairs_at_once
 from orbitwise.process.process import Process
 
-JITTER = 1e-10
-"""Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 LEAST_ROWS = 128
 KEPT_NUMBERS = 2**26
 """Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
@@ -84,13 +82,6 @@ class Observations:
                 "stochastic engine."
             )
         return atoms
-
-
-def stable_factor(process: Process, inducing: Inducing) -> Float[Tensor, "u u"]:
-    """The Cholesky factor of K_uu with the least jitter that keeps its inverse tame."""
-    covariance = process.covariance(inducing_rows(inducing)).double()
-    jitter = JITTER * covariance.diagonal().mean()
-    return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
 
 
 def gather_totals(
