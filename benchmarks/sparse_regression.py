@@ -26,7 +26,7 @@ from sklearn.cluster import KMeans
 
 from orbitwise import SparseGPRegressor, datasets
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.bounds import best_q, lower_bound
+from orbitwise.inference.bounds import best_q, collapsed_bound
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.projection import inducing_factor
 from orbitwise.inference.totals import Observations, gather_totals
@@ -117,8 +117,8 @@ def judge(solution, x, y, x_test, y_test, scale):
     posterior = SparsePosterior(process, points, best_q(totals, noise), lower)
     mean = posterior.moments(Evaluation(), torch.from_numpy(x_test)).mean[:, 0].numpy()
     return {
-        "titsias": float(lower_bound(totals, noise, tight=False)),
-        "tight": float(lower_bound(totals, noise)),
+        "titsias": float(collapsed_bound(totals, noise, tight=False)),
+        "tight": float(collapsed_bound(totals, noise)),
         "rmse": float(scale * np.sqrt(np.mean((mean - y_test) ** 2))),
         "noise": float(noise),
     }

@@ -265,6 +265,17 @@ def second_inducing_factors(package: Path) -> list[str]:
     return found
 
 
+def second_collapsed_bounds(package: Path) -> list[str]:
+    """One function is the collapsed bound: no other function or method has that name."""
+    homes = [
+        f"{name}.{node.name}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in ("collapsed_bound", "lower_bound")
+    ]
+    return [f"there are several collapsed bounds: {', '.join(homes)}"] if len(homes) > 1 else []
+
+
 Checker = Callable[[Path], list[str]]
 CHECKERS: list[Checker] = [
     wrong_imports,
@@ -276,6 +287,7 @@ CHECKERS: list[Checker] = [
     global_seeds,
     wrong_classes,
     second_inducing_factors,
+    second_collapsed_bounds,
 ]
 
 
@@ -349,6 +361,8 @@ MADE_UP = [
     (wrong_classes, {"orbits/orbit.py": ABSTRACT, "orbits/a.py": ABSTRACT}, 2),
     (wrong_classes, {"orbits/orbit.py": ABSTRACT + ABSTRACT.replace("Orbit", "DrawnOrbit")}, 0),
     (wrong_classes, {"inference/posterior.py": ABSTRACT}, 0),
+    (second_collapsed_bounds, {"a.py": "def collapsed_bound(totals): ..."}, 0),
+    (second_collapsed_bounds, {"a.py": "def collapsed_bound(): ...", "b.py": "def lower_bound(): ..."}, 1),
     (second_inducing_factors, {"a.py": FACTOR}, 0),
     (second_inducing_factors, {"a.py": FACTOR, "b.py": FACTOR.replace("inducing_factor", "other")}, 1),
 ]

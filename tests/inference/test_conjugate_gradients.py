@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from orbitwise.inference.bounds import lower_bound
+from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, solve
 from orbitwise.inference.iterative import noisy_product, solve_rows
 from orbitwise.inference.projection import inducing_factor
@@ -70,7 +70,9 @@ def test_zero_vectors_give_the_collapsed_bound_back():
     process, rows, noise, points, lower, _ = prepared(5, 30, 6, mean=True, weighted=True)
     totals = gather_totals(process, rows, points, lower, noise)
     at = quadratic_bracket(process, rows, points, lower, noise, torch.zeros_like(rows.targets))
-    torch.testing.assert_close(lower_bound(at.totals, noise, quadratic=at.upper), lower_bound(totals, noise))
+    torch.testing.assert_close(
+        collapsed_bound(at.totals, noise, quadratic=at.upper), collapsed_bound(totals, noise)
+    )
     assert at.lower.item() == 0
 
 

@@ -3,7 +3,7 @@ import torch
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import totals as module
-from orbitwise.inference.bounds import lower_bound
+from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.linear_algebra import solve_lower
 from orbitwise.inference.projection import JITTER, inducing_factor, inducing_rows
 from orbitwise.inference.totals import Observations, gather_totals
@@ -67,6 +67,43 @@ def test_values_and_gradients_equal_dense_algebra(case, small_blocks):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_learned_weights_have_gradients_too(shared, small_blocks):
+    process, rows, noise, generator = random_problem(3, 23, outputs=3, mean=True)
+    shape = (23,) if shared else (23, 3)
+    weight = (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+    rows = Observations(rows.functional, rows.x, rows.targets, weight)
+    points = rows.x[:6]
+    lower = inducing_factor(process, points)
+    outputs = [slice(None)] if shared else [slice(place, place + 1) for place in range(3)]
+    each = [
+        slow_totals(
+            process,
+            Observations(
+                rows.functional, rows.x, rows.targets[:, part], weight if shared else weight[:, part][:, 0]
+            ),
+            points,
+            lower,
+            noise,
+        )
+        for part in outputs
+    ]
+    gram = each[0][0] if shared else torch.stack([one[0] for one in each])
+    slow = (
+        gram,
+        torch.cat([one[1] for one in each], dim=1),
+        *(sum(part) for part in list(zip(*each, strict=True))[2:]),
+    )
+    fast = gather_totals(process, rows, points, lower, noise)
+    for mine, theirs in zip(fast[:5], slow, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    leaves = [weight, noise, *process.parameters()]
+    mine = torch.autograd.grad(mixture(fast[:5]), leaves, retain_graph=True)
+    theirs = torch.autograd.grad(mixture(slow), leaves)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
 def test_rows_of_f_as_inducing_variables_have_gradients_too(small_blocks):
     process, rows, noise, _ = random_problem(5, 17, invariant=True)
     weights = torch.ones(3, dtype=torch.float64, requires_grad=True)
@@ -91,7 +128,7 @@ def test_gradients_survive_an_ill_conditioned_matrix():
 
     def value():
         lower = inducing_factor(process, points)
-        return lower_bound(gather_totals(process, rows, points, lower, noise), noise)
+        return collapsed_bound(gather_totals(process, rows, points, lower, noise), noise)
 
     (slope,) = torch.autograd.grad(value(), [process.kernel.raw_outputscale])
     raw, step = process.kernel.raw_outputscale.data, 1e-4

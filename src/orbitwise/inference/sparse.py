@@ -14,8 +14,8 @@ from orbitwise.inference.bounds import (
     BoundName,
     Bracket,
     best_q,
+    collapsed_bound,
     common_bracket,
-    lower_bound,
     safe_bracket,
 )
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, safe_quadratic
@@ -145,7 +145,7 @@ class SparseModel(nn.Module):
         tight = self.bound_name != "titsias"
         if self.bound_name != "cg":
             totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight)
-            return lower_bound(totals, self.noise, tight) + self.taken_out()
+            return collapsed_bound(totals, self.noise, tight) + self.taken_out()
         self.solve_again(inducing, lower)
         at = quadratic_bracket(
             self.process,
@@ -155,7 +155,7 @@ class SparseModel(nn.Module):
             self.noise,
             self.vectors,  # pyright: ignore
         )
-        return lower_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
+        return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
 
     def taken_out(self) -> Float[Tensor, ""]:
         """What merging rows took out of the log likelihood."""
