@@ -126,9 +126,10 @@ def gather_totals(
     plan = _Plan(process, rows, _with(inducing, stand_ins), tight, [*moving, *stand_ins])
     weight = rows.weights()
     columns = weight[:, None] if weight.dim() == 1 else weight
-    gram, *sums = _Sums.apply(plan, lower, noise, rows.targets, columns, *moving, *parts)  # pyright: ignore
+    sums: tuple[Tensor, ...] = _Sums.apply(plan, lower, noise, rows.targets, columns, *moving, *parts)  # pyright: ignore[reportAssignmentType]
+    gram, product, square, trace, slack = sums
     gram = gram[0] if weight.dim() == 1 else gram
-    return Totals(gram, *sums, len(rows.x), weight.log().sum())
+    return Totals(gram, product, square, trace, slack, len(rows.x), weight.log().sum())
 
 
 def pseudo_observations(
