@@ -31,7 +31,7 @@ def condition(
     functional: Functional,
     likelihood: Likelihood,
     inducing: Float[Tensor, "u d"],
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     tilt: Float[Tensor, "n c"] | None = None,
 ) -> SparsePosterior:

@@ -25,7 +25,7 @@ from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
-Inducing = Float[Tensor, "u d"] | Atoms
+Inducing = Float[Tensor, "u d"] | Atoms  # patches have fewer columns than the images that are rows
 """Points Z, for u = g(Z), or exact rows, for u = L g."""
 ROWS_AT_ONCE = 512
 COLUMNS_AT_ONCE = 16_384
@@ -227,7 +227,7 @@ def project_rows(
     process: Process | EstimatedProcess,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     lower: Float[Tensor, "u u"] | None = None,
     generator: torch.Generator | None = None,
     rows_at_once: int = ROWS_AT_ONCE,

@@ -80,7 +80,7 @@ class Observations:
     """
 
     functional: Functional
-    x: Float[Tensor, "n d"]
+    x: Float[Tensor, "n columns"]
     targets: Float[Tensor, "n c"]
     weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
 
@@ -133,7 +133,7 @@ def gather_totals(
 
 
 def pseudo_observations(
-    functional: Functional, x: Float[Tensor, "n d"], quadratic: Quadratic, shared: bool
+    functional: Functional, x: Float[Tensor, "n columns"], quadratic: Quadratic, shared: bool
 ) -> tuple[Observations, Float[Tensor, ""]]:
     """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ, and their constant.
 
@@ -152,7 +152,7 @@ def quadratic_totals(
     process: Process,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     quadratic: Quadratic,
     shared: bool,
 ) -> Totals:
