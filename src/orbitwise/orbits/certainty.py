@@ -22,7 +22,7 @@ DETERMINED_WITHIN = 0.3
 
 
 class Kind(Enum):
-    """What can be said of a range: zero is best and no more than little fits, zero is best and more fits, …"""
+    """What can be said of a range; one that is not ruled out is zero, but a wider one fits about as well."""
 
     NOT_NEEDED = auto()
     NOT_RULED_OUT = auto()
