@@ -35,7 +35,7 @@ LAYERS = [
     "experiments",
     "cli",
 ]
-MOST_LINES = 400
+MOST_LINES = 600
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 GLOBAL_SEEDS = {
     "numpy.random.seed",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from orbitwise.estimators.error_bars import expected_seconds
-from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import functional_of
 from orbitwise.functionals.freezing import learnable_orbits, orbit_in
 from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.certainty import Certainty, Kind
@@ -160,7 +161,7 @@ def learned_ranges(model: Any) -> list[Range]:
 
 def start_of(model: Any) -> Mapping[str, Interval]:
     """Where the ranges started: those of the invariance that the model was given."""
-    functional = functional_of(model.invariance, model.n_features_in_, model._image_shape)
+    functional = functional_of(model.invariance, model.n_features_in_, input_shape(model))
     orbits = learnable_orbits(functional)
     return orbits[0].learned() if orbits else {}
 
