@@ -53,6 +53,23 @@ def rotated_order(record, table):
     return f"{headline}, {len(rows) - len(decided)} undecided", table(headings, rows)
 
 
+def comparison_order(record, table):
+    rows = []
+    for each in record["comparisons"]:
+        names = " > ".join(found["name"] for found in each["candidates"])
+        errors = ", ".join(f"{100 * found['test_error']:.2f}" for found in each["candidates"])
+        rows.append((each["problem"], each["seed"], each["draw"], names, errors, each["verdict"]))
+    headline = []
+    for name, found in record["summary"].items():
+        same = "the same" if found["same_order_for_every_seed"] else "not the same"
+        headline.append(
+            f"{name}: {same} order for every seed, {found['families_behind_a_member']} families behind a "
+            f"member, {found['decided_pairs_against_test_errors']} decided pairs against test errors"
+        )
+    headings = ("problem", "seed", "draw of rows", "order by evidence", "test errors, %", "verdict")
+    return "; ".join(headline), table(headings, rows)
+
+
 def _shown(move, value):
     return f"{math.degrees(value):.1f}" if move == "angle" else f"{value:.3f}"
 
@@ -76,8 +93,9 @@ def answer(record, table):
                     f"{those['median_seconds']:.0f}",
                 )
             )
-        apart = kinds["scrambles"]["largest_difference_in_errors"]
-        headline.append(f"{name}: ranges on other nodes differ by at most {apart:.1f} stated errors")
+        kind = max(kinds, key=lambda each: kinds[each]["fits"])
+        apart, fits = kinds[kind]["largest_difference_in_errors"], kinds[kind]["fits"]
+        headline.append(f"{name}: ranges of {fits} {kind} differ by at most {apart:.1f} stated errors")
     headings = (
         "problem",
         "fits",
@@ -97,6 +115,11 @@ def answer(record, table):
 
 KINDS = {
     "rotated_order.json": ("Order by bounds and by test errors, rotated MNIST", rotated_order),
+    "comparison_order.json": ("Order of invariances by compare: digits and USPS", comparison_order),
+    "comparison_order_rotated.json": ("Order of invariances by compare: rotated MNIST", comparison_order),
     "recovery.json": ("Known ranges found again, and how often intervals hold them", recovery),
+    "answer_cuda.json": ("Learned answers on other nodes, on a GPU", answer),
+    "answer_64_nodes.json": ("Learned answers on other sets of at most 64 nodes", answer),
+    "answer_mnist.json": ("Learned answers, 500 images of MNIST", answer),
     "answer.json": ("Learned answers across seeds and across nodes", answer),
 }

@@ -124,7 +124,7 @@ def families_behind(comparison):
 
 
 def against_test_errors(comparison, candidates, num_test):
-    """Pairs that the evidence decides one way, and test errors the other way by two standard errors or more."""
+    """Pairs that the evidence decides one way, and test errors the other way by two standard errors."""
     errors = {each["name"]: each["test_error"] for each in candidates}
     found = []
     for first, second in itertools.combinations(comparison.candidates, 2):
@@ -150,7 +150,9 @@ def summarise(comparisons):
             draws[each["draw"]].append(order_of(each))
         summary[name] = {
             "comparisons": len(those),
-            "same_order_for_every_seed": all(order == orders[0] for orders in draws.values() for order in orders),
+            "same_order_for_every_seed": all(
+                order == orders[0] for orders in draws.values() for order in orders
+            ),
             "best": sorted({each["best"] for each in those}),
             "families_behind_a_member": sum(len(each["wrong_families"]) for each in those),
             "decided_pairs_against_test_errors": sum(
@@ -183,7 +185,9 @@ def show(record):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=["digits", "usps"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="random_state of the fits")
     parser.add_argument("--draws", type=int, nargs="+", default=[0], help="other rows, with the first seed")

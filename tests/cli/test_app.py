@@ -179,14 +179,14 @@ def test_time_that_is_over_ends_with_the_best_so_far_and_resume_goes_on(orbitwis
 def test_control_c_keeps_the_best_so_far(orbitwise, folder, monkeypatch):
     x, y = symmetric(150)
     write_csv(folder / "many.csv", "a,b,c,y", np.column_stack([x, y]))
-    evaluate, count = training._evaluate, itertools.count(1)
+    evaluate, count = training.evaluate, itertools.count(1)
 
     def interrupted(*arguments):
         if next(count) == 3:
             os.kill(os.getpid(), signal.SIGINT)
         return evaluate(*arguments)
 
-    monkeypatch.setattr(training, "_evaluate", interrupted)
+    monkeypatch.setattr(training, "evaluate", interrupted)
     command = ["learn", "many.csv", "--out", "r", "--inference", "collapsed", "--max-iterations", "100000"]
     ran = orbitwise(*command, "--num-inducing", 40)
     assert ran.status == 0

@@ -79,5 +79,7 @@ def test_what_may_contain_what():
     ]:
         assert not may_contain(family, member)
     pictures, labels = images()
-    one_each = InvariantGPRegressor(image_shape=SHAPE, max_iterations=0).fit(pictures, labels + 0.5)
+    width = pictures.reshape(len(pictures), -1).shape[1]
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=width))
+    one_each = InvariantGPRegressor(kernel, image_shape=SHAPE, max_iterations=0).fit(pictures, labels + 0.5)
     assert not may_contain(affine, one_each)

@@ -6,6 +6,7 @@ import torch
 
 from orbitwise.inference.linear_algebra import (
     cholesky,
+    gaussian_log_density,
     log_determinant,
     remaining_variance,
     solve_factored,
@@ -111,3 +112,23 @@ def test_variance_that_remains_is_never_below_rounding():
     floor = 10 * torch.finfo(torch.float64).eps * 2.0
     found = remaining_variance(prior, explained, 10)
     torch.testing.assert_close(found, torch.tensor([1.5, floor, floor, 0.0], dtype=torch.float64))
+
+
+def test_the_gaussian_log_density_and_its_gradient():
+    matrix = spd(4).requires_grad_()
+    residual = torch.linspace(-1, 2, 4, dtype=torch.float64, requires_grad=True)
+    expected = torch.distributions.MultivariateNormal(torch.zeros(4, dtype=torch.float64), matrix.detach())
+    value = gaussian_log_density(matrix, residual)
+    assert value.item() == pytest.approx(expected.log_prob(residual.detach()).item(), rel=1e-10)
+
+    def symmetric(each: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return gaussian_log_density((each + each.mT) / 2, right)
+
+    assert torch.autograd.gradcheck(symmetric, (matrix, residual))
+
+
+def test_the_gaussian_log_density_does_not_give_wrong_second_derivatives():
+    residual = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(gaussian_log_density(spd(4), residual), residual, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"does not require grad|once_differentiable"):
+        torch.autograd.grad(slope.sum(), residual)

@@ -37,7 +37,8 @@ def test_ranges_have_an_error_or_say_why_there_is_none(turned, tmp_path):
 
 def test_the_comparison_calls_ties_ties(compared):
     best, other = compared.candidates
-    near = Comparison((replace(best, standard_error=1.0), replace(best, name="near", standard_error=1.0)))
+    alone = replace(best, standard_error=1.0, evidences=())
+    near = Comparison((alone, replace(alone, name="near")))
     assert "0.0 ± 1.4 <b>(tie)</b>" in comparison_section(None_model(), near, [None, None], "").replace(
         "\u00a0", " "
     )

@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
-from orbitwise import InvariantGPClassifier, InvariantGPRegressor, compare
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, compare, load, save
 from orbitwise.orbits import ImageOrbit
 from orbitwise.selection import Candidate, Comparison
 from orbitwise.selection.compare import candidate_of, judge
@@ -243,3 +243,34 @@ def test_clouds_are_no_images_to_any_candidate():
         compare(clouds, np.arange(8.0) / 8)
     with pytest.raises(ValueError, match="'cyclic' is an invariance of tables, but these inputs are images"):
         compare(clouds.reshape(8, 4, 6), np.arange(8.0) / 8, invariances=["cyclic", "flip"])
+
+
+def test_models_of_files_are_compared_on_common_nodes_like_those_that_were_fitted(tmp_path):
+    data = digits(30)
+    quick = {"image_shape": (8, 8), "num_nodes": 4, "max_iterations": 2}
+    models = {
+        name: InvariantGPClassifier(invariance=None if name == "none" else name, **quick).fit(*data)
+        for name in ("none", "affine")
+    }
+    fitted = judge([candidate_of(name, model, 1.0, 30) for name, model in models.items()], *data)
+    loaded = []
+    for name, model in models.items():
+        save(model, tmp_path / name)
+        loaded.append(candidate_of(name, load(tmp_path / name), 1.0, 30))
+    again = judge(loaded, *data)
+    assert again.num_nodes == fitted.num_nodes == 4
+    for one, other in zip(fitted.candidates, again.candidates, strict=True):
+        assert one.name == other.name
+        assert other.evidences == pytest.approx(one.evidences, rel=1e-9)
+        assert other.difference == pytest.approx(one.difference, rel=1e-6, abs=1e-6)
+
+
+def test_no_invariance_of_images_has_the_kernel_of_its_rivals():
+    """With a lengthscale for each pixel it would win on pure noise, because that could fit anything."""
+    generator = np.random.default_rng(0)
+    x, y = generator.uniform(size=(30, 4, 4)), generator.normal(size=30)
+    comparison = compare(x, y, [None, "rotation"], num_nodes=4, max_iterations=10)
+    sizes = {each.estimator.kernel_.base_kernel.lengthscale.numel() for each in comparison.candidates}
+    assert sizes == {1}
+    table = InvariantGPRegressor(max_iterations=0).fit(x.reshape(30, 16), y)
+    assert table.kernel_.base_kernel.lengthscale.numel() == 16

@@ -103,3 +103,23 @@ def test_verdicts_say_who_is_best_and_what_would_decide():
     open_ = verdict_of(drawn, none, [(none, Difference(0.5, 2.0))], 16)
     assert "Undecided on 16 nodes: rotation leads none by 0.5 ± 2.0 nats" in open_
     assert open_.endswith("none is kept, the simplest of those that tie.")
+
+
+def test_a_family_behind_its_member_was_not_learned_to_the_end():
+    behind = Difference(1000.0, 50.0, kind="lower bound", is_inverted=True)
+    assert behind.doubt == "family"
+    member, family = candidate("affine", 1000.0), candidate("affine+deformation", 0.0)
+    verdict = verdict_of(member, member, [(family, behind)], None)
+    assert "affine+deformation contains it, so that its learning ended too early" in verdict
+    assert "Longer learning" in verdict
+    assert Difference(1.0, 50.0, kind="lower bound", is_inverted=True).doubt == "draws"
+
+
+def test_a_tie_of_fits_that_did_not_converge_is_undecided():
+    assert Difference(0.5, 0.0).doubt is None
+    unsettled = Difference(0.5, 0.0, is_unsettled=True)
+    assert unsettled.doubt == "learning"
+    assert Difference(50.0, 0.0, is_unsettled=True).doubt is None
+    verdict = verdict_of(candidate("a", 0.5), candidate("b"), [(candidate("b"), unsettled)], 16)
+    assert "had not converged" in verdict
+    assert "Only more rows" not in verdict

@@ -81,12 +81,12 @@ def test_a_backward_pass_that_forgets_is_found_out():
     )
 
 
-def test_a_mode_that_is_no_hill_is_warned_of():
+def test_a_mode_without_a_peak_is_warned_of():
     module = nn.Module()
     module.a = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     # a saddle where the search begins: cosh is flat there and outgrows the prior
     hyperparameters = Hyperparameters(lambda: module.a.square().sum().clamp_max(4.0), module)
-    with pytest.warns(UserWarning, match="not a hill"):
+    with pytest.warns(UserWarning, match="has no peak there"):
         found = laplace(hyperparameters)
     assert not found.is_peak
 

@@ -11,11 +11,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, sentence
@@ -30,7 +32,8 @@ from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.orbit_learning import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.selection.compare import Candidate, Comparison, candidate_of
+from orbitwise.selection.common_nodes import CommonNodes
+from orbitwise.selection.compare import Candidate, Comparison, candidate_of, fit_from_member, judge
 from orbitwise.storage import StorageError, load
 from orbitwise.storage.files import packed
 
@@ -86,13 +89,44 @@ def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
             elif found is None:
                 stopped[name] = "not started"
             fitted += [] if found is None else [found]
-    if not fitted:
-        raise KeyboardInterrupt
-    comparison = Comparison(tuple(sorted(fitted, key=lambda each: -each.log_evidence)))
+        if not fitted:
+            raise KeyboardInterrupt
+        refit = partial(_refit, plan=plan, data=data, folder=folder, watch=watch, stopped=stopped)
+        # a fit that resumed knows no bound of half as many inducing points, and must end as one that did not
+        same = [replace(each, half_bound=None) for each in fitted]
+        comparison = judge(same, data.X, data.targets, refit)
     kept = comparison.best
     best = _with_errors(data, plan, folder, Watch(watch.console), kept)
     candidates = tuple(best if each is kept else each for each in comparison.candidates)
-    return Outcome(Comparison(candidates), stopped)
+    return Outcome(replace(comparison, candidates=candidates), stopped)
+
+
+def _refit(
+    candidate: Candidate,
+    member: Candidate,
+    nodes: CommonNodes,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    plan: Plan,
+    data: Data,
+    folder: Folder,
+    watch: Watch,
+    stopped: dict[str, str],
+) -> Candidate:
+    """Fit a family again that ended behind its member, and keep what is better; not when time is over."""
+    if watch.is_over:
+        return candidate
+    number, begun = list(plan.names).index(candidate.name), candidate.estimator
+    name = f"{candidate.name} from {member.name}"
+    with watch.candidate(name, lambda: _parts(begun, data)) as (callback, _):
+        found = fit_from_member(candidate, member, nodes, X, y, callback)
+    if found.estimator is not begun:
+        found.estimator.set_params(checkpoint=None, callback=None)
+        # a replay of its progress would lead to the first fit, so its error bars are stored now
+        about = {"continued_from": member.name, "stopped": stopped.get(candidate.name)}
+        _keep(data, plan, folder, number, found, packed(found.estimator), about)
+    return found
 
 
 def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Candidate) -> Candidate:
@@ -106,10 +140,13 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
             return replace(best, estimator=load(folder.model, plan.device))
     number = list(plan.names).index(best.name)
     orbit = best.estimator.orbit_
-    if not best.estimator._learned_parameters and orbit is not None and orbit.learned():
+    about = folder.read(folder.candidate(number, best.name).with_suffix(".json")) or {}
+    is_replayed = not best.estimator._learned_parameters and about.get("continued_from") is None
+    if is_replayed and orbit is not None and orbit.learned():
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})
-        best = best if again is None else again
+        if again is not None:
+            best = replace(best, estimator=again.estimator, seconds=again.seconds)
     folder.write_bytes(folder.model, packed_quietly(best.estimator))
     return best
 
@@ -192,15 +229,31 @@ def _fit(
         estimator.feature_names_in_ = np.array(data.columns, dtype=object)
     if reasons:
         stopped[name] = reasons[0]
-    file = folder.candidate(number, name)
-    folder.write_bytes(file, packed(estimator, error_seconds=0))
-    about = {"name": name, "seconds": seconds, "stopped": stopped.get(name)}
-    tied = {"digest": _candidate_digest(data, plan, name), "sha256": file_digest(file)}
-    folder.write(file.with_suffix(".json"), {**about, **tied})
+    found = candidate_of(name, estimator, seconds, len(data))
+    content = packed(estimator, error_seconds=0)
+    _keep(data, plan, folder, number, found, content, {"stopped": stopped.get(name)})
     # what was recorded is for the report, and is not stored
     ranges.then = None
     estimator.set_params(callback=ranges)
-    return candidate_of(name, estimator, seconds, len(data))
+    return found
+
+
+def _keep(
+    data: Data,
+    plan: Plan,
+    folder: Folder,
+    number: int,
+    candidate: Candidate,
+    content: bytes,
+    about: Mapping[str, Any],
+) -> None:
+    """Write the file of a candidate, and what ties it to its data and settings."""
+    file = folder.candidate(number, candidate.name)
+    folder.write_bytes(file, content)
+    tied = {"digest": _candidate_digest(data, plan, candidate.name), "sha256": file_digest(file)}
+    folder.write(
+        file.with_suffix(".json"), {"name": candidate.name, "seconds": candidate.seconds, **about, **tied}
+    )
 
 
 def _finished(

@@ -17,12 +17,11 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from orbitwise.estimators.validation import layout_of
-from orbitwise.report.answer import NO_INVARIANCE, lead
 from orbitwise.report.drawing import BLUE, GREY, INK, LIGHT, STYLE, shortened
 from orbitwise.report.numbers import with_error
 from orbitwise.report.pictures import painter_for
 from orbitwise.report.ranges import Range, learned_ranges
-from orbitwise.selection.compare import Candidate, Comparison
+from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison
 from orbitwise.storage import write_atomically
 
 NUM_EXAMPLES, NUM_SAMPLES = 4, 7
@@ -65,7 +64,7 @@ def draw_evidence(axes: Axes, comparison: Comparison) -> None:
     """How much more evidence each candidate has than no invariance, or than the least, with its error."""
     candidates = comparison.candidates
     plain = next((each for each in candidates if each.name == NO_INVARIANCE), candidates[-1])
-    leads = [lead(each, plain) for each in candidates]
+    leads = [comparison.difference(each, plain) for each in candidates]
     others = [place for place, each in enumerate(candidates) if each is not plain]
     ends = [leads[i].nats + sign * leads[i].error for i in others for sign in (-1, 1)]
     low, high = min(0.0, *ends), max(0.0, *ends)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,5 +114,20 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
             return None
         seconds = entry.get("seconds")
         spent = float(seconds) if isinstance(seconds, int | float) else 0.0
-        found.append(candidate_of(str(entry.get("name")), load(file), spent, max(count, 1)))
-    return Comparison(tuple(found)) if len(found) > 1 else None
+        candidate = candidate_of(str(entry.get("name")), load(file), spent, max(count, 1))
+        found.append(replace(candidate, **_judged(entry)))
+    nodes = about.get("num_nodes")
+    num_nodes = nodes if isinstance(nodes, int) and nodes > 0 else None
+    return Comparison(tuple(found), num_nodes) if len(found) > 1 else None
+
+
+def _judged(entry: dict[str, Any]) -> dict[str, Any]:
+    """The evidence of a candidate on common nodes, where the comparison had any."""
+    evidences, gain = entry.get("evidences_on_common_nodes"), entry.get("gain_from_half_the_nodes")
+    if isinstance(evidences, list) and evidences and all(map(_is_finite, (*evidences, gain))):
+        return {"evidences": tuple(map(float, evidences)), "gain": gain}
+    return {}
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -189,6 +189,9 @@ def _summary(folder: Folder, data: Data, plan: Plan, outcome: Outcome, metrics: 
         "examples": file_digest(folder.examples),
         "finished": not outcome.stopped,
         "tied": list(comparison.tied),
+        "undecided": list(comparison.undecided),
+        "verdict": comparison.verdict,
+        "num_nodes": comparison.num_nodes,
         "candidates": [
             {
                 "name": each.name,
@@ -197,6 +200,10 @@ def _summary(folder: Folder, data: Data, plan: Plan, outcome: Outcome, metrics: 
                 "standard_error": each.standard_error,
                 "per_datum": each.per_datum,
                 "evidence_kind": each.evidence_kind,
+                "evidences_on_common_nodes": list(each.evidences),
+                "gain_from_half_the_nodes": each.gain,
+                "difference": each.difference,
+                "difference_error": each.difference_error,
                 "learned": {name: list(interval) for name, interval in each.learned.items()},
                 "seconds": each.seconds,
                 "sha256": file_digest(folder.candidate(names.index(each.name), each.name)),

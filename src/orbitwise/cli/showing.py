@@ -13,7 +13,7 @@ from rich.table import Table
 from orbitwise import datasets
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import EARLIER, Folder, is_earlier
-from orbitwise.selection.compare import Comparison
+from orbitwise.selection.compare import Candidate, Comparison
 from orbitwise.storage import describe
 from orbitwise.storage.container import printable
 
@@ -29,11 +29,19 @@ HEADINGS = {
 def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics: Metrics) -> Table:
     """Every candidate in a line, the one with the most evidence first, and the one that is kept in bold."""
     kinds = [key for key in HEADINGS if any(key in each for each in metrics.values())]
-    table = Table(title="Evidence of the training data", title_justify="left")
-    for heading in ("invariance", "log evidence", "a row", *(HEADINGS[kind][0] for kind in kinds), "seconds"):
+    table = Table(
+        title="Evidence of the training data",
+        title_justify="left",
+        caption=escape(comparison.verdict) if len(comparison.candidates) > 1 else None,
+        caption_justify="left",
+    )
+    headings = ("invariance", "log evidence", "behind", "per row", *(HEADINGS[kind][0] for kind in kinds))
+    for heading in (*headings, "seconds"):
         table.add_column(heading, justify="left" if heading == "invariance" else "right")
     for candidate in comparison.candidates:
         notes = ["tie"] if candidate.name in comparison.tied else []
+        if not notes and candidate.name in comparison.undecided and candidate is not comparison.best:
+            notes = ["undecided"]
         notes += [f"stopped: {stopped[candidate.name]}"] if candidate.name in stopped else []
         name = escape(candidate.name + (f" ({', '.join(notes)})" if notes else ""))
         error = f" ± {candidate.standard_error:,.1f}" if candidate.standard_error > 0 else ""
@@ -44,12 +52,21 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
         table.add_row(
             name,
             f"{candidate.log_evidence:,.1f}{error}",
+            _behind(candidate, comparison),
             f"{candidate.per_datum:,.3f}",
             *cells,
             f"{candidate.seconds:.1f}",
             style="bold" if candidate is comparison.best else None,
         )
     return table
+
+
+def _behind(candidate: Candidate, comparison: Comparison) -> str:
+    """How far a candidate is behind the one with the most evidence."""
+    leader = comparison.leader
+    return (
+        "" if candidate is leader else comparison.difference(leader, candidate).text().removesuffix(" nats")
+    )
 
 
 def model_table(file: Path) -> Table:

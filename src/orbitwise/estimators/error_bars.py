@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orbitwise.inference.ascent import Box, Vector
+from orbitwise.inference.ascent import Box
 from orbitwise.inference.coordinates import Coordinates
+from orbitwise.inference.curvature import Vector, finite_difference_hessian, standard_errors
 from orbitwise.inference.found import Found, covariance_of
+from orbitwise.inference.training import assign_flat, evaluate, flat_values
 from orbitwise.orbits.bounds import Interval
 
 STEP = 0.02
@@ -99,29 +101,28 @@ def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parame
     The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets
     an infinite error.
     """
-    gradient = _gradient(objective, parameters)
-    columns = []
-    for parameter in parameters:
-        flat = parameter.data.view(-1)
-        for i in range(flat.numel()):
-            old = flat[i].clone()
-            flat[i] = old + STEP
-            columns.append(-(_gradient(objective, parameters) - gradient) / STEP)
-            flat[i] = old
-    hessian = torch.stack(columns)
-    values, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
-    variance = torch.where(values > 1e-9, values.clamp_min(1e-9).reciprocal(), torch.inf)
-    weights = vectors.square()
-    # A direction of infinite variance matters only to entries that take part in it.
-    spread = torch.where(weights < 1e-8, torch.zeros_like(weights), weights * variance).sum(-1).sqrt()
-    return [
-        part.view_as(p)
-        for part, p in zip(spread.split([p.numel() for p in parameters]), parameters, strict=True)
-    ]
+    here = evaluate(objective, parameters)
+    if here.failure:
+        raise ValueError(here.failure)
+    start = [parameter.detach().clone() for parameter in parameters]
+
+    def fall(point: Vector) -> Vector:
+        assign_flat(parameters, point)
+        found = evaluate(objective, parameters)
+        return np.full_like(point, np.nan) if found.failure else -found.gradient
+
+    try:
+        hessian = finite_difference_hessian(fall, flat_values(parameters), STEP, -here.gradient)
+    finally:
+        with torch.no_grad():
+            for parameter, kept in zip(parameters, start, strict=True):
+                parameter.copy_(kept)
+    parts = torch.from_numpy(standard_errors(hessian)).split([p.numel() for p in parameters])
+    return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 
 
 def expected_seconds(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> float:
-    """How long `parameter_errors` will take: a gradient an entry, each about three times the objective."""
+    """How long `parameter_errors` will take: a gradient per entry, each about three times the objective."""
     start = time.perf_counter()
     with torch.no_grad():
         objective()
@@ -148,9 +149,3 @@ def learned_errors(
             for name in squares:
                 squares[name] += ((ends[0][name][1] - ends[1][name][1]) / 2) ** 2
     return {name: value**0.5 for name, value in squares.items()}
-
-
-def _gradient(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Tensor:
-    gradients = torch.autograd.grad(objective(), parameters, allow_unused=True)
-    parts = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
-    return torch.cat([part.reshape(-1).double().cpu() for part in parts])

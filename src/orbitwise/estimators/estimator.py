@@ -27,6 +27,7 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
 from orbitwise.inference.cost import users_level
+from orbitwise.inference.posterior import Posterior
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.transforms.images import check_image_shape
@@ -38,7 +39,7 @@ class LearnedOrbit(ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
-    posterior_: Any
+    posterior_: Posterior
     functional_: Functional
     _image_shape: Sequence[int] | None
 
@@ -192,7 +193,7 @@ class LearnedOrbit(ABC):
     def _change(self, x: torch.Tensor, moved: torch.Tensor) -> dict[str, float]:
         pairs = torch.stack([x[:, None].expand_as(moved), moved], dim=2).flatten(0, 1)
         functional = Difference() @ self.functional_
-        process = self.posterior_.process
+        process = self.posterior_.process  # pyright: ignore[reportAttributeAccessIssue]
         rows = [functional.atoms(part) for part in pairs.split(256)]
         scale = process.variance(self.functional_.atoms(x)).repeat_interleave(moved.shape[1])
         prior = torch.cat([process.variance(part) for part in rows])
@@ -203,7 +204,7 @@ class LearnedOrbit(ABC):
 class RegressionPredictions(ABC):
     """Mixed into regressors: predictions of f and of its functionals, in units of the targets."""
 
-    posterior_: Any
+    posterior_: Posterior
     functional_: Functional
     _background: float
     _scale: torch.Tensor

@@ -32,7 +32,7 @@ def may_contain(family: Any, member: Any) -> bool:
 
     It may still not contain it, because of what is fixed: only the evidence at its solution tells.
     """
-    orbit, smaller = family.orbit_, member.orbit_
+    orbit, smaller = (getattr(each, "orbit_", None) for each in (family, member))
     if orbit is None or not orbit.is_drawn or not hasattr(family, "_begin_at"):
         return False
     # the default kernel of no invariance may have a lengthscale for each column

@@ -161,6 +161,7 @@ def prepare(
     normalize_y: bool,
     one_sided: Any,
     observations: Sequence[Any],
+    is_image: bool = False,
 ) -> RegressionModel:
     """A model ready to be trained, from validated data and the arguments of an estimator."""
     replicates = merge(x, y, weight) if noise != 0 else merge(x, y, weight).without_noise()
@@ -177,7 +178,8 @@ def prepare(
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     scale, shift = _standardisation(replicates, normalize_y, keeps_constants)
     if kernel is None:
-        separate = functional.is_identity
+        # pixels share a lengthscale, as they do under every invariance of images
+        separate = functional.is_identity and not is_image
         base = default_kernel(atoms.points[:, 0], separate)
     else:
         base = copy.deepcopy(kernel).double()

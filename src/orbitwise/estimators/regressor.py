@@ -206,6 +206,7 @@ class InvariantGPRegressor(
             self.normalize_y,
             self.one_sided,
             observations,
+            is_image=self._image_shape is not None,
         )
         if previous is not None:
             resume(model, previous)

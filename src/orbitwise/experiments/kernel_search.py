@@ -36,7 +36,7 @@ from orbitwise.kernels.spelling import expression_of, parse_expression
 from orbitwise.process.process import Process
 from orbitwise.selection.search.auto import AutoGPRegressor
 from orbitwise.selection.search.claims import claims_of, functional_of_claims
-from orbitwise.selection.search.fitting import Problem, fit
+from orbitwise.selection.search.fitting import SearchProblem, fit
 from orbitwise.selection.search.hypotheses import Hypothesis
 from orbitwise.selection.search.scaling import Scaling
 from orbitwise.selection.search.starting import fresh
@@ -199,7 +199,7 @@ def score_of_truth(problem: Synthetic, x: np.ndarray, y: np.ndarray, scoring: An
     scaling = Scaling.of(x, ["rbf"])
     truth = replace(problem.hypothesis, noise=problem.noise**2)
     truth = replace(truth, claims=tuple(replace(claim, is_given=False) for claim in truth.claims))
-    scaled = Problem(scaling.apply(x), y, scoring)
+    scaled = SearchProblem(scaling.apply(x), y, scoring)
     found = [fit([start], scaled, max_iterations=150) for start in starts_of(truth, scaling, x, y)]
     return max(each.score for each in found if each is not None)
 
@@ -254,7 +254,7 @@ def evidences(
     scaling: Scaling, starts: Sequence[Hypothesis], x: np.ndarray, y: np.ndarray
 ) -> dict[str, float]:
     """The greatest log likelihood of a structure from some starts, its BIC and its Laplace evidence."""
-    problem = Problem(scaling.apply(x), y, "laplace")
+    problem = SearchProblem(scaling.apply(x), y, "laplace")
     found = [each for start in starts if (each := fit([start], problem, max_iterations=200)) is not None]
     return {
         "log_likelihood": max(each.log_likelihood for each in found),

@@ -16,18 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear, minimize
 
-Vector = NDArray[np.float64]
+from orbitwise.inference.curvature import Vector, finite_difference_hessian, made_positive
+
 Objective = Callable[[Vector], tuple[float, Vector]]
 """What is maximised, with its gradient; minus infinity where it cannot be computed."""
 
 DIFFERENCE = 0.03
 """The step of differences of gradients, in units of a coordinate."""
-
-FLATTEST = 1e-3
-"""No curvature counts for less, in nats for a step of one: beyond the trust region anyway."""
-
-STEEPEST = 1e12
-"""No two curvatures differ by a larger factor: rounding would make the smaller one negative."""
 
 LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
 
@@ -60,13 +55,12 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Summit:
-    """Where an ascent ended, what the quadratic model still promised there, and whether that is little."""
+    """Where an ascent ended, and whether the quadratic model promised next to nothing more there."""
 
     point: Vector
     value: float
     gradient: Vector
     curvature: NDArray[np.float64]
-    promise: float
     has_settled: bool
     history: tuple[float, ...]
 
@@ -74,26 +68,16 @@ class Summit:
 def curvature_at(
     objective: Objective, point: Vector, box: Box, gradient: Vector | None = None
 ) -> NDArray[np.float64]:
-    """The Hessian of minus the objective, by differences of gradients, one evaluation a coordinate."""
-    gradient = objective(point)[1] if gradient is None else gradient
-    columns = np.zeros((len(point), len(point)))
-    for i, unit in enumerate(box.unit(point)):
-        step = DIFFERENCE * unit
-        step = -step if point[i] + step > box.upper[i] else step
-        other = point.copy()
-        other[i] += step
-        value, slope = objective(box.clip(other))
-        moved = box.clip(other)[i] - point[i]
-        if moved != 0 and np.isfinite(value):
-            columns[i] = (gradient - slope) / moved
-    return (columns + columns.T) / 2
+    """The Hessian of minus the objective, by differences of gradients, one evaluation per coordinate."""
+    steps = DIFFERENCE * box.unit(point)
+    steps = np.where(point + steps > box.upper, -steps, steps)
+    steps = box.clip(point + steps) - point
 
+    def fall(at: Vector) -> Vector:
+        value, slope = objective(box.clip(at))
+        return -slope if np.isfinite(value) else np.full_like(slope, np.nan)
 
-def made_positive(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The matrix with the moduli of its eigenvalues: steps then lead away from saddles."""
-    values, vectors = np.linalg.eigh(curvature)
-    least = max(FLATTEST, float(np.max(np.abs(values), initial=0.0)) / STEEPEST)
-    return (vectors * np.maximum(np.abs(values), least)) @ vectors.T
+    return finite_difference_hessian(fall, point, steps, None if gradient is None else -gradient)
 
 
 def climb(
@@ -113,7 +97,7 @@ def climb(
     point = box.clip(start)
     value, gradient = objective(point) if begin is None else begin
     if not np.isfinite(value):
-        return Summit(point, value, gradient, curvature, np.inf, False, ())
+        return Summit(point, value, gradient, curvature, False, ())
     curvature = made_positive(curvature)
     radius, history, promise, used = 1.0, [value], np.inf, 0
     while True:
@@ -141,7 +125,7 @@ def climb(
         if gain > 0:
             point, value, gradient = other, found, slope
         history.append(value)
-    return Summit(point, value, gradient, curvature, promise, promise < tolerance, tuple(history))
+    return Summit(point, value, gradient, curvature, promise < tolerance, tuple(history))
 
 
 def climb_many(
@@ -157,7 +141,7 @@ def climb_many(
     value, gradient = objective(point) if begin is None else begin
     none = np.zeros((0, 0))
     if not np.isfinite(value):
-        return Summit(point, value, gradient, none, np.inf, False, ())
+        return Summit(point, value, gradient, none, False, ())
     known: tuple[float, Vector] | None = (value, gradient)
     best, history = (point, value, gradient), [value]
 
@@ -182,7 +166,7 @@ def climb_many(
     )
     last = history[-1 - SETTLED :]
     settled = bool(result.success) or (len(last) > SETTLED and last[-1] - last[0] < tolerance)
-    return Summit(*best, none, np.nan, settled, tuple(history))
+    return Summit(*best, none, settled, tuple(history))
 
 
 def best_step(

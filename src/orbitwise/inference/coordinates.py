@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from gpytorch.module import Module
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from orbitwise.inference.ascent import Box, Vector
+from orbitwise.inference.ascent import Box
+from orbitwise.inference.curvature import Vector
 from orbitwise.inference.journal import Evaluation
+from orbitwise.inference.training import evaluate
 from orbitwise.orbits.bounds import ZERO, LearnedCentres, LearnedWidths
 
 LEAST, NOTHING = 1e-6, 1e-5
@@ -149,27 +151,23 @@ class Coordinates:
             with torch.enable_grad():
                 (seen,) = torch.autograd.grad(each.from_raw(free).sum(), free)
             taken = slope.detach().double().cpu().reshape(-1)[each.places]
-            parts.append(taken / seen)
+            parts.append(torch.where(taken == 0, 0.0, taken / seen))
         return _joined(parts)
 
     def evaluate(self, objective: Callable[[], Tensor], point: Vector, sloped: bool = True) -> Evaluation:
         """An objective of the modules at a point, with its gradient by the coordinates if it is `sloped`."""
         self.put(point)
         parameters = self.parameters
-        slopes: Any = [None] * len(parameters)
-        try:
-            with torch.set_grad_enabled(sloped):
-                value = objective()
-            if sloped:
-                slopes = torch.autograd.grad(value, parameters, allow_unused=True)
-        except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
-            return Evaluation(math.nan, np.zeros(0), str(error) or type(error).__name__)
+        found = evaluate(objective, parameters, sloped)
+        if found.failure:
+            return found
+        slopes = torch.from_numpy(found.gradient).split([each.numel() for each in parameters])
         gradient = self.gradient(dict(zip(parameters, slopes, strict=True)), point)
-        number = float(value.detach())
-        if not math.isfinite(number) or not np.isfinite(gradient).all():
-            failure = f"it is {number} there, or its gradient is not finite. Scale inputs and targets to 1."
-            return Evaluation(math.nan, np.zeros(0), failure)
-        return Evaluation(number, gradient)
+        if not np.isfinite(gradient).all():
+            return Evaluation(
+                math.nan, np.zeros(0), "its gradient is not finite. Scale inputs and targets to 1."
+            )
+        return Evaluation(found.value, gradient)
 
     def _split(self, point: Vector) -> Sequence[Tensor]:
         vector = torch.from_numpy(np.array(point, dtype=np.float64))

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference.linear_algebra import (
     cholesky,
@@ -108,9 +107,6 @@ class ExactPosterior(Posterior):
         self.lower = lower
         self.jitter = jitter
 
-    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(functional.atoms(x, generator))
-
     def row_moments(self, rows: Rows) -> Moments:
         """The posterior moments of rows that were lowered already."""
         cross = self.process.covariance(self.rows, rows)
@@ -121,7 +117,7 @@ class ExactPosterior(Posterior):
         return Moments(mean, variance, mean.square() + variance[:, None])
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
-        """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g): no solve, and one row a point."""
+        """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g): no solve, and one row per point."""
         mean = self.process.mean(rows)[:, None]
         blocks = as_blocks(self.rows)
         for block, weights in zip(
@@ -146,16 +142,6 @@ class ExactPosterior(Posterior):
         """The posterior covariance of rows."""
         white = solve_lower(self.lower, self.process.covariance(self.rows, rows))
         return self.process.covariance(rows) - white.mT @ white
-
-    def sample(
-        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n c q"]:
-        """Joint posterior draws of rows, for every output."""
-        mean = self.row_mean(rows)
-        covariance = self.covariance(rows)
-        return torch.stack(
-            [gaussian_draws(column[:, None], covariance, num_samples, generator) for column in mean.T], dim=1
-        )
 
     def leave_one_out(self) -> LeaveOneOut:
         """Each target predicted from all others: residual α_n / [K⁻¹]_nn, variance 1 / [K⁻¹]_nn."""

@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from orbitwise.inference.ascent import Vector
 from orbitwise.inference.coordinates import Coordinates
+from orbitwise.inference.curvature import Vector
 
 PER_ROW = 0.1
 """Nats a row by which the evidence may differ on other nodes where the answer counts as converged."""

@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Functional
 from orbitwise.inference.bounds import best_q
 from orbitwise.inference.conjugate_gradients import Preconditioner, Solution, quadratic_bracket, solve
-from orbitwise.inference.linear_algebra import gaussian_draws, remaining_variance
+from orbitwise.inference.linear_algebra import remaining_variance
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.products import covariance_product, cross_product, prior_means
 from orbitwise.inference.projection import Inducing
@@ -103,9 +102,6 @@ class IterativePosterior(Posterior):
         """The base process."""
         return self.sparse.process  # pyright: ignore
 
-    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(functional.atoms(x, generator))
-
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows that were lowered already."""
         mean = self.row_mean(rows)
@@ -129,14 +125,6 @@ class IterativePosterior(Posterior):
             return self.sparse.covariance(rows)  # pyright: ignore
         cross = self._cross(rows)
         return self.process.covariance(rows).double() - cross.mT @ self._solved(cross)
-
-    def sample(
-        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n c q"]:
-        """Joint posterior draws of rows, for every output."""
-        mean, covariance = self.row_mean(rows), self.covariance(rows)
-        draws = [gaussian_draws(column[:, None], covariance, num_samples, generator) for column in mean.T]
-        return torch.stack(draws, dim=1)
 
     def _explained(self, rows: Rows) -> Float[Tensor, "n q"]:
         cross = self._cross(rows)

@@ -38,7 +38,7 @@ SYNCED_EVERY = 1.0
 
 
 class Evaluation(NamedTuple):
-    """The value and gradient of what is minimised, or why it failed there."""
+    """The value and gradient of an objective at a point, or why it failed there."""
 
     value: float
     gradient: NDArray[np.float64]

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block
 from orbitwise.inference.bounds import best_q, low_rank_terms
 from orbitwise.inference.conjugate_gradients import Preconditioner
 from orbitwise.inference.posterior import Posterior
@@ -69,9 +69,6 @@ class NystromPosterior(Posterior):
         self.inverse = inverse
         self.weights = weights
 
-    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(functional.atoms(x, generator))
-
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows that were lowered already."""
         process: Process = self.sparse.process  # pyright: ignore
@@ -85,3 +82,16 @@ class NystromPosterior(Posterior):
             # without what the inducing variables leave of the prior variance
             variance = variance - project(process, self.sparse.inducing, self.sparse.lower, rows).residual  # pyright: ignore
         return Moments(mean, variance, mean.square() + variance[:, None])
+
+    def covariance(self, rows: Block) -> Float[Tensor, "*c n n"]:
+        """The joint covariance of rows by the baseline, which need not be positive definite."""
+        process: Process = self.sparse.process  # pyright: ignore
+        if self.inverse is not None and self.weights is not None:
+            cross = process.covariance(self.rows.atoms(), rows).double()
+            return process.covariance(rows).double() - cross.mT @ self.inverse(cross)
+        covariance = self.sparse.covariance(rows)
+        if self.kind == "sor":
+            # K - AᵀA is what the inducing variables leave of the prior covariance
+            columns = project(process, self.sparse.inducing, self.sparse.lower, rows).total
+            covariance = covariance - process.covariance(rows).double() + columns @ columns.mT
+        return covariance

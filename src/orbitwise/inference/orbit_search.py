@@ -20,17 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orbitwise.inference.ascent import (
-    Objective,
-    Summit,
-    Vector,
-    best_step,
-    climb,
-    climb_many,
-    curvature_at,
-    made_positive,
-)
+from orbitwise.inference.ascent import Objective, Summit, best_step, climb, climb_many, curvature_at
 from orbitwise.inference.coordinates import RETRIED, Coordinates
+from orbitwise.inference.curvature import Vector, made_positive
 from orbitwise.inference.found import Found, Stage, covariance_of
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.training import TIME_IS_OVER
@@ -261,7 +253,7 @@ class OrbitSearch:
                 curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
             summit = self._climb_lifted(objective, given, curvature, self._finely)
         else:
-            summit = Summit(given, *objective(given), np.eye(len(given)), math.inf, False, ())
+            summit = Summit(given, *objective(given), np.eye(len(given)), False, ())
         self._record(nodes, [summit.value], count, begun)
         return [summit]
 

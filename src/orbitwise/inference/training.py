@@ -1,8 +1,8 @@
 """Training by L-BFGS: a deterministic objective of a module's parameters, with restarts and a history.
 
 scipy's L-BFGS-B works on one flat vector of doubles. Where the objective fails, the line search is shown the
-slope of the last accepted point turned upwards, so it backs off; an infinite value would end it there, for
-its interpolation then gives NaN.
+slope of the last accepted point turned upwards, so it backs off. An infinite value would end it there,
+because its interpolation then gives NaN.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def maximize(
     The first start is where the parameters are; each restart adds normal noise of deviation `spread`. An
     interruption (Ctrl-C) keeps the best point so far. `stop` is shown the best values after each iteration,
     and ends the run where it says so. `memory` counts the steps that L-BFGS remembers. With a `journal`, a
-    run that was killed is replayed and goes on; objective and start must be those that it was begun with.
+    run that was killed is replayed and resumes; objective and start must be those that it was begun with.
     `is_over` is asked before every evaluation but the first, also within a line search: where it says so,
     the best point so far is kept and the message is `TIME_IS_OVER`.
     """
@@ -83,7 +83,7 @@ def maximize(
             value = float(objective())
         message = "no iterations asked for" if parameters else "nothing to learn"
         return Training(value, not parameters, message, [value], [value])
-    origin = _flat(parameters)
+    origin = flat_values(parameters)
     best, best_point = Training(-np.inf, False, ""), origin
     starts, interrupted = [], False
     try:
@@ -113,7 +113,7 @@ def maximize(
     finally:
         if journal is not None:
             journal.sync()
-    _assign(parameters, best_point)
+    assign_flat(parameters, best_point)
     best.starts = starts
     if not np.isfinite(best.value):
         if interrupted:
@@ -167,12 +167,13 @@ def _run(
 
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best_value, best_point, failure, latest, accepted, has_begun
-        _assign(parameters, point)
+        assign_flat(parameters, point)
         found = None if journal is None else journal.recall(point)
         if found is None:
             if has_begun and is_over is not None and is_over():
                 raise _TimeIsOverError
-            found = _evaluate(objective, parameters)
+            found = evaluate(objective, parameters)
+            found = found._replace(value=-found.value, gradient=-found.gradient)
             if journal is not None:
                 journal.add(point, found)
         has_begun = True
@@ -218,18 +219,29 @@ def _run(
     )
 
 
-def _evaluate(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> Evaluation:
-    """Minus the objective, and the gradient of that, at the present parameters."""
+def evaluate(
+    objective: Callable[[], Tensor], parameters: Sequence[nn.Parameter], with_gradient: bool = True
+) -> Evaluation:
+    """An objective at the present parameters with its gradient as one flat vector, or why it failed.
+
+    Without `with_gradient` the gradient is not computed, and 0.
+    """
     nothing = np.zeros(0)
+    gradients: Sequence[Tensor | None] = [None] * len(parameters)
     try:
-        value = objective()
-        gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+        with torch.set_grad_enabled(with_gradient):
+            value = objective()
+        if with_gradient:
+            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
     except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
         return Evaluation(np.nan, nothing, str(error) or type(error).__name__)
     flat = np.concatenate(
         [
-            (np.zeros(p.numel()) if g is None else g.detach().double().cpu().numpy().ravel())
-            for p, g in zip(parameters, gradients, strict=True)
+            nothing,
+            *(
+                (np.zeros(p.numel()) if g is None else g.detach().double().cpu().numpy().ravel())
+                for p, g in zip(parameters, gradients, strict=True)
+            ),
         ]
     )
     number = float(value.detach())
@@ -238,14 +250,16 @@ def _evaluate(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -
             f"it is {number} there, or its gradient is not finite. Check the scale of inputs and targets."
         )
         return Evaluation(np.nan, nothing, failure)
-    return Evaluation(-number, -flat)
+    return Evaluation(number, flat)
 
 
-def _flat(parameters: list[nn.Parameter]) -> np.ndarray:
+def flat_values(parameters: Sequence[nn.Parameter]) -> np.ndarray:
+    """All entries of the parameters, in double precision, as one vector."""
     return np.concatenate([p.detach().double().cpu().numpy().ravel() for p in parameters])
 
 
-def _assign(parameters: list[nn.Parameter], point: np.ndarray) -> None:
+def assign_flat(parameters: Sequence[nn.Parameter], point: np.ndarray) -> None:
+    """Put the parameters where the vector of all their entries says."""
     offset = 0
     with torch.no_grad():
         for parameter in parameters:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.inference.linear_algebra import gaussian_draws
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.projection import (
     AnyRows,
@@ -211,17 +210,6 @@ class SparsePosterior(Posterior):
         columns = self._projection(rows).total
         spread = self.q.spread(columns)
         return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
-
-    def sample(
-        self, rows: Block, num_samples: int, generator: torch.Generator | None = None
-    ) -> Float[Tensor, "n c q"]:
-        """Joint posterior draws of rows, for every output."""
-        mean, covariance = self.row_mean(rows), self.covariance(rows)
-        each = covariance.expand(mean.shape[1], -1, -1)
-        draws = [
-            gaussian_draws(m[:, None], k, num_samples, generator) for m, k in zip(mean.T, each, strict=True)
-        ]
-        return torch.stack(draws, dim=1)
 
     def _projection(self, rows: AnyRows) -> Projection:
         rows = rows.frozen() if isinstance(rows, Atoms) else rows

@@ -2,46 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
-from orbitwise.report.numbers import with_error
 from orbitwise.report.ranges import Range, symmetry_phrase
-from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison, is_tie
-
-
-@final
-@dataclass(frozen=True)
-class Lead:
-    """How much more evidence one candidate has than another, in nats, with its standard error."""
-
-    nats: float
-    error: float
-
-    @property
-    def is_tie(self) -> bool:
-        """Whether it is within two standard errors of nothing, or not worth mentioning."""
-        return is_tie(self.nats, self.error)
-
-    @property
-    def excuse(self) -> str:
-        """Why a tie is one."""
-        return "within two standard errors" if abs(self.nats) <= 2 * self.error else "odds below 3 to 1"
-
-    def text(self) -> str:
-        """The difference without its sign."""
-        if max(abs(self.nats), self.error) < 0.05:
-            return "less than 0.1 nats"
-        return with_error(abs(self.nats), self.error, " nats")
-
-
-def lead(first: Any, second: Any) -> Lead:
-    """The lead of one candidate over another."""
-    return Lead(
-        first.log_evidence - second.log_evidence, math.hypot(first.standard_error, second.standard_error)
-    )
+from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison
+from orbitwise.selection.differences import Difference, difference_between
 
 
 def candidate_of(model: Any, comparison: Comparison) -> Candidate | None:
@@ -71,16 +37,20 @@ def standing(model: Any, comparison: Comparison | None) -> list[str]:
     if comparison is None or own is None:
         return []
     others = [each for each in comparison.candidates if each is not own and each.name != NO_INVARIANCE]
-    tied = [each for each in others if lead(own, each).is_tie]
-    better = [each for each in others if each not in tied and lead(each, own).nats > 0]
+    tied = [each for each in others if difference_between(own, each).is_tie]
+    better = [each for each in others if each not in tied and difference_between(each, own).nats > 0]
     sentences = [
-        f"A tie with {each.name}: {lead(own, each).text()} apart, {lead(own, each).excuse}." for each in tied
+        f"A tie with {each.name}: {found.text()} apart, {found.tie_reason}."
+        for each in tied
+        if (found := difference_between(own, each))
     ]
-    sentences += [f"Less evidence than {each.name}, by {lead(own, each).text()}." for each in better]
+    sentences += [
+        f"Less evidence than {each.name}, by {difference_between(own, each).text()}." for each in better
+    ]
     worse = [each for each in others if each not in tied and each not in better]
     if worse:
-        nearest = max(worse, key=lambda each: each.log_evidence)
-        sentences.append(f"Better than {nearest.name} by {lead(own, nearest).text()}.")
+        nearest = max(worse, key=lambda each: each.score)
+        sentences.append(f"Better than {nearest.name} by {difference_between(own, nearest).text()}.")
     return sentences
 
 
@@ -93,12 +63,12 @@ def _against(model: Any, comparison: Comparison | None) -> str:
         rivals = [each for each in comparison.candidates if each is not own]
         if not rivals:
             return ""
-        rival = max(rivals, key=lambda each: each.log_evidence)
-        return _verdict(lead(own, rival), rival.name)
-    return "" if plain is None else _verdict(lead(own, plain), "no invariance")
+        rival = max(rivals, key=lambda each: each.score)
+        return _verdict(difference_between(own, rival), rival.name)
+    return "" if plain is None else _verdict(difference_between(own, plain), "no invariance")
 
 
-def _verdict(difference: Lead, other: str) -> str:
+def _verdict(difference: Difference, other: str) -> str:
     if difference.is_tie:
         return f"a tie with {other} ({difference.text()} apart)"
     word = "better" if difference.nats > 0 else "worse"

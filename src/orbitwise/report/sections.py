@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from orbitwise.report.answer import candidate_of, lead
+from orbitwise.report.answer import candidate_of
 from orbitwise.report.exploration import Track
 from orbitwise.report.figures import (
     change_figure,
@@ -94,14 +94,17 @@ def comparison_section(
         "The evidence is log p(targets) of the training data, in nats: it rewards what explains them and "
         f"charges for what could have explained anything. Here it is {' or '.join(map(escape, kinds))}. "
         "A difference of n nats is odds of eⁿ to 1. The error after ± says how far other points of the "
-        "orbit, or more of them, would move it. Candidates within two of them, or within 1.1 nats (odds of "
-        "3 to 1), of the most evidence are a tie, of which the simplest is the best. Evidence without ± "
+        "orbit, or more of them, would move it. Differences are taken on the same points for all candidates, "
+        "so they are surer than the evidence itself. Candidates within two standard errors, or within 1.1 "
+        "nats (odds of 3 to 1), of the most evidence are a tie, of which the simplest is the best. Evidence "
+        "without ± "
         "was computed with nothing drawn; the error bar of a range without brackets was not computed."
     )
     return section(
         "comparison",
         "Which invariance do the data support?",
         table(headings, rows, numeric),
+        paragraph(escape(comparison.verdict)),
         paragraph(words, "small"),
     )
 
@@ -213,9 +216,10 @@ def fingerprint(array: ndarray) -> str:
 def _behind(candidate: Candidate, comparison: Comparison) -> str:
     if candidate is comparison.best:
         return "best"
-    difference = lead(comparison.best, candidate)
+    difference = comparison.difference(comparison.best, candidate)
     ahead = "ahead by " if difference.nats < 0 else ""
-    tie = " <b>(tie)</b>" if candidate.name in comparison.tied else ""
+    tie = " <b>(undecided)</b>" if candidate.name in comparison.undecided else ""
+    tie = " <b>(tie)</b>" if candidate.name in comparison.tied else tie
     return ahead + difference.text().replace(" nats", "") + tie
 
 

@@ -48,11 +48,11 @@ class CommonNodes:
 
 
 def common_nodes(estimators: Sequence[Any]) -> CommonNodes | None:
-    """The nodes to compare fitted estimators on; None where nothing is drawn, or some cannot be evaluated."""
+    """The nodes to compare fitted estimators on; None where nothing is drawn or some evidence is a bound."""
     drawn = [each for each in estimators if nodes_of(each) is not None]
     if not drawn or any(each.evidence_kind_ != "exact" for each in estimators):
         return None
-    if not all(hasattr(each, "_evidence_on") and _has_data(each) for each in drawn):
+    if not all(hasattr(each, "_evidence_on") for each in drawn):
         return None
     most = max(nodes_of(each) or 1 for each in drawn)
     if len(drawn) == 1 and gauss_dimensions(drawn[0].functional_):
@@ -71,7 +71,7 @@ def nodes_of(estimator: Any) -> int | None:
     return stages[-1]["num_nodes"] if stages else max(sizes)
 
 
-def _has_data(estimator: Any) -> bool:
+def has_data(estimator: Any) -> bool:
     """Whether the training data are there, which are not stored with a model."""
     model = estimator._problem_ if hasattr(estimator, "_problem_") else estimator._model
     return len(model.x) > 0

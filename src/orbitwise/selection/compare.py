@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from orbitwise.estimators.invariances import Invariance, is_of_images, name_of
 from orbitwise.estimators.nesting import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.inference.orbit_search import FINELY
-from orbitwise.selection.common_nodes import CommonNodes, common_nodes
+from orbitwise.selection.common_nodes import CommonNodes, common_nodes, has_data, nodes_of
 from orbitwise.selection.differences import Difference, difference_between, verdict_of
 from orbitwise.selection.differences import is_tie as is_tie
 
@@ -31,6 +31,9 @@ DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affi
 OF_TABLES: tuple[Invariance, ...] = (None, "negation")
 FEW_COLUMNS = 5
 """Permutations of more columns have orbits of more than 120 points."""
+
+Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
+"""Fits a family again from the solution of its member, both given with their evidence on common nodes."""
 
 
 @dataclass(frozen=True)
@@ -206,14 +209,18 @@ def compare(
     return comparison
 
 
-def judge(candidates: Sequence[Candidate], X: ArrayLike, y: ArrayLike) -> Comparison:
+def judge(
+    candidates: Sequence[Candidate], X: ArrayLike, y: ArrayLike, refit: Refit | None = None
+) -> Comparison:
     """Compare fitted candidates, on common nodes where they were fitted on nodes; see `compare`.
 
-    X and y are the data of the fits, and serve those of families that ended behind their members.
+    X and y are the data of the fits; models that were loaded from files are given them again. `refit` fits a
+    family again that ended behind its member, `fit_from_member` by default.
     """
     nodes = common_nodes([each.estimator for each in candidates])
     if nodes is not None:
-        candidates = _refined([_on_nodes(each, nodes) for each in candidates], nodes, X, y)
+        evaluated = [_on_nodes(each, nodes, X, y) for each in candidates]
+        candidates = _refined(evaluated, nodes, X, y, fit_from_member if refit is None else refit)
     ranked = Comparison(tuple(sorted(candidates, key=lambda each: -each.score)))
     leads = [difference_between(each, ranked.leader) for each in ranked.candidates]
     judged = tuple(
@@ -223,13 +230,24 @@ def judge(candidates: Sequence[Candidate], X: ArrayLike, y: ArrayLike) -> Compar
     return Comparison(judged, None if nodes is None else nodes.num_nodes)
 
 
-def _on_nodes(candidate: Candidate, nodes: CommonNodes) -> Candidate:
-    evidences, gain = nodes.evidences(candidate.estimator)
+def _on_nodes(candidate: Candidate, nodes: CommonNodes, X: ArrayLike, y: ArrayLike) -> Candidate:
+    """The candidate with its evidence on common nodes."""
+    evidences, gain = nodes.evidences(_with_data(candidate.estimator, X, y))
     return replace(candidate, evidences=evidences, gain=gain)
 
 
+def _with_data(estimator: Any, X: ArrayLike, y: ArrayLike) -> Any:
+    """A fitted estimator, or where it was loaded without its training data, one like it that has them."""
+    num_nodes = nodes_of(estimator)
+    if num_nodes is None or has_data(estimator):
+        return estimator
+    again = cast(Any, clone(estimator)).set_params(checkpoint=None, callback=None)
+    again._begin_at(Start(estimator, num_nodes, 0))
+    return fit_quietly(again, X, y)
+
+
 def _refined(
-    candidates: Sequence[Candidate], nodes: CommonNodes, X: ArrayLike, y: ArrayLike
+    candidates: Sequence[Candidate], nodes: CommonNodes, X: ArrayLike, y: ArrayLike, refit: Refit
 ) -> list[Candidate]:
     """The candidates, each fitted again where it ended behind a member of it, from small to large ones."""
     done: list[Candidate] = []
@@ -238,28 +256,34 @@ def _refined(
             if member.score - candidate.score <= FINELY:
                 break
             if may_contain(candidate.estimator, member.estimator):
-                candidate = _fitted_from(candidate, member, nodes, X, y)
+                candidate = refit(candidate, member, nodes, X, y)
         done.append(candidate)
     return done
 
 
-def _fitted_from(
-    candidate: Candidate, member: Candidate, nodes: CommonNodes, X: ArrayLike, y: ArrayLike
+def fit_from_member(
+    candidate: Candidate,
+    member: Candidate,
+    nodes: CommonNodes,
+    X: ArrayLike,
+    y: ArrayLike,
+    callback: Callable[[int, float], None] | None = None,
 ) -> Candidate:
     """The best of a candidate, its fit that begins at a member's solution, and that solution itself."""
     best, given = candidate, candidate.estimator
     most = iterations_of(given)
     for iterations in (most, 0) if most > 0 else ():
-        estimator = cast(Any, clone(given)).set_params(checkpoint=None)
+        estimator = cast(Any, clone(given)).set_params(checkpoint=None, callback=callback)
         estimator._begin_at(Start(member.estimator, nodes.num_nodes, iterations))
         estimator, seconds = _fit(estimator, X, y)
-        estimator.set_params(checkpoint=given.checkpoint)
+        estimator.set_params(checkpoint=given.checkpoint, callback=given.callback)
         # on one number of nodes a fit does not see what their doubling gains; the first fit may have
         estimator.log_evidence_error_ = max(estimator.log_evidence_error_, given.log_evidence_error_)
         if iterations == 0:
             estimator.converged_ = member.estimator.converged_
         tried = candidate_of(candidate.name, estimator, best.seconds + seconds, len(np.asarray(y)))
-        best = max(replace(best, seconds=tried.seconds), _on_nodes(tried, nodes), key=lambda each: each.score)
+        tried = _on_nodes(tried, nodes, X, y)
+        best = max(replace(best, seconds=tried.seconds), tried, key=lambda each: each.score)
         if best.score >= member.score:
             break
     return best

@@ -14,10 +14,13 @@ from typing import Any, Literal, final
 
 import numpy as np
 
+from orbitwise.estimators.convergence import shortfall
+from orbitwise.estimators.nesting import may_contain
+
 WORTH_MENTIONING = math.log(3)
 """Odds below three to one are not worth more than a bare mention (Kass and Raftery 1995): a tie."""
 
-Doubt = Literal["nodes", "draws", "order", "trend", "brackets"]
+Doubt = Literal["nodes", "draws", "learning", "family", "order", "trend", "brackets"]
 """What leaves a difference undecided; the last three are about inducing points."""
 
 
@@ -33,7 +36,9 @@ class Difference:
 
     `spread` is the standard error over sets of nodes or draws. `trend` says how much the last doubling of the
     nodes added to the difference, `half` what it was with half as many inducing points, and `overlap` by how
-    much the brackets of both overlap, where these are known. `kind` is that of the evidence.
+    much the brackets of both overlap, where these are known. `kind` is that of the evidence. `is_inverted`
+    says that the one behind is a family that contains the one ahead, so that its learning ended too early.
+    `is_unsettled` says that the learning of either had not converged.
     """
 
     nats: float
@@ -42,6 +47,8 @@ class Difference:
     half: float | None = None
     overlap: float | None = None
     kind: str = "exact"
+    is_inverted: bool = False
+    is_unsettled: bool = False
 
     @property
     def error(self) -> float:
@@ -61,6 +68,8 @@ class Difference:
         """What leaves open which is ahead, or whether any is; None where only other data could change it."""
         if self.overlap is not None:
             return "brackets" if self.overlap > WORTH_MENTIONING else None
+        if self.is_inverted and not self.is_tie:
+            return "family"
         if self.half is not None and max(abs(self.nats), abs(self.half)) > WORTH_MENTIONING:
             if self.half * self.nats <= 0:
                 return "order"
@@ -69,11 +78,18 @@ class Difference:
                 return "trend"
         if self.is_tie and max(2 * self.error, abs(self.trend)) > WORTH_MENTIONING:
             return "nodes" if self.kind == "exact" else "draws"
-        return None
+        return "learning" if self.is_tie and self.is_unsettled else None
+
+    @property
+    def tie_reason(self) -> str:
+        """Why a tie is one."""
+        return "within two standard errors" if abs(self.nats) <= 2 * self.error else "odds below 3 to 1"
 
     def text(self) -> str:
         """The difference without its sign, with its error."""
         error = f" ± {self.error:,.1f}" if self.error >= 0.05 else ""
+        if not error and abs(self.nats) < 0.05:
+            return "less than 0.1 nats"
         return f"{abs(self.nats):,.1f}{error} nats"
 
 
@@ -83,7 +99,8 @@ def difference_between(first: Any, second: Any) -> Difference:
     if first.evidences and len(first.evidences) == len(second.evidences):
         each = np.subtract(first.evidences, second.evidences)
         spread = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else 0.0
-        return Difference(float(each.mean()), spread, first.gain - second.gain)
+        unsettled = _is_unsettled(first) or _is_unsettled(second)
+        return Difference(float(each.mean()), spread, first.gain - second.gain, is_unsettled=unsettled)
     nats = first.log_evidence - second.log_evidence
     spread = math.hypot(first.standard_error, second.standard_error)
     half, overlap = None, None
@@ -91,7 +108,15 @@ def difference_between(first: Any, second: Any) -> Difference:
         half = first.half_bound - second.half_bound
     if first.upper is not None and second.upper is not None:
         overlap = min(first.upper, second.upper) - max(first.log_evidence, second.log_evidence)
-    return Difference(nats, spread, 0.0, half, overlap, kind)
+    ahead, behind = (first, second) if nats > 0 else (second, first)
+    is_inverted = may_contain(behind.estimator, ahead.estimator)
+    unsettled = _is_unsettled(first) or _is_unsettled(second)
+    return Difference(nats, spread, 0.0, half, overlap, kind, is_inverted, unsettled)
+
+
+def _is_unsettled(candidate: Any) -> bool:
+    """Whether the learning of a candidate ended too early, so that its evidence may still rise."""
+    return hasattr(candidate.estimator, "fit") and shortfall(candidate.estimator) is not None
 
 
 def verdict_of(
@@ -130,6 +155,8 @@ def _reason(difference: Difference, other: str) -> str:
     return {
         "nodes": "less than the choice of nodes leaves open",
         "draws": "less than the draws leave open",
+        "learning": "but the learning of one or both had not converged",
+        "family": f"but {other} contains it, so that its learning ended too early",
         "order": "but half as many inducing points had it the other way round",
         "trend": f"and {other} caught up by more when the inducing points doubled",
         "brackets": "and the brackets of their evidence overlap",
@@ -141,4 +168,6 @@ def _cure(difference: Difference) -> str:
         return "More nodes (num_nodes or max_nodes)"
     if difference.doubt == "draws":
         return "More steps, or more draws for each row,"
+    if difference.doubt in ("family", "learning"):
+        return "Longer learning (num_steps, max_iterations or max_nodes)"
     return "More inducing points (num_inducing)"

@@ -122,6 +122,7 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
         estimator.normalize_y,
         estimator.one_sided,
         (),
+        is_image=estimator._image_shape is not None,
     )
     start = {name: parameter.detach() for name, parameter in begun.named_parameters()}
     for i in range(1, len(model.raw_noise)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -61,20 +62,38 @@ def laplace(
     if not is_peak:
         warnings.warn(
             f"At the mode the curvature is {values[0].item():.3g} in one direction (converged: "
-            f"{training.converged}), so the posterior of the hyperparameters is not a hill there and "
-            "Laplace's method is no guide: use 'bridge' or 'importance', or stronger hyperpriors.",
+            f"{training.converged}), so the posterior of the hyperparameters has no peak there and "
+            "Laplace's method cannot be trusted: use 'bridge' or 'importance', or stronger hyperpriors.",
             stacklevel=2,
         )
     values = values.clamp_min(FLATTEST)
-    # log p(y, z*) + (p/2) log 2π - ½ Σ log λ
-    value = training.value + 0.5 * len(mode) * math.log(2 * math.pi) - 0.5 * values.log().sum().item()
+    value = laplace_log_evidence(training.value, values)
     covariance = (vectors / values) @ vectors.mT
     return LaplaceFit(value, mode, (covariance + covariance.mT) / 2, training.converged, is_peak)
+
+
+def laplace_log_evidence(log_joint: float, curvatures: Float[Tensor, " p"]) -> float:
+    """log p(y, z*) + (p/2) log 2π - ½ Σ log λ, λ the eigenvalues of -∂² log p(y, z)/∂z² at the mode z*."""
+    return log_joint + 0.5 * len(curvatures) * math.log(2 * math.pi) - 0.5 * curvatures.log().sum().item()
+
+
+def difference_hessian(
+    gradient: Callable[[Float[Tensor, " p"]], Float[Tensor, " p"]], point: Float[Tensor, " p"]
+) -> Float[Tensor, "p p"]:
+    """The symmetric Hessian by central differences, [g(z + h e_j) - g(z - h e_j)] / 2h."""
+    units = torch.eye(len(point), dtype=point.dtype)
+    rows = torch.stack([_difference(gradient, point, unit) for unit in units])
+    return (rows + rows.mT) / 2
 
 
 def hessian(hyperparameters: Hyperparameters, z: Float[Tensor, " p"]) -> Float[Tensor, "p p"]:
     """The second derivatives of the log density, by automatic differentiation, checked by differences."""
     direction = torch.ones_like(z)
+
+    def gradient(point: Tensor) -> Tensor:
+        free = point.detach().requires_grad_()
+        return torch.autograd.grad(hyperparameters.log_density(free), free)[0]
+
     with gpytorch.settings.trace_mode(True), warnings.catch_warnings():
         # Branches on values are noted by a tracer that is not at work here.
         warnings.simplefilter("ignore", category=UserWarning)
@@ -83,19 +102,13 @@ def hessian(hyperparameters: Hyperparameters, z: Float[Tensor, " p"]) -> Float[T
         except RuntimeError:
             exact = None
     if isinstance(exact, Tensor):
-        along = _difference(hyperparameters, z, direction)
+        along = _difference(gradient, z, direction)
         size = along.abs().max().clamp_min(exact.abs().max())
         if bool(exact.isfinite().all()) and bool(((exact @ direction - along).abs() < 1e-3 * size).all()):
             return (exact + exact.mT) / 2
-    columns = [_difference(hyperparameters, z, unit) for unit in torch.eye(len(z), dtype=z.dtype)]
-    differences = torch.stack(columns)
-    return (differences + differences.mT) / 2
+    return difference_hessian(gradient, z)
 
 
-def _difference(hyperparameters: Hyperparameters, z: Tensor, direction: Tensor) -> Tensor:
+def _difference(gradient: Callable[[Tensor], Tensor], point: Tensor, direction: Tensor) -> Tensor:
     """H v by central differences of gradients."""
-    ends = []
-    for sign in (1, -1):
-        point = (z + sign * STEP * direction).requires_grad_()
-        ends.append(torch.autograd.grad(hyperparameters.log_density(point), point)[0])
-    return (ends[0] - ends[1]) / (2 * STEP)
+    return (gradient(point + STEP * direction) - gradient(point - STEP * direction)) / (2 * STEP)

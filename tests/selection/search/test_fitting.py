@@ -10,14 +10,14 @@ from orbitwise.estimators import InvariantGPRegressor
 from orbitwise.kernels import parse
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.fitting import Model, Problem, _promising, fit, laplace
+from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem, _promising, fit, laplace
 from orbitwise.selection.search.hypotheses import Hypothesis
 from orbitwise.selection.search.starting import fresh
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.uniform(-2, 2, (30, 1))
 Y = 5 + 2 * np.sin(2 * X[:, 0]) + 0.3 * RANDOM.standard_normal(30)
-PROBLEM = Problem(X, Y)
+PROBLEM = SearchProblem(X, Y)
 
 
 def hypothesis(text: str, *claims: Claim) -> Hypothesis:
@@ -26,7 +26,7 @@ def hypothesis(text: str, *claims: Claim) -> Hypothesis:
 
 def test_the_likelihood_is_the_regressors_evidence():
     start = Hypothesis(parse_expression("0.7*rbf(lengthscale=0.8)"), (), 0.04)
-    model = Model(start, PROBLEM)
+    model = HypothesisModel(start, PROBLEM)
     kernel = parse("0.7*rbf(lengthscale=0.8)", 1)
     noise = 0.04 * Y.var() + 1e-8 * Y.var()
     with torch.no_grad():
@@ -42,20 +42,22 @@ def test_the_likelihood_is_the_regressors_evidence():
         np.testing.assert_allclose(_residuals_at(model, shift), scaled - regressor.predict(X), atol=1e-6)
 
 
-def _likelihood_at(model: Model, constant: float) -> float:
+def _likelihood_at(model: HypothesisModel, constant: float) -> float:
     with torch.no_grad():
         model.constant.fill_(constant)
         return model.log_likelihood().item() - len(Y) * math.log(model.scale)
 
 
-def _residuals_at(model: Model, constant: float) -> np.ndarray:
+def _residuals_at(model: HypothesisModel, constant: float) -> np.ndarray:
     with torch.no_grad():
         model.constant.fill_(constant)
     return model.residuals()
 
 
 def test_the_constant_starts_at_its_mode_and_its_slope_is_right():
-    model = Model(Hypothesis(parse_expression("0.7*linear(variance=1, centre=1)"), (), 0.04), PROBLEM)
+    model = HypothesisModel(
+        Hypothesis(parse_expression("0.7*linear(variance=1, centre=1)"), (), 0.04), PROBLEM
+    )
     (slope,) = torch.autograd.grad(model.log_joint(), [model.constant])
     assert slope.item() == pytest.approx(0.0, abs=1e-9)
     with torch.no_grad():
@@ -65,7 +67,7 @@ def test_the_constant_starts_at_its_mode_and_its_slope_is_right():
     assert slope.item() == pytest.approx((ahead - behind) / 2e-5, rel=1e-4)
 
 
-def _joint_at(model: Model, constant: float) -> float:
+def _joint_at(model: HypothesisModel, constant: float) -> float:
     with torch.no_grad():
         model.constant.fill_(constant)
         return model.log_joint().item()
@@ -76,9 +78,9 @@ def test_a_product_with_a_line_is_found_beside_an_offset():
     x = RANDOM.uniform(0, 4, (60, 1))
     y = 3 + (x[:, 0] - 1) * np.sin(3 * x[:, 0]) + 0.05 * RANDOM.standard_normal(60)
     start = hypothesis("rbf(lengthscale=0.5)*linear(variance=1, centre=1)")
-    found = fit([start], Problem(x, y), 100)
+    found = fit([start], SearchProblem(x, y), 100)
     assert found is not None
-    model = Model(found.hypothesis, Problem(x, y))
+    model = HypothesisModel(found.hypothesis, SearchProblem(x, y))
     assert model.constant.item() * model.scale + y.mean() == pytest.approx(3.0, abs=0.2)
     with torch.no_grad():
         model.constant.zero_()
@@ -92,13 +94,13 @@ def test_the_centre_of_a_line_is_learned_where_it_means_something():
         ("rbf*linear", (), True),
         ("linear", (Claim("odd", (0,), 0.0),), True),
     ):
-        model = Model(hypothesis(text, *claims), PROBLEM)
+        model = HypothesisModel(hypothesis(text, *claims), PROBLEM)
         centres = [value for name, value in model.kernel.named_parameters() if name.endswith("centre")]
         assert [any(each is centre for each in model.parameters) for centre in centres] == [is_learned]
 
 
 def test_odd_functions_have_no_constant():
-    model = Model(hypothesis("rbf", Claim("odd", (0,), 0.0)), PROBLEM)
+    model = HypothesisModel(hypothesis("rbf", Claim("odd", (0,), 0.0)), PROBLEM)
     assert not any(each is model.constant for each in model.parameters)
     assert model.constant.item() == 0
 
@@ -107,7 +109,7 @@ def test_fits_find_a_mode_and_count_what_they_learn():
     start = fresh(hypothesis("rbf"), X, Y, None)
     found = fit([start], PROBLEM, 100)
     assert found is not None
-    model = Model(found.hypothesis, PROBLEM)
+    model = HypothesisModel(found.hypothesis, PROBLEM)
     gradients = torch.autograd.grad(model.log_joint(), model.parameters)
     assert max(float(each.abs().max()) for each in gradients) < 0.2
     assert found.num_parameters == 4
@@ -119,7 +121,7 @@ def test_fits_find_a_mode_and_count_what_they_learn():
 
 def test_claims_and_noise_are_learned_too():
     start = fresh(hypothesis("rbf", Claim("odd", (0,))), X, Y - 5, None)
-    found = fit([start], Problem(X, Y - 5), 100)
+    found = fit([start], SearchProblem(X, Y - 5), 100)
     assert found is not None
     assert found.num_parameters == 4
     assert found.hypothesis.claims[0].value == pytest.approx(0.0, abs=0.15)
@@ -131,7 +133,7 @@ def test_wrapped_hypotheses_come_back_in_their_own_columns():
     x = RANDOM.uniform(0, 3, (25, 2))
     y = np.sin(2 * np.pi * x[:, 0]) + x[:, 1]
     start = fresh(hypothesis("matern52[0] + rbf[1]", Claim("period", (0,))), x, y, None)
-    found = fit([start], Problem(x, y), 40)
+    found = fit([start], SearchProblem(x, y), 40)
     assert found is not None
     assert str(found.hypothesis) == "matern52[0] + rbf[1] | period[0]"
     assert found.hypothesis.claims[0].value == pytest.approx(1.0, abs=0.1)
@@ -139,11 +141,11 @@ def test_wrapped_hypotheses_come_back_in_their_own_columns():
 
 def test_laplace_equals_quadrature():
     """log ∫ p(y, θ) dθ of a line of three numbers, over a fine grid."""
-    problem = Problem(X, 2 * X[:, 0] + 0.5 * RANDOM.standard_normal(30), "laplace")
+    problem = SearchProblem(X, 2 * X[:, 0] + 0.5 * RANDOM.standard_normal(30), "laplace")
     start = Hypothesis(parse_expression("dot"), (), 0.05)
     found = fit([start], problem, 100)
     assert found is not None
-    model = Model(found.hypothesis, problem)
+    model = HypothesisModel(found.hypothesis, problem)
     assert len(model.parameters) == 3
     values = [each.reshape(()) for each in model.parameters]
     centre = [each.item() for each in values]
@@ -173,14 +175,15 @@ def test_one_start_from_the_data_is_tried_beside_higher_ones():
     ]
     far = Hypothesis(parse_expression("rbf(lengthscale=0.001)"))
     chosen = [
-        model.hypothesis for model in _promising([Model(each, PROBLEM) for each in (*known, far)], PROBLEM)
+        model.hypothesis
+        for model in _promising([HypothesisModel(each, PROBLEM) for each in (*known, far)], PROBLEM)
     ]
     assert len(chosen) == 3
     assert far in chosen
 
 
 def test_no_time_is_no_fit():
-    assert fit([hypothesis("rbf")], Problem(X, Y, deadline=0.0), 10) is None
+    assert fit([hypothesis("rbf")], SearchProblem(X, Y, deadline=0.0), 10) is None
 
 
 @pytest.mark.parametrize("scoring", ["bic", "laplace"])
@@ -188,15 +191,15 @@ def test_no_time_is_no_fit():
 def test_one_long_fit_ends_when_time_is_up(allowed, scoring, monkeypatch):
     """A second passes with every evaluation, and no more than one begins after the last: the score."""
     seconds = 0.0
-    compute = Model.log_likelihood
+    compute = HypothesisModel.log_likelihood
 
     def slow(self):
         nonlocal seconds
         seconds += 1
         return compute(self)
 
-    monkeypatch.setattr(Model, "log_likelihood", slow)
-    problem = Problem(X, Y, scoring, deadline=allowed, clock=lambda: seconds)
+    monkeypatch.setattr(HypothesisModel, "log_likelihood", slow)
+    problem = SearchProblem(X, Y, scoring, deadline=allowed, clock=lambda: seconds)
     starts = [fresh(hypothesis("rbf"), X, Y, seed) for seed in range(6)]
     found = fit(starts, problem, 100)
     assert seconds <= allowed + 2

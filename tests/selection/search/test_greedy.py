@@ -8,7 +8,7 @@ from joblib import parallel_config
 
 from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import claims_of
-from orbitwise.selection.search.fitting import Model, Problem
+from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
 from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
 
@@ -18,34 +18,34 @@ Y = 2 * X[:, 0] + np.sin(9 * X[:, 0]) + 0.1 * RANDOM.standard_normal(40)
 QUICK = Effort(max_depth=1, screen_iterations=10, max_iterations=40, num_promising=2, num_restarts=1)
 
 
-def search(problem: Problem, effort: Effort = QUICK, claims=None, report=silent) -> Search:
+def search(problem: SearchProblem, effort: Effort = QUICK, claims=None, report=silent) -> Search:
     return Search(problem, base_terms(["periodic", "linear"], 1), claims_of(claims, 1), effort, report)
 
 
 def test_it_finds_a_line_and_a_cycle_and_remembers_what_it_tried():
     said: list[str] = []
-    one = search(Problem(X, Y), report=said.append)
+    one = search(SearchProblem(X, Y), report=said.append)
     best = one.run()
     assert str(best.hypothesis) in ("linear + periodic", "periodic + linear")
     assert best.score == max(row["score"] for row in one.history)
     assert {row["stage"] for row in one.history} == {"screened", "fitted"}
     assert len(said) == len(one.history)
     assert "best" in said[-1]
-    again = search(Problem(X, Y)).run()
+    again = search(SearchProblem(X, Y)).run()
     assert again.score == best.score
 
 
 def test_several_at_a_time_find_the_same():
-    best = search(Problem(X[:20], Y[:20])).run()
+    best = search(SearchProblem(X[:20], Y[:20])).run()
     with parallel_config("threading"):
-        other = search(Problem(X[:20], Y[:20]), replace(QUICK, n_jobs=2)).run()
+        other = search(SearchProblem(X[:20], Y[:20]), replace(QUICK, n_jobs=2)).run()
     assert str(other.hypothesis) == str(best.hypothesis)
     assert other.score == pytest.approx(best.score, abs=1e-6)
 
 
 def test_what_is_not_needed_is_taken_out():
     y = 2 * X[:, 0] + 0.1 * RANDOM.standard_normal(40)
-    one = search(Problem(X, y))
+    one = search(SearchProblem(X, y))
     line = one.run()
     assert str(line.hypothesis) == "linear"
 
@@ -53,7 +53,7 @@ def test_what_is_not_needed_is_taken_out():
 def test_a_mirror_is_found():
     y = np.cos(3 * (X[:, 0] - 0.2)) * (X[:, 0] - 0.2) ** 2 + 0.02 * RANDOM.standard_normal(40)
     effort = Effort(max_depth=0, screen_iterations=10, max_iterations=40, num_restarts=1)
-    one = Search(Problem(X, y), base_terms(["rbf"], 1), claims_of("auto", 1), effort, silent)
+    one = Search(SearchProblem(X, y), base_terms(["rbf"], 1), claims_of("auto", 1), effort, silent)
     best = one.run()
     assert str(best.hypothesis) == "rbf | mirror[0]"
     assert best.hypothesis.claims[0].value == pytest.approx(0.2, abs=0.03)
@@ -63,21 +63,23 @@ def test_a_mirror_is_found():
 def test_the_best_so_far_is_taken_when_time_is_up(allowed, monkeypatch):
     """A second passes with every evaluation of a likelihood."""
     seconds = 0.0
-    compute = Model.log_likelihood
+    compute = HypothesisModel.log_likelihood
 
     def slow(self):
         nonlocal seconds
         seconds += 1
         return compute(self)
 
-    monkeypatch.setattr(Model, "log_likelihood", slow)
-    one = search(Problem(X, Y, deadline=allowed, clock=lambda: seconds), Effort(max_depth=50, num_restarts=1))
+    monkeypatch.setattr(HypothesisModel, "log_likelihood", slow)
+    one = search(
+        SearchProblem(X, Y, deadline=allowed, clock=lambda: seconds), Effort(max_depth=50, num_restarts=1)
+    )
     best = one.run()
     assert np.isfinite(best.score)
     assert best.score == max(row["score"] for row in one.history if row["structure"] == str(best.hypothesis))
     assert allowed <= seconds <= allowed + 2, "the one that was running, and its score"
     with pytest.raises(TimeoutError, match="allow more time"):
-        search(Problem(X, Y, deadline=0.0)).run()
+        search(SearchProblem(X, Y, deadline=0.0)).run()
 
 
 def test_rows_are_all_or_a_sorted_sample():
@@ -89,7 +91,7 @@ def test_rows_are_all_or_a_sorted_sample():
 
 
 def test_no_starts_are_made_when_time_is_up():
-    one = search(Problem(X, Y, deadline=0.0))
+    one = search(SearchProblem(X, Y, deadline=0.0))
 
     def never() -> list[Hypothesis]:
         raise AssertionError

@@ -5,7 +5,7 @@ import pytest
 
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.fitting import Problem
+from orbitwise.selection.search.fitting import SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, silent
 from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
 from orbitwise.selection.search.refitting import finalist, grown_on_all_rows, refitted
@@ -49,7 +49,7 @@ def test_the_last_fit_ends_when_time_is_up(asked):
 
 
 def test_leading_structures_are_compared_on_all_rows():
-    problem = Problem(X[:15], Y[:15])
+    problem = SearchProblem(X[:15], Y[:15])
     effort = Effort(max_depth=0, screen_iterations=10, max_iterations=30, num_restarts=1)
     search = Search(problem, base_terms(["rbf", "linear"], 1), [], effort, silent)
     best = search.run()
@@ -61,7 +61,7 @@ def test_leading_structures_are_compared_on_all_rows():
 def test_a_search_on_a_sample_goes_on_with_all_rows():
     y = X[:, 0] + 0.5 * np.sin(12 * X[:, 0]) + 0.05 * RANDOM.standard_normal(35)
     effort = Effort(max_depth=1, screen_iterations=10, max_iterations=30, num_restarts=1)
-    search = Search(Problem(X[:10], y[:10]), base_terms(["linear", "periodic"], 1), [], effort, silent)
+    search = Search(SearchProblem(X[:10], y[:10]), base_terms(["linear", "periodic"], 1), [], effort, silent)
     first = finalist(search, search.run(), X, y)
     count = len(search.history)
     best = grown_on_all_rows(search, first, X, y)

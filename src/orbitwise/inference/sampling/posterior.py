@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.exact import refuse_drawn
 from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower
 from orbitwise.inference.posterior import Posterior
@@ -110,9 +110,6 @@ class SampledPosterior(Posterior):
         ]
         return Chains(self.samples.flatten(2), tuple(names), self.num_evaluations)
 
-    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(functional.atoms(x, generator))
-
     @torch.no_grad()
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows over all samples: E[f*] and var f* = E var(f* | f) + var E[f* | f]."""
@@ -164,13 +161,24 @@ class SampledPosterior(Posterior):
         return torch.logsumexp(torch.stack(parts), dim=0) - math.log(len(means) * len(nodes))
 
     @torch.no_grad()
+    def covariance(self, rows: Rows) -> Float[Tensor, "c n n"]:
+        """The joint covariance of rows over all samples: E cov(f* | f) + cov E[f* | f], for each output."""
+        means, _ = self.conditional(rows)
+        centred = (means - means.mean(0)).permute(2, 1, 0)
+        return self._given(rows) + centred @ centred.mT / len(means)
+
+    def _given(self, rows: Rows) -> Float[Tensor, "n n"]:
+        """The covariance of rows given f at the training rows, which no sample changes."""
+        cross = solve_lower(self.lower, self.process.covariance(self.rows, rows))
+        return self.process.covariance(rows) - cross.mT @ cross
+
+    @torch.no_grad()
     def sample(
         self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c q"]:
         """Joint posterior draws of rows: a sample of f, picked at random, and a draw given it."""
         means, _ = self.conditional(rows)
-        cross = solve_lower(self.lower, self.process.covariance(self.rows, rows))
-        covariance = self.process.covariance(rows) - cross.mT @ cross
+        covariance = self._given(rows)
         place = means.device if generator is None else generator.device
         picked = torch.randint(len(means), (num_samples,), generator=generator, device=place)
         chosen = means[picked.to(means.device)].permute(1, 2, 0)
@@ -192,8 +200,39 @@ class MixturePosterior(Posterior):
 
     @torch.no_grad()
     def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        return self._mixed([part.moments(functional, x, generator) for part in self.parts])
+
+    @torch.no_grad()
+    def row_moments(self, rows: Block) -> Moments:
+        return self._mixed([part.row_moments(rows) for part in self.parts])
+
+    @torch.no_grad()
+    def covariance(self, rows: Block) -> Float[Tensor, "c n n"]:
+        """The mean of the parts' covariances, and the covariance of their means."""
+        means = torch.stack([part.row_mean(rows) for part in self.parts])
+        centred = (means - means.mean(0)).permute(2, 1, 0)
+        inner = [part.covariance(rows).expand(len(centred), -1, -1) for part in self.parts]
+        return torch.stack(inner).mean(0) + centred @ centred.mT / len(self.parts)
+
+    @torch.no_grad()
+    def sample(
+        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c q"]:
+        """Joint draws of rows, each from a part that is picked at random."""
+        place = None if generator is None else generator.device
+        picked = torch.randint(len(self.parts), (num_samples,), generator=generator, device=place).cpu()
+        drawn = [
+            part.sample(rows, int((picked == i).sum()), generator)
+            for i, part in enumerate(self.parts)
+            if bool((picked == i).any())
+        ]
+        # draws of one part stand together: back to the order in which parts were picked
+        order = picked.argsort(stable=True).argsort()
+        together = torch.cat(drawn, dim=-1)
+        return together[..., order.to(together.device)]
+
+    def _mixed(self, each: list[Moments]) -> Moments:
         """E[f*] and E[f*²] are means over the parts, so their disagreement is part of the variance."""
-        each = [part.moments(functional, x, generator) for part in self.parts]
         mean = torch.stack([moments.mean for moments in each]).mean(0)
         square = torch.stack([moments.mean_square for moments in each]).mean(0)
         inner = [m.variance if m.variance.dim() == 2 else m.variance[:, None] for m in each]

@@ -28,7 +28,7 @@ from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
 from orbitwise.selection.search.dates import without_dates
 from orbitwise.selection.search.description import Words, component_phrase, summary
-from orbitwise.selection.search.fitting import Fitted, Problem
+from orbitwise.selection.search.fitting import Fitted, SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
 from orbitwise.selection.search.hypotheses import bare, base_terms
 from orbitwise.selection.search.refitting import MOST_ROWS_TO_GROW, finalist, grown_on_all_rows, refitted
@@ -138,7 +138,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         scaling = Scaling.of(x, [term.name for term in bases])
         rows = chosen_rows(len(x), self.search_rows, seed)
         deadline = math.inf if self.time_limit is None else began + self.time_limit
-        problem = Problem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline, self._clock)
+        problem = SearchProblem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline, self._clock)
         claims = [scaling.scaled_claim(claim) for claim in claims_of(self.invariances, x.shape[1])]
         effort = Effort(
             max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
@@ -196,7 +196,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         scaling: Scaling,
         x: NDArray[np.float64],
         y: NDArray[np.float64],
-        problem: Problem,
+        problem: SearchProblem,
     ) -> bool:
         """Fit the winner and keep it; returns whether time ended that fit."""
         hypothesis = scaling.undo(found.hypothesis)

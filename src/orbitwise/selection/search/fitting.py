@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.inference.linear_algebra import cholesky
+from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
 from orbitwise.inference.training import Training, maximize
 from orbitwise.kernels.building import build
 from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.spelling import expression_of
+from orbitwise.process.values import value_covariance
+from orbitwise.selection.laplace import difference_hessian, laplace_log_evidence
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
-from orbitwise.selection.search.evidence import covariance, log_density
 from orbitwise.selection.search.hyperpriors import AMPLITUDE_WIDTH, hyperpriors, log_prior
 from orbitwise.selection.search.hypotheses import Hypothesis
 
 Array = NDArray[np.float64]
 NOISE_FLOOR = 1e-8
-STEP = 1e-4
 FEW_ITERATIONS = 15
 MOST_STARTS = 3
 PATIENCE = 5
@@ -43,7 +43,7 @@ TOLERANCE = 0.01
 
 @final
 @dataclass(frozen=True)
-class Problem:
+class SearchProblem:
     """Rows to be explained, how a structure is scored, and until when, on a clock that processes share."""
 
     x: Array
@@ -75,14 +75,14 @@ class Fitted:
 
 
 @final
-class Model:
+class HypothesisModel:
     """A hypothesis as kernel, functional, noise and a constant that f lies around, for standardised targets.
 
     Where a kernel is zero somewhere, as that of a line or of its products is, taking the mean of the targets
     for the constant would be a claim on f there. Functionals that kill constants have none.
     """
 
-    def __init__(self, hypothesis: Hypothesis, problem: Problem) -> None:
+    def __init__(self, hypothesis: Hypothesis, problem: SearchProblem) -> None:
         self.hypothesis, num_dims = hypothesis, problem.x.shape[1]
         moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
         self.kernel = build(moved, width)
@@ -119,7 +119,7 @@ class Model:
 
     def log_likelihood(self) -> Tensor:
         """log p(y | θ) of the standardised targets."""
-        return log_density(self._covariance(), self.y - self.constant)
+        return gaussian_log_density(self._covariance(), self.y - self.constant)
 
     def log_joint(self) -> Tensor:
         """log p(y, θ), in the coordinates that are learned."""
@@ -150,7 +150,7 @@ class Model:
         return weights @ self.y / (weights.sum() + 1)
 
     def _covariance(self) -> Tensor:
-        matrix = covariance(self.kernel, self._atoms(), self.one_sided)
+        matrix = value_covariance(self.kernel, self._atoms(), self.one_sided)
         noise = self.raw_noise.exp() + NOISE_FLOOR
         return matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype)
 
@@ -172,7 +172,7 @@ def kills_constants(hypothesis: Hypothesis) -> bool:
     return any(claim.kind == "odd" for claim in hypothesis.claims)
 
 
-def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> Fitted | None:
+def fit(starts: Sequence[Hypothesis], problem: SearchProblem, max_iterations: int) -> Fitted | None:
     """The mode of one structure: a few iterations from the best starts, then on from the best of them.
 
     None where time is up, or where no start works. Time may also end it on its way: then it is scored where
@@ -181,7 +181,7 @@ def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> 
     began = time.perf_counter()
     if problem.is_over():
         return None
-    models = _promising([Model(start, problem) for start in starts], problem)
+    models = _promising([HypothesisModel(start, problem) for start in starts], problem)
     few = max_iterations if len(models) == 1 else min(FEW_ITERATIONS, max_iterations)
     tried = [each for each in (_train(model, problem, few) for model in models) if each]
     if not tried:
@@ -194,7 +194,7 @@ def fit(starts: Sequence[Hypothesis], problem: Problem, max_iterations: int) -> 
     return _scored(model, problem, training, time.perf_counter() - began)
 
 
-def _promising(models: list[Model], problem: Problem) -> list[Model]:
+def _promising(models: list[HypothesisModel], problem: SearchProblem) -> list[HypothesisModel]:
     """The highest starts, one from the data alone among them: those of a parent are high, but may mislead."""
     if len(models) <= MOST_STARTS:
         return models
@@ -207,7 +207,7 @@ def _promising(models: list[Model], problem: Problem) -> list[Model]:
 
 
 @torch.no_grad()
-def _height(model: Model) -> float:
+def _height(model: HypothesisModel) -> float:
     """log p(y, θ) at a start, to choose among many."""
     try:
         return model.log_joint().item()
@@ -215,7 +215,9 @@ def _height(model: Model) -> float:
         return -math.inf
 
 
-def _train(model: Model, problem: Problem, iterations: int) -> tuple[Model, Training] | None:
+def _train(
+    model: HypothesisModel, problem: SearchProblem, iterations: int
+) -> tuple[HypothesisModel, Training] | None:
     if problem.is_over():
         return None
 
@@ -230,7 +232,7 @@ def _train(model: Model, problem: Problem, iterations: int) -> tuple[Model, Trai
         return None
 
 
-def _scored(model: Model, problem: Problem, training: Training, seconds: float) -> Fitted:
+def _scored(model: HypothesisModel, problem: SearchProblem, training: Training, seconds: float) -> Fitted:
     count = len(problem.y)
     jacobian = count * math.log(model.scale)
     with torch.no_grad():
@@ -242,32 +244,24 @@ def _scored(model: Model, problem: Problem, training: Training, seconds: float) 
     return Fitted(model.learned(), value, score, model.num_parameters, seconds, training.converged)
 
 
-def laplace(model: Model, joint: float) -> float:
+def laplace(model: HypothesisModel, joint: float) -> float:
     """log ∫ p(y, θ) dθ by a Gaussian at the mode; directions without curvature have that of their prior."""
     parameters = model.parameters
     origin = torch.cat([each.detach().reshape(-1) for each in parameters])
-    rows = []
-    for i in range(len(origin)):
-        ahead, behind = (_gradient(model, origin, i, sign * STEP) for sign in (1, -1))
-        rows.append((behind - ahead) / (2 * STEP))
+
+    def gradient(point: Tensor) -> Tensor:
+        _assign(parameters, point)
+        return torch.cat([each.reshape(-1) for each in torch.autograd.grad(model.log_joint(), parameters)])
+
+    curvature = -difference_hessian(gradient, origin)
     _assign(parameters, origin)
-    curvature = torch.stack(rows)
     # in units of the priors, whose own curvature is 1
     deviations = torch.cat(
         [torch.full_like(each.parameter, each.deviation).reshape(-1) for each in model.priors]
     )
-    scaled = 0.5 * (curvature + curvature.mT) * deviations[:, None] * deviations
-    values = torch.linalg.eigvalsh(torch.nan_to_num(scaled)).clamp_min(1.0 / AMPLITUDE_WIDTH)
-    log_determinant = float(values.log().sum()) - 2 * float(deviations.log().sum())
-    return joint + 0.5 * len(origin) * math.log(2 * math.pi) - 0.5 * log_determinant
-
-
-def _gradient(model: Model, origin: Tensor, place: int, step: float) -> Tensor:
-    moved = origin.clone()
-    moved[place] += step
-    _assign(model.parameters, moved)
-    gradients = torch.autograd.grad(model.log_joint(), model.parameters)
-    return torch.cat([each.reshape(-1) for each in gradients])
+    scaled = torch.nan_to_num(curvature * deviations[:, None] * deviations)
+    values = torch.linalg.eigvalsh(scaled).clamp_min(1.0 / AMPLITUDE_WIDTH)
+    return laplace_log_evidence(joint, values) + float(deviations.log().sum())
 
 
 def _assign(parameters: Sequence[nn.Parameter], values: Tensor) -> None:

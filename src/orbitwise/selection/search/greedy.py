@@ -18,7 +18,7 @@ from joblib import Parallel, delayed
 
 from orbitwise.kernels.expressions import Term
 from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.fitting import Fitted, Model, Problem, fit
+from orbitwise.selection.search.fitting import Fitted, HypothesisModel, SearchProblem, fit
 from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbours, simplifications
 from orbitwise.selection.search.starting import anew, beside_a_line, fresh, grown
 
@@ -49,7 +49,7 @@ class Effort:
 class Search:
     """The state of a search: what was tried, and the best so far."""
 
-    problem: Problem
+    problem: SearchProblem
     bases: Sequence[Term]
     claims: Sequence[Claim]
     effort: Effort
@@ -71,7 +71,7 @@ class Search:
         if self.claims:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
-            best = _worthier(self._advance(self._started(options, y), best), best)
+            best = _better_of(self._advance(self._started(options, y), best), best)
         return self.grow(best)
 
     def grow(self, best: Fitted) -> Fitted:
@@ -79,28 +79,28 @@ class Search:
         for _ in range(self.effort.max_depth):
             if self.problem.is_over():
                 return best
-            left = Model(best.hypothesis, self.problem).residuals()
+            left = HypothesisModel(best.hypothesis, self.problem).residuals()
             options = neighbours(best.hypothesis, self.bases, self.claims)
             better = self._advance(self._started(options, left), best)
-            if _worthier(better, best) is best:
+            if _better_of(better, best) is best:
                 break
-            best = _worthier(better, best)
-        return self._settled(best)
+            best = _better_of(better, best)
+        return self._simplified(best)
 
-    def _settled(self, best: Fitted) -> Fitted:
+    def _simplified(self, best: Fitted) -> Fitted:
         """The structure without the parts that it does not need, and with those that serve better."""
         while not self.problem.is_over():
             # A smaller structure may have been tried before, but not from here.
             options = [(each, None) for each in simplifications(best.hypothesis)]
             smaller = self._started(options, self.problem.y)
             better = self._advance(smaller, best, again=True) if smaller else None
-            if _worthier(better, best) is best:
-                left = Model(best.hypothesis, self.problem).residuals()
+            if _better_of(better, best) is best:
+                left = HypothesisModel(best.hypothesis, self.problem).residuals()
                 options = neighbours(best.hypothesis, self.bases, self.claims, grows=False)
                 better = self._advance(self._started(options, left), best)
-            if _worthier(better, best) is best:
+            if _better_of(better, best) is best:
                 return best
-            best = _worthier(better, best)
+            best = _better_of(better, best)
         return best
 
     def _advance(
@@ -189,7 +189,7 @@ class Search:
         )
 
 
-def _worthier(one: Fitted | None, best: Fitted) -> Fitted:
+def _better_of(one: Fitted | None, best: Fitted) -> Fitted:
     """The better of two, every base kernel and every claim counted at its cost."""
     if (
         one is None

@@ -1,0 +1,62 @@
+"""Which files of the package execute a line during a call: a measure of how far one has to read.
+
+`scenarios` are the calls that are watched. `files_visited.json` holds the figures of the code before the
+upper floors were rebuilt.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orbitwise
+from tests.goldens.cases import DIGITS, IMAGES, LINE, NEW_IMAGES, TWO_CLASSES, WAVE, X, Y
+
+PACKAGE = Path(orbitwise.__file__).resolve().parent
+
+
+def files_visited(call: Callable[[], object]) -> list[str]:
+    """The files under src/orbitwise, relative to it, in which `call` runs a function.
+
+    Lines that run while a module is imported do not count, so the order of calls does not matter.
+    """
+    names: set[str] = set()
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            names.add(frame.f_code.co_filename)
+
+    before = sys.gettrace()
+    threading.settrace(watch)
+    sys.settrace(watch)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call()
+    finally:
+        sys.settrace(before)
+        threading.settrace(before)  # pyright: ignore[reportArgumentType]
+    inside = (Path(name) for name in names if name.startswith(str(PACKAGE)))
+    return sorted(path.relative_to(PACKAGE).as_posix() for path in inside)
+
+
+def scenarios(folder: Path) -> dict[str, Callable[[], object]]:
+    """The calls that are watched, by name; `save` writes into the folder, and needs the fit before it."""
+    settings: dict[str, Any] = {"max_iterations": 2, "num_nodes": 4, "random_state": 0}
+    classifier = orbitwise.InvariantGPClassifier(invariance="rotation", **settings)
+    search = orbitwise.AutoGPRegressor(
+        max_depth=1, base_kernels=["rbf"], invariances=["mirror[0]"], num_restarts=0, verbose=False
+    )
+    return {
+        "classifier fit": lambda: classifier.fit(IMAGES, DIGITS),
+        "classifier predict": lambda: classifier.predict(NEW_IMAGES),
+        "svc fit": lambda: orbitwise.InvariantSVC().fit(X, TWO_CLASSES),
+        "sparse fit": lambda: orbitwise.SparseGPRegressor(max_iterations=2).fit(X, Y),
+        "automatic search": lambda: search.fit(LINE, WAVE),
+        "save": lambda: orbitwise.save(classifier, folder / "model.orbitwise"),
+    }
