@@ -26,9 +26,10 @@ from sklearn.cluster import KMeans
 
 from orbitwise import SparseGPRegressor, datasets
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.bounds import best_q, lower_bound
+from orbitwise.inference.bounds import best_q, collapsed_bound
 from orbitwise.inference.defaults import default_kernel
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.inference.training import maximize
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.process import Process
@@ -110,14 +111,14 @@ def judge(solution, x, y, x_test, y_test, scale):
     kernel.base_kernel.lengthscale, kernel.outputscale = torch.from_numpy(lengthscale), outputscale
     process, noise = Process(None, kernel), torch.tensor(noise, dtype=torch.float64)
     points = torch.from_numpy(np.asarray(points))
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     rows = Observations(Evaluation(), torch.from_numpy(x), torch.from_numpy(y)[:, None])
     totals = gather_totals(process, rows, points, lower, noise)
     posterior = SparsePosterior(process, points, best_q(totals, noise), lower)
     mean = posterior.moments(Evaluation(), torch.from_numpy(x_test)).mean[:, 0].numpy()
     return {
-        "titsias": float(lower_bound(totals, noise, tight=False)),
-        "tight": float(lower_bound(totals, noise)),
+        "titsias": float(collapsed_bound(totals, noise, tight=False)),
+        "tight": float(collapsed_bound(totals, noise)),
         "rmse": float(scale * np.sqrt(np.mean((mean - y_test) ** 2))),
         "noise": float(noise),
     }

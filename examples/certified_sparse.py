@@ -28,11 +28,12 @@ from rich.table import Table
 from orbitwise import SparseGPRegressor
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
-from orbitwise.inference.bounds import lower_bound, upper_bound
+from orbitwise.inference.bounds import collapsed_bound, upper_bound
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
 from orbitwise.inference.inducing import greedy_choice
 from orbitwise.inference.iterative import solve_rows
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.process import Process
 
 parser = argparse.ArgumentParser(description="Bounds that meet, and what they cost (Talk; Burt et al.).")
@@ -67,15 +68,15 @@ def process_of(lengthscale: float) -> Process:
 
 def brackets(process: Process, rows: Observations, points: torch.Tensor) -> dict[str, float]:
     """All bounds with these inducing points."""
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     totals = gather_totals(process, rows, points, lower, NOISE)
     solver = Preconditioner.of(process, rows, points, lower, NOISE)
     vectors = solve_rows(process, rows, NOISE, solver, 1e-4, 100).vectors
     solved = quadratic_bracket(process, rows, points, lower, NOISE, vectors)
     return {
-        "titsias": lower_bound(totals, NOISE, tight=False).item(),
-        "tight": lower_bound(totals, NOISE).item(),
-        "cg": lower_bound(solved.totals, NOISE, quadratic=solved.upper).item(),
+        "titsias": collapsed_bound(totals, NOISE, tight=False).item(),
+        "tight": collapsed_bound(totals, NOISE).item(),
+        "cg": collapsed_bound(solved.totals, NOISE, quadratic=solved.upper).item(),
         "upper": upper_bound(totals, NOISE).item(),
         "upper_cg": upper_bound(solved.totals, NOISE, quadratic=solved.lower).item(),
     }
@@ -106,8 +107,8 @@ def enough(process: Process, rows: Observations, most: int) -> tuple[int, float]
 
     def gap(size: int) -> float:
         points = chosen[:size]
-        totals = gather_totals(process, rows, points, stable_factor(process, points), NOISE)
-        return (upper_bound(totals, NOISE) - lower_bound(totals, NOISE)).item()
+        totals = gather_totals(process, rows, points, inducing_factor(process, points), NOISE)
+        return (upper_bound(totals, NOISE) - collapsed_bound(totals, NOISE)).item()
 
     low, high = 1, len(chosen)
     assert gap(high) <= 1.0, "raise the number of inducing points"

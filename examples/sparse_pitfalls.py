@@ -23,9 +23,10 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact, nystrom
-from orbitwise.inference.bounds import best_q, lower_bound
+from orbitwise.inference.bounds import best_q, collapsed_bound
 from orbitwise.inference.inducing import greedy_choice
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.process import Process
 
@@ -60,9 +61,11 @@ asked = Evaluation().atoms(queries)
 
 
 def variational(process: Process, rows: Observations, noise: torch.Tensor, points: torch.Tensor):
-    lower = stable_factor(process, points)
+    lower = inducing_factor(process, points)
     totals = gather_totals(process, rows, points, lower, noise)
-    return SparsePosterior(process, points, best_q(totals, noise), lower), lower_bound(totals, noise).item()
+    return SparsePosterior(process, points, best_q(totals, noise), lower), collapsed_bound(
+        totals, noise
+    ).item()
 
 
 variances = {

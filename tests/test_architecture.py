@@ -245,6 +245,37 @@ def _is_abstract(node: ast.ClassDef, names: dict[str, str]) -> bool:
     )
 
 
+def second_inducing_factors(package: Path) -> list[str]:
+    """Only `inducing_factor`, in one module, factorises the covariance K_uu of inducing variables."""
+    found, homes = [], []
+    for name, _, tree in modules(package):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            calls = {
+                getattr(each.func, "attr", getattr(each.func, "id", ""))
+                for each in ast.walk(node)
+                if isinstance(each, ast.Call)
+            }
+            factorises = bool(calls & {"cholesky", "cholesky_ex"})
+            if factorises and calls & {"inducing_rows", "inducing_covariance"}:
+                homes.append(f"{name}.{node.name}")
+    if len(homes) > 1 or any(not home.endswith(".inducing_factor") for home in homes):
+        found.append(f"K_uu is factorised in {', '.join(homes)}: call inducing_factor")
+    return found
+
+
+def second_collapsed_bounds(package: Path) -> list[str]:
+    """One function is the collapsed bound: no other function or method has that name."""
+    homes = [
+        f"{name}.{node.name}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in ("collapsed_bound", "lower_bound")
+    ]
+    return [f"there are several collapsed bounds: {', '.join(homes)}"] if len(homes) > 1 else []
+
+
 Checker = Callable[[Path], list[str]]
 CHECKERS: list[Checker] = [
     wrong_imports,
@@ -255,6 +286,8 @@ CHECKERS: list[Checker] = [
     absolute_paths,
     global_seeds,
     wrong_classes,
+    second_inducing_factors,
+    second_collapsed_bounds,
 ]
 
 
@@ -265,6 +298,8 @@ def test_the_source_keeps_the_rules(check: Checker):
 
 
 ABSTRACT = "from abc import ABC\nclass Orbit(ABC): ...\n"
+
+FACTOR = "def inducing_factor(process, z):\n    return cholesky(process.covariance(inducing_rows(z)))\n"
 
 # (checker, files of a made-up package called house, how often they break the rule)
 MADE_UP = [
@@ -326,6 +361,10 @@ MADE_UP = [
     (wrong_classes, {"orbits/orbit.py": ABSTRACT, "orbits/a.py": ABSTRACT}, 2),
     (wrong_classes, {"orbits/orbit.py": ABSTRACT + ABSTRACT.replace("Orbit", "DrawnOrbit")}, 0),
     (wrong_classes, {"inference/posterior.py": ABSTRACT}, 0),
+    (second_collapsed_bounds, {"a.py": "def collapsed_bound(totals): ..."}, 0),
+    (second_collapsed_bounds, {"a.py": "def collapsed_bound(): ...", "b.py": "def lower_bound(): ..."}, 1),
+    (second_inducing_factors, {"a.py": FACTOR}, 0),
+    (second_inducing_factors, {"a.py": FACTOR, "b.py": FACTOR.replace("inducing_factor", "other")}, 1),
 ]
 
 

@@ -16,10 +16,12 @@ from orbitwise.functionals import (
     OrbitAverage,
 )
 from orbitwise.inference import collapsed
+from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.exact import condition, evidence
 from orbitwise.inference.polish import gather
-from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.projection import inducing_factor, project_rows
 from orbitwise.inference.stochastic import StochasticTrainer
+from orbitwise.inference.totals import held_totals, quadratic_totals
 from orbitwise.inference.variational import SparsePosterior, bound_terms
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian
@@ -114,9 +116,13 @@ def test_one_natural_step_is_the_collapsed_engine_on_the_same_frozen_orbit(proce
         process, frozen, likelihood, X, targets, Z, torch.Generator().manual_seed(0), batch_size=ROWS
     )
     trainer.run(1)
-    columns = collapsed.project_rows(process, frozen, Z, X)
+    columns = project_rows(process, frozen, Z, X)
     shared = likelihood.shares_curvature
-    bound = collapsed.collapsed_bound(columns, likelihood.quadratic(targets), shared).item()
+    terms = likelihood.quadratic(targets)
+    one = torch.ones((), dtype=torch.float64)
+    bound = collapsed_bound(quadratic_totals(process, frozen, Z, X, terms, shared), one).item()
+    held = collapsed_bound(held_totals(columns, terms, shared), one).item()
+    assert held == pytest.approx(bound, rel=1e-10)
     assert trainer.estimate(1).mean == pytest.approx(bound, rel=1e-9)
     posterior = collapsed.condition(process, frozen, likelihood, Z, X, targets)
     assert_same(SparsePosterior(process, Z, trainer.q), posterior, [frozen, Evaluation()], 1e-9)

@@ -1,4 +1,4 @@
-"""Calls visit no more files than when this was last recorded; the aim is 65 % of those of the first record."""
+"""Calls visit no more files than were last recorded; the aim is 65 % of those of the first record."""
 
 import json
 from pathlib import Path

@@ -10,15 +10,16 @@ from orbitwise.functionals import Evaluation
 from orbitwise.inference.bounds import (
     Bracket,
     best_q,
+    collapsed_bound,
     common_bracket,
-    lower_bound,
     safe_bracket,
     upper_bound,
 )
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
 from orbitwise.inference.inducing import greedy_choice
 from orbitwise.inference.iterative import solve_rows
-from orbitwise.inference.totals import Totals, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Totals, gather_totals
 from orbitwise.inference.variational import SparsePosterior
 from tests.inference.sparse_problems import exact_evidence, random_problem
 
@@ -48,15 +49,15 @@ def test_bounds_bracket_the_evidence(problem, share, steps):
     points = rows.x[:size]
     with torch.no_grad():
         truth = exact_evidence(process, rows, noise).item()
-        lower = stable_factor(process, points)
+        lower = inducing_factor(process, points)
         totals = gather_totals(process, rows, points, lower, noise)
-        titsias = lower_bound(totals, noise, tight=False).item()
-        tight = lower_bound(totals, noise).item()
+        titsias = collapsed_bound(totals, noise, tight=False).item()
+        tight = collapsed_bound(totals, noise).item()
         above = upper_bound(totals, noise).item()
         preconditioner = Preconditioner.of(process, rows, points, lower, noise)
         vectors = solve_rows(process, rows, noise, preconditioner, 0.0, steps).vectors
         solved = quadratic_bracket(process, rows, points, lower, noise, vectors)
-        iterative = lower_bound(solved.totals, noise, quadratic=solved.upper).item()
+        iterative = collapsed_bound(solved.totals, noise, quadratic=solved.upper).item()
         better_above = upper_bound(solved.totals, noise, quadratic=solved.lower).item()
     room = slack(truth)
     assert titsias <= tight + room
@@ -93,9 +94,9 @@ def test_brackets_hold_whatever_the_rounding(problem, share, scale):
         process.kernel.outputscale = scale
         truth = exact_evidence(process, rows, noise).item()
         points = rows.x[: max(1, round(share * len(rows.x)))]
-        totals = gather_totals(process, rows, points, stable_factor(process, points), noise)
+        totals = gather_totals(process, rows, points, inducing_factor(process, points), noise)
         others = [safe_bracket(rounded(totals, generator), noise) for _ in range(4)]
-        raw = lower_bound(totals, noise).item(), upper_bound(totals, noise).item()
+        raw = collapsed_bound(totals, noise).item(), upper_bound(totals, noise).item()
         found = safe_bracket(totals, noise)
     for each in (found, *others):
         assert each.lower <= min(truth, *raw)
@@ -126,8 +127,8 @@ def test_the_gap_closes_when_all_rows_are_inducing_variables(invariant):
     for size in (2, 8, 16, 30):
         with torch.no_grad():
             inducing = rows.take(slice(0, size)).atoms()
-            totals = gather_totals(process, rows, inducing, stable_factor(process, inducing), noise)
-            gaps.append((upper_bound(totals, noise) - lower_bound(totals, noise)).item())
+            totals = gather_totals(process, rows, inducing, inducing_factor(process, inducing), noise)
+            gaps.append((upper_bound(totals, noise) - collapsed_bound(totals, noise)).item())
     assert gaps == sorted(gaps, reverse=True)
     assert abs(gaps[-1]) < 1e-5
 
@@ -136,8 +137,8 @@ def test_greedy_points_are_better_than_the_first_rows():
     process, rows, noise, _ = random_problem(11, 200)
 
     def bound(points):
-        totals = gather_totals(process, rows, points, stable_factor(process, points), noise)
-        return lower_bound(totals, noise).item()
+        totals = gather_totals(process, rows, points, inducing_factor(process, points), noise)
+        return collapsed_bound(totals, noise).item()
 
     with torch.no_grad():
         chosen = rows.x[greedy_choice(process, rows.x, 60).index]
@@ -148,14 +149,14 @@ def test_titsias_bound_is_the_normal_density_less_the_trace():
     process, rows, noise, _ = random_problem(6, 25)
     points = rows.x[:7]
     with torch.no_grad():
-        lower = stable_factor(process, points)
+        lower = inducing_factor(process, points)
         totals = gather_totals(process, rows, points, lower, noise)
         covariance = process.covariance(Evaluation().lower(points), rows.atoms())
         approximate = covariance.mT @ torch.cholesky_solve(covariance, lower)
         normal = MultivariateNormal(torch.zeros(25).double(), approximate + noise * torch.eye(25).double())
         trace = (process.variance(rows.atoms()) - approximate.diagonal()).sum()
         expected = normal.log_prob(rows.targets[:, 0]) - 0.5 * trace / noise
-        torch.testing.assert_close(lower_bound(totals, noise, tight=False), expected)
+        torch.testing.assert_close(collapsed_bound(totals, noise, tight=False), expected)
 
 
 @pytest.mark.parametrize("tight", [True, False])
@@ -167,8 +168,8 @@ def test_gradients_are_those_of_finite_differences(tight):
     def value(points, noise, *parameters):
         for own, given in zip(raw, parameters, strict=True):
             own.data.copy_(given)
-        totals = gather_totals(process, rows, points, stable_factor(process, points), noise, tight)
-        return lower_bound(totals, noise, tight)
+        totals = gather_totals(process, rows, points, inducing_factor(process, points), noise, tight)
+        return collapsed_bound(totals, noise, tight)
 
     mine = torch.autograd.grad(
         value(points, noise, *(p.detach().clone() for p in raw)), [points, noise, *raw]
@@ -190,10 +191,10 @@ def test_the_best_q_reaches_the_bound():
     process, rows, noise, _ = random_problem(9, 25, outputs=2)
     points = rows.x[:7]
     with torch.no_grad():
-        lower = stable_factor(process, points)
+        lower = inducing_factor(process, points)
         totals = gather_totals(process, rows, points, lower, noise)
         q = best_q(totals, noise)
         moments = SparsePosterior(process, points, q, lower).row_moments(rows.atoms())
         square = (rows.targets - moments.mean).square() + moments.variance
         data = (-0.5 * math.log(2 * math.pi) - 0.5 * noise.log() - 0.5 * square / noise).sum()
-        torch.testing.assert_close(data - q.divergence(), lower_bound(totals, noise, tight=False))
+        torch.testing.assert_close(data - q.divergence(), collapsed_bound(totals, noise, tight=False))

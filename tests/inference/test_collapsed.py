@@ -6,9 +6,14 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import collapsed, exact
+from orbitwise.inference import totals as totals_module
+from orbitwise.inference.bounds import collapsed_bound
+from orbitwise.inference.projection import project_rows
+from orbitwise.inference.totals import held_totals, quadratic_totals
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
+from orbitwise.process.covariance import PAIRS_AT_ONCE
 from orbitwise.transforms import Translation, coordinate_permutations
 
 
@@ -23,8 +28,8 @@ def problem():
 
 def bound(process, functional, inducing, x, y, noise=0.05, tight=True):
     likelihood = Gaussian(noise)
-    columns = collapsed.project_rows(process, functional, inducing, x)
-    return collapsed.collapsed_bound(columns, likelihood.quadratic(y), shared=True, tight=tight)
+    totals = quadratic_totals(process, functional, inducing, x, likelihood.quadratic(y), shared=True)
+    return collapsed_bound(totals, torch.ones((), dtype=torch.float64), tight)
 
 
 def evidence(process, functional, x, y, noise=0.05):
@@ -74,8 +79,9 @@ def test_streamed_rows_give_the_same_bound_and_gradient(problem, monkeypatch):
     process, x, y, generator = problem
     functional = OrbitAverage(SampledOrbit(Translation(2), -0.3, 0.3).freeze(4, generator)).double()
     values = []
-    for rows in (512, 7):
-        monkeypatch.setattr(collapsed, "ROWS_AT_ONCE", rows)
+    for pairs in (2**20, 40):
+        monkeypatch.setattr(totals_module, "LEAST_ROWS", 5)
+        monkeypatch.setitem(PAIRS_AT_ONCE, "cpu", pairs)
         value = bound(process, functional, x[:8], x, y)
         parameters = [p for m in (process, functional) for p in m.parameters() if p.requires_grad]
         values.append((value, torch.autograd.grad(value, parameters)))
@@ -98,13 +104,12 @@ def test_each_round_of_tilts_raises_the_bound(problem):
     process, x, y, _ = problem
     likelihood, targets = Bernoulli(), y[:, :1].sign()
     with torch.no_grad():
-        columns = collapsed.project_rows(process, Evaluation(), x[:10], x)
+        columns = project_rows(process, Evaluation(), x[:10], x)
         tilt = torch.full_like(targets, 3.0)
         values = []
         for _ in range(5):
-            values.append(
-                collapsed.collapsed_bound(columns, likelihood.quadratic(targets, tilt), shared=False)
-            )
+            totals = held_totals(columns, likelihood.quadratic(targets, tilt), shared=False)
+            values.append(collapsed_bound(totals, torch.ones((), dtype=torch.float64)))
             tilt = collapsed.best_tilt(columns, likelihood, targets, tilt, num_rounds=1)
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(values))
     assert values[-1] > values[0]

@@ -1,10 +1,11 @@
 import pytest
 import torch
 
-from orbitwise.inference.bounds import lower_bound
+from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, solve
 from orbitwise.inference.iterative import noisy_product, solve_rows
-from orbitwise.inference.totals import gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import gather_totals
 from tests.inference.sparse_problems import random_problem
 
 
@@ -16,7 +17,7 @@ def prepared(seed, count, size, **options):
     process, rows, noise, _ = random_problem(seed, count, **options)
     points = rows.x[:size]
     with torch.no_grad():
-        lower = stable_factor(process, points)
+        lower = inducing_factor(process, points)
         inverse = Preconditioner.of(process, rows, points, lower, noise)
     return process, rows, noise, points, lower, inverse
 
@@ -69,7 +70,9 @@ def test_zero_vectors_give_the_collapsed_bound_back():
     process, rows, noise, points, lower, _ = prepared(5, 30, 6, mean=True, weighted=True)
     totals = gather_totals(process, rows, points, lower, noise)
     at = quadratic_bracket(process, rows, points, lower, noise, torch.zeros_like(rows.targets))
-    torch.testing.assert_close(lower_bound(at.totals, noise, quadratic=at.upper), lower_bound(totals, noise))
+    torch.testing.assert_close(
+        collapsed_bound(at.totals, noise, quadratic=at.upper), collapsed_bound(totals, noise)
+    )
     assert at.lower.item() == 0
 
 
@@ -79,7 +82,7 @@ def test_the_bracket_has_the_gradient_of_a_fixed_vector(end):
     vectors = solve_rows(process, rows, noise, inverse, 0.0, 2).vectors
 
     def value():
-        at = quadratic_bracket(process, rows, points, stable_factor(process, points), noise, vectors)
+        at = quadratic_bracket(process, rows, points, inducing_factor(process, points), noise, vectors)
         return getattr(at, end)
 
     leaves = [noise, *process.parameters()]

@@ -45,7 +45,7 @@ QUICK: dict[str, Any] = {
 @pytest.fixture
 def again(tmp_path: Path):
     def through_a_file(model: Any, **options: Any) -> Any:
-        save(model, tmp_path / "model.orbitwise", **options)
+        save(model, tmp_path / "model.orbitwise", **{"error_seconds": 20.0, **options})
         return load(tmp_path / "model.orbitwise")
 
     return through_a_file
@@ -300,16 +300,20 @@ def test_a_fit_leaves_nothing_out():
         assert stored.take_apart(model)[0]["notes"] == []
 
 
-def test_error_bars_that_take_long_are_left_out(again):
+def test_saving_computes_no_error_bars_unless_asked_to(again, tmp_path: Path):
     # an exact fit has found them already
     model = InvariantGPRegressor(invariance=JitterOrbit(2), inference="collapsed", **QUICK).fit(X, Y)
     assert "takes long" in stored.take_apart(model, error_seconds=1e-9)[0]["notes"][0]
-    assert "as asked for" in stored.take_apart(model, error_seconds=0)[0]["notes"][0]
-    back = again(model, error_seconds=1e-9)
+    save(model, tmp_path / "model")
+    back = load(tmp_path / "model")
+    assert not hasattr(model, "_orbit_errors"), "saving computed error bars"
+    assert "was not computed" in stored.take_apart(model)[0]["notes"][0]
     with pytest.raises(ValueError, match="ask the fitted model for orbit_errors_, then save it"):
         _ = back.orbit_errors_
     again(back)
-    assert model.orbit_errors_ == again(model).orbit_errors_
+    again(model, error_seconds=1e-9)
+    asked = again(model, error_seconds=100.0).orbit_errors_
+    assert asked == model.orbit_errors_ == again(model).orbit_errors_
 
 
 def test_training_targets_of_sparse_models_are_not_stored():

@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Path
     ).fit(IMAGES, LABELS)  # fmt: skip
     models = {"exact": exact, "sparse": sparse}
     for name, model in models.items():
-        save(model, folder / f"{name}.orbitwise")
+        save(model, folder / f"{name}.orbitwise", error_seconds=20.0)
     return {name: (model, folder / f"{name}.orbitwise") for name, model in models.items()}
 
 

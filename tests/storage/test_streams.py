@@ -10,7 +10,8 @@ from orbitwise.estimators.streaming import Stream
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import iterative
 from orbitwise.inference.automatic import Certificate, Stage
-from orbitwise.inference.totals import Observations, gather_totals, stable_factor
+from orbitwise.inference.projection import inducing_factor
+from orbitwise.inference.totals import Observations, gather_totals
 from orbitwise.likelihoods import Gaussian
 from orbitwise.process import Process
 from orbitwise.storage import StorageError
@@ -30,7 +31,7 @@ def posterior(variance: str) -> iterative.IterativePosterior:
 def stream() -> Stream:
     process = Process(None, RBFKernel().double())
     with torch.no_grad():
-        lower = stable_factor(process, X[:3])
+        lower = inducing_factor(process, X[:3])
         totals = gather_totals(process, ROWS, X[:3], lower, NOISE)
     return Stream(process, Evaluation(), Gaussian(0.1), X[:3], None, lower, totals, 0.5, 7.0)
 

@@ -38,6 +38,8 @@ from orbitwise.storage import StorageError, load
 from orbitwise.storage.files import packed
 
 MOST_EXAMPLES = 2000
+ERROR_SECONDS = 20.0
+"""The command computes error bars of learned ranges, for its report, if that takes no longer."""
 
 
 @final
@@ -179,7 +181,7 @@ def write_examples(folder: Folder, data: Data, test: Data | None, seed: int) -> 
 def packed_quietly(estimator: Any) -> bytes:
     """The file of an estimator without its callback."""
     callback = estimator.callback
-    content = packed(estimator.set_params(callback=None))
+    content = packed(estimator.set_params(callback=None), ERROR_SECONDS)
     estimator.set_params(callback=callback)
     return content
 

@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed, exact
+from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.checkpoint import Progress
+from orbitwise.inference.projection import project_rows
 from orbitwise.inference.stochastic import StochasticTrainer
+from orbitwise.inference.totals import quadratic_totals
 from orbitwise.inference.training import Training, log_prior, maximize
 from orbitwise.inference.variational import natural_step
 from orbitwise.inference.whitened import Whitened
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
 
 Callback = Callable[[int, float], None]
@@ -123,25 +126,23 @@ class CollapsedObjective:
     inducing: Tensor
     tilt: Tensor | None
 
-    def columns(self) -> collapsed.Columns:
-        """All rows projected onto the inducing variables."""
-        return collapsed.project_rows(self.problem.process, self.functional, self.inducing, self.problem.x)
-
-    def quadratic(self) -> Quadratic:
-        """The likelihood's terms."""
-        return self.problem.likelihood.quadratic(self.problem.targets, self.tilt)
-
     def bound(self) -> Tensor:
         """The bound at the present parameters."""
-        shared = self.problem.likelihood.shares_curvature
-        return collapsed.collapsed_bound(self.columns(), self.quadratic(), shared)
+        problem = self.problem
+        quadratic = problem.likelihood.quadratic(problem.targets, self.tilt)
+        shared = problem.likelihood.shares_curvature
+        totals = quadratic_totals(
+            problem.process, self.functional, self.inducing, problem.x, quadratic, shared
+        )
+        return collapsed_bound(totals, totals.product.new_ones(()))
 
     def improve_tilt(self) -> None:
         """Coordinate ascent of the tilts, where the likelihood has any."""
         if self.tilt is not None:
             with torch.no_grad():
-                likelihood, targets = self.problem.likelihood, self.problem.targets
-                self.tilt = collapsed.best_tilt(self.columns(), likelihood, targets, self.tilt)
+                problem = self.problem
+                projected = project_rows(problem.process, self.functional, self.inducing, problem.x)
+                self.tilt = collapsed.best_tilt(projected, problem.likelihood, problem.targets, self.tilt)
 
     def __call__(self) -> Tensor:
         return self.bound() + log_prior(self.problem.process)

@@ -13,10 +13,10 @@ from orbitwise.estimators.replicates import merge
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.bounds import best_q, common_bracket, safe_bracket
-from orbitwise.inference.projection import Inducing
+from orbitwise.inference.projection import Inducing, inducing_factor
 from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.stochastic import StochasticTrainer
-from orbitwise.inference.totals import Observations, Totals, gather_totals, stable_factor
+from orbitwise.inference.totals import Observations, Totals, gather_totals
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -47,7 +47,7 @@ class Stream:
     def of(cls, model: SparseModel, num_rows: float) -> Stream:
         """The stream that a model starts whose bracket was just computed."""
         inducing = model.inducing
-        lower, totals = stable_factor(model.process, inducing), model.totals
+        lower, totals = inducing_factor(model.process, inducing), model.totals
         sources = None if model.chosen is None else model.observations.x[model.chosen]
         merged = float(model.taken_out())
         parts = (model.process, model.functional, model.likelihood)
@@ -114,7 +114,7 @@ def learn_from(estimator: Any, x: Tensor, targets: Tensor, num_rows: int | None)
     with torch.no_grad():
         inducing = trainer.inducing_rows()
         inducing = inducing.detach() if isinstance(inducing, Tensor) else inducing
-        lower = stable_factor(stream.process, inducing)
+        lower = inducing_factor(stream.process, inducing)
     return replace(
         stream,
         inducing=inducing,

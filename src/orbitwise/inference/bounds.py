@@ -51,24 +51,26 @@ class Quadratic(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """yᵀ(Q+σ²I)⁻¹y summed over outputs, and log|Q+σ²I|."""
+    """yᵀ(Q+σ²I)⁻¹y and log|Q+σ²I|, summed over outputs."""
 
     quadratic: Float[Tensor, ""]
     determinant: Float[Tensor, ""]
 
 
-def lower_bound(
+def collapsed_bound(
     totals: Totals,
     noise: Float[Tensor, ""],
     tight: bool = True,
     quadratic: Float[Tensor, ""] | None = None,
 ) -> Float[Tensor, ""]:
-    """The collapsed bound, summed over outputs; `quadratic` replaces yᵀ(Q+σ²I)⁻¹y by a better upper bound."""
+    """The collapsed lower bound, summed over outputs: the one of all sparse engines.
+
+    `quadratic` replaces yᵀ(Q+σ²I)⁻¹y by a better upper bound. Without `tight` it is Titsias' bound.
+    """
     terms = low_rank_terms(totals, noise)
     slack = totals.slack if tight else totals.trace.clamp_min(0) / noise
     fit = terms.quadratic if quadratic is None else quadratic
-    each = terms.determinant + slack + totals.count * math.log(2 * math.pi)
-    return -0.5 * (fit + totals.num_outputs * each)
+    return -0.5 * (fit + terms.determinant + totals.num_copies * slack + _constant(totals))
 
 
 def upper_bound(
@@ -78,23 +80,28 @@ def upper_bound(
     terms = low_rank_terms(totals, noise)
     if quadratic is None:
         quadratic = low_rank_terms(totals, noise + totals.trace.clamp_min(0)).quadratic
-    each = terms.determinant + totals.count * math.log(2 * math.pi)
-    return -0.5 * (quadratic + totals.num_outputs * each)
+    return -0.5 * (quadratic + terms.determinant + _constant(totals))
+
+
+def _constant(totals: Totals) -> float:
+    """log 2π for every row and output."""
+    return totals.num_outputs * totals.count * math.log(2 * math.pi)
 
 
 def low_rank_terms(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
     """Quadratic form and determinant of Q+σ²I with rows scaled by √w, for which the noise is W⁻¹σ²."""
     lower = cholesky(precision(totals, noise)).lower
-    white = solve_lower(lower, totals.product)
+    white = solve_lower(lower, totals.product if totals.is_shared else totals.product.T[..., None])
     # yᵀ(Q+σ²I)⁻¹y = (|y|² - |R⁻¹Ay|²/σ²)/σ²,  log|Q+σ²I| = N log σ² + log|P|
     quadratic = (totals.square - white.square().sum() / noise) / noise
-    determinant = totals.count * noise.log() + log_determinant(lower) - totals.log_weight
-    return Terms(quadratic, determinant)
+    each = log_determinant(lower).sum() - totals.log_weight
+    scale = totals.num_outputs * totals.count * noise.log()
+    return Terms(quadratic, totals.num_copies * each + scale)
 
 
-def precision(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, "u u"]:
+def precision(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, "*c u u"]:
     """P = I + AWAᵀ/σ², the precision of the best q(v)."""
-    return totals.gram / noise + torch.eye(len(totals.gram)).to(totals.gram)
+    return totals.gram / noise + torch.eye(len(totals.product)).to(totals.gram)
 
 
 def best_q(totals: Totals, noise: Float[Tensor, ""]) -> Whitened:
@@ -109,13 +116,12 @@ def safe_bracket(totals: Totals, noise: Float[Tensor, ""], quadratic: Quadratic 
     doubt = growth(totals) * signal(totals)
     slack = totals._replace(slack=totals.slack + doubt / noise, trace=totals.trace.clamp_min(0) + doubt)
     if quadratic is None:
-        below, above, moved = lower_bound(slack, noise), upper_bound(slack, noise), errors.quadratic
+        below, above, moved = collapsed_bound(slack, noise), upper_bound(slack, noise), errors.quadratic
     else:
-        below = lower_bound(slack, noise, quadratic=quadratic.upper)
+        below = collapsed_bound(slack, noise, quadratic=quadratic.upper)
         above, moved = upper_bound(slack, noise, quadratic.lower), quadratic.rounding
-    constants = totals.count * math.log(2 * math.pi) + totals.slack
-    each = errors.determinant + growth(totals) * constants
-    allowance = 0.5 * (moved + totals.num_outputs * each)
+    constants = _constant(totals) + totals.num_outputs * totals.slack
+    allowance = 0.5 * (moved + errors.determinant + growth(totals) * constants)
     return Bracket(float(below - allowance), float(above + allowance))
 
 
@@ -142,7 +148,7 @@ def common_bracket(brackets: Iterable[Bracket], constant: float = 0.0, count: in
 
 
 def rounding(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
-    """How far rounding may have moved the two terms."""
+    """How far rounding may have moved the two terms, where outputs share their weights."""
     matrix = precision(totals, noise)
     lower = cholesky(matrix).lower
     deviations = matrix.diagonal().sqrt()
@@ -150,13 +156,13 @@ def rounding(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
     means = solve_factored(lower, totals.product) / noise
     reach = (totals.square / noise).sqrt() + (deviations[:, None] * means.abs()).sum(0).norm()
     logarithms = 2 * lower.diagonal().log().abs().sum() + totals.count * noise.log().abs()
-    determinant = spread.square() + logarithms + totals.log_weight.abs()
+    determinant = totals.num_outputs * (spread.square() + logarithms + totals.log_weight.abs())
     return Terms(growth(totals) * reach.square(), growth(totals) * determinant)
 
 
 def growth(totals: Totals) -> float:
     """γ, the most by which a sum over rows or inducing variables is off, relative to its terms."""
-    return STEPS * (totals.count + len(totals.gram)) * torch.finfo(totals.gram.dtype).eps
+    return STEPS * (totals.count + len(totals.product)) * torch.finfo(totals.gram.dtype).eps
 
 
 def signal(totals: Totals) -> Float[Tensor, ""]:

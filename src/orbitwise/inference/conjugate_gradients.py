@@ -14,13 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.bounds import Quadratic, growth, low_rank_terms, rounding, signal
-from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.inference.products import covariance_product, prior_means
-from orbitwise.inference.projection import Inducing, inducing_rows
+from orbitwise.inference.projection import Inducing, project_rows
 from orbitwise.inference.totals import Observations, Totals, gather_totals
 from orbitwise.process.process import Process
-
-ROWS_AT_ONCE = 1024
 
 
 class Solution(NamedTuple):
@@ -55,13 +53,8 @@ class Preconditioner:
     ) -> Preconditioner:
         """That of inducing variables with factor L of K_uu, for noise variances σ²/w."""
         with torch.no_grad():
-            columns = torch.empty(len(lower), len(rows.x), dtype=torch.float64, device=rows.x.device)
-            for start in range(0, len(rows.x), ROWS_AT_ONCE):
-                part = slice(start, start + ROWS_AT_ONCE)
-                atoms = rows.take(part).atoms()
-                points = inducing_rows(inducing, atoms.points.dtype)
-                columns[:, part] = solve_lower(lower, process.covariance(points, atoms).double())
-            return cls(columns, noise / rows.weights())
+            projected = project_rows(process, rows.functional, inducing, rows.x, lower)
+            return cls(projected.columns, noise / rows.weights())
 
     def __call__(self, right: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         # (Q+Σ)⁻¹b = Σ⁻¹b - Σ⁻¹Aᵀ(I + AΣ⁻¹Aᵀ)⁻¹AΣ⁻¹b

@@ -17,8 +17,8 @@ from orbitwise.inference.conjugate_gradients import Preconditioner, Solution, qu
 from orbitwise.inference.linear_algebra import remaining_variance
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.products import covariance_product, cross_product, prior_means
-from orbitwise.inference.projection import Inducing
-from orbitwise.inference.totals import Observations, stable_factor
+from orbitwise.inference.projection import Inducing, inducing_factor
+from orbitwise.inference.totals import Observations
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.process.moments import Moments
 from orbitwise.process.process import Process, Rows
@@ -39,7 +39,7 @@ def condition(
 ) -> IterativePosterior:
     """The posterior given the targets, with at most `tolerance` nats of the quadratic form left unsolved."""
     with torch.no_grad():
-        lower = stable_factor(process, inducing)
+        lower = inducing_factor(process, inducing)
         preconditioner = Preconditioner.of(process, rows, inducing, lower, noise)
         solution = solve_rows(process, rows, noise, preconditioner, tolerance, max_iterations, start)
         left = quadratic_bracket(process, rows, inducing, lower, noise, solution.vectors)

@@ -20,8 +20,8 @@ from orbitwise.inference.bounds import best_q, low_rank_terms
 from orbitwise.inference.conjugate_gradients import Preconditioner
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.products import prior_means
-from orbitwise.inference.projection import Inducing, project
-from orbitwise.inference.totals import Observations, Totals, gather_totals, stable_factor
+from orbitwise.inference.projection import Inducing, inducing_factor, project
+from orbitwise.inference.totals import Observations, Totals, gather_totals
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.process.moments import Moments
 from orbitwise.process.process import Process, Rows
@@ -32,8 +32,8 @@ Kind = Literal["nystrom", "sor", "dtc"]
 def pseudo_evidence(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
     """log N(y | 0, Q+σ²I), summed over outputs: what these methods maximise; no bound on the evidence."""
     terms = low_rank_terms(totals, noise)
-    each = terms.determinant + totals.count * math.log(2 * math.pi)
-    return -0.5 * (terms.quadratic + totals.num_outputs * each)
+    constant = totals.num_outputs * totals.count * math.log(2 * math.pi)
+    return -0.5 * (terms.quadratic + terms.determinant + constant)
 
 
 def condition(
@@ -41,7 +41,7 @@ def condition(
 ) -> NystromPosterior:
     """The approximate posterior of one of the three."""
     with torch.no_grad():
-        lower = stable_factor(process, inducing)
+        lower = inducing_factor(process, inducing)
         totals = gather_totals(process, rows, inducing, lower, noise)
         sparse = SparsePosterior(process, inducing, best_q(totals, noise), lower)
         if kind != "nystrom":

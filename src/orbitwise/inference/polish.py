@@ -13,24 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import collapsed
-from orbitwise.inference.bounds import best_q, lower_bound, precision
+from orbitwise.inference.bounds import best_q, collapsed_bound, precision
 from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
-from orbitwise.inference.projection import (
-    EstimatedProcess,
-    Estimates,
-    Inducing,
-    inducing_factor,
-    inducing_rows,
-    lower_rows,
-)
-from orbitwise.inference.totals import Totals
+from orbitwise.inference.projection import EstimatedProcess, Inducing, ProjectedRows, project_rows
+from orbitwise.inference.totals import Totals, held_totals
 from orbitwise.inference.unbiased_bound import BoundEstimate, unbiased_bound
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened
-from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Process
 
@@ -86,7 +77,7 @@ class Statistics:
         Where rows were drawn this is the bound of another model, an average over those few draws: it chooses
         between values of the noise, and `unbiased_bound` is the one to report.
         """
-        return lower_bound(self.totals(noise), self._checked(noise), tight)
+        return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
     def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
         """μ₋ₙ = y - (y-μ)/(1-h), with leverage h = aᵀS a/σ² and variance σ²h/(1-h) + r (METHOD 5)."""
@@ -110,34 +101,14 @@ def gather(
     process: Process | EstimatedProcess,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     rows_at_once: int = 512,
 ) -> tuple[Statistics, Float[Tensor, "u u"]]:
     """One pass over all rows, frozen as drawn once; returns the statistics and the factor of K_uu."""
-    with torch.no_grad():
-        lower = inducing_factor(process, inducing)
-        columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
-        variances, offsets = [], []
-        for start in range(0, len(x), rows_at_once):
-            part = slice(start, start + rows_at_once)
-            rows = lower_rows(process, functional, inducing, x[part], generator)
-            if isinstance(rows, Estimates):
-                columns[:, part] = rows.cross.sum(1).mT.double()
-                variance, offset = rows.variance, None if rows.mean is None else rows.mean.sum(1)
-            else:
-                rows = rows.frozen() if isinstance(rows, Atoms) else rows
-                points = inducing_rows(inducing, rows.points.dtype)
-                columns[:, part] = process.covariance(points, rows).double()  # pyright: ignore
-                variance, offset = process.variance(rows), process.mean(rows)  # pyright: ignore
-            variances.append(variance.double())
-            offsets.append(torch.zeros_like(variances[-1]) if offset is None else offset.double())
-        for start in range(0, len(x), 2 * COLUMNS_AT_ONCE):
-            part = slice(start, start + 2 * COLUMNS_AT_ONCE)
-            columns[:, part] = solve_lower(lower, columns[:, part])
-        residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
-    return Statistics(columns, residual, targets.double(), torch.cat(offsets)), lower
+    found = project_rows(process, functional, inducing, x, None, generator, rows_at_once)
+    return Statistics(found.columns, found.residual, targets.double(), found.mean), found.lower
 
 
 class Frozen(NamedTuple):
@@ -145,13 +116,14 @@ class Frozen(NamedTuple):
 
     q: Whitened
     statistics: Statistics
-    columns: collapsed.Columns
+    projected: ProjectedRows
     tilt: Float[Tensor, "n c"] | None
     quadratic: Quadratic
 
     def bound(self, tight: bool = True) -> Float[Tensor, ""]:
         """The collapsed bound of the frozen rows, which is not that of the orbit they were drawn from."""
-        return collapsed.collapsed_bound(self.columns, self.quadratic, self.q.is_shared, tight)
+        totals = held_totals(self.projected, self.quadratic, self.q.is_shared)
+        return collapsed_bound(totals, self.projected.lower.new_ones(()), tight)
 
 
 @torch.no_grad()
@@ -160,24 +132,23 @@ def best_q_of(
     frozen: Functional,
     likelihood: Likelihood,
     inducing: Inducing,
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
 ) -> Frozen:
-    """The best q of frozen rows; `tilt` is where tilts start. A prior mean goes with Gaussian noise only."""
-    statistics, lower = gather(process, frozen, inducing, x, targets, generator)
-    if bool(statistics.offset.any()) and not isinstance(likelihood, Gaussian):
-        raise ValueError(f"{type(likelihood).__name__} has no best q in closed form with a prior mean.")
-    columns = collapsed.Columns(statistics.columns, statistics.residual, lower)
+    """The best q of frozen rows; `tilt` is where tilts start."""
+    projected = project_rows(process, frozen, inducing, x, None, generator)
+    targets = targets.double()
+    statistics = Statistics(projected.columns, projected.residual, targets, projected.mean)
     if likelihood.needs_tilt:
-        start = torch.ones_like(statistics.targets) if tilt is None else tilt
-        tilt = collapsed.best_tilt(columns, likelihood, statistics.targets, start)
+        start = torch.ones_like(targets) if tilt is None else tilt
+        tilt = collapsed.best_tilt(projected, likelihood, targets, start)
     else:
         tilt = None
-    quadratic = likelihood.quadratic(statistics.centred, tilt)
-    q = collapsed.optimal_q(columns, quadratic, likelihood.shares_curvature)
-    return Frozen(q, statistics, columns, tilt, quadratic)
+    quadratic = likelihood.quadratic(targets, tilt)
+    q = collapsed.optimal_q(projected, quadratic, likelihood.shares_curvature)
+    return Frozen(q, statistics, projected, tilt, quadratic)
 
 
 class Polished(NamedTuple):
@@ -195,14 +166,14 @@ def polish(
     frozen: Functional,
     likelihood: Likelihood,
     inducing: Float[Tensor, "u d"],
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     generator: torch.Generator,
     tilt: Float[Tensor, "n c"] | None = None,
 ) -> Polished:
     """The best q by the frozen functional, and the bound of the functional itself at that q."""
     found = best_q_of(process, frozen, likelihood, inducing, x, targets, generator, tilt)
-    statistics, lower = found.statistics, found.columns.lower
+    statistics, lower = found.statistics, found.projected.lower
     parts = (inducing, lower, x, targets, statistics.residual, found.tilt, generator)
     bound = unbiased_bound(process, functional, likelihood, found.q, *parts)
     return Polished(SparsePosterior(process, inducing, found.q, lower), statistics, bound)

@@ -25,8 +25,12 @@ from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.process.process import Process
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
-Inducing = Float[Tensor, "u d"] | Atoms
+Inducing = Float[Tensor, "u d"] | Atoms  # patches have fewer columns than the images that are rows
 """Points Z, for u = g(Z), or exact rows, for u = L g."""
+ROWS_AT_ONCE = 512
+COLUMNS_AT_ONCE = 16_384
+JITTER = 1e-10
+"""Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 
 
 class Estimates(NamedTuple):
@@ -68,6 +72,23 @@ class EstimatedProcess(Module):
             if not callable(getattr(source, name, None)):
                 raise TypeError(f"{type(source).__name__} has no method {name}; see EstimatedProcess.")
         self.source = source
+
+
+class PriorMoments(NamedTuple):
+    """Prior moments of exact rows: covariances K_uf with the inducing variables, variances and means."""
+
+    cross: Float[Tensor, "u n"]
+    variance: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"]
+
+
+class ProjectedRows(NamedTuple):
+    """A = L⁻¹K_uf of exact or frozen rows, their residual variances r ≥ 0 and prior means, and L."""
+
+    columns: Float[Tensor, "u n"]
+    residual: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"]
+    lower: Float[Tensor, "u u"]
 
 
 class Projection(NamedTuple):
@@ -122,10 +143,16 @@ def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Ato
 
 
 def inducing_factor(process: Process | EstimatedProcess, inducing: Inducing) -> Float[Tensor, "u u"]:
-    """The Cholesky factor of K_uu, in double precision."""
+    """L with L Lᵀ = K_uu + jitter·I, in double precision: the one place that factorises K_uu.
+
+    The jitter is `JITTER` times the mean diagonal, and more only where the factorisation needs it.
+    """
     if isinstance(process, EstimatedProcess):
-        return cholesky(process.source.inducing_covariance(_points(inducing)).double()).lower  # pyright: ignore
-    return cholesky(process.covariance(inducing_rows(inducing))).lower
+        covariance = process.source.inducing_covariance(_points(inducing)).double()  # pyright: ignore
+    else:
+        covariance = process.covariance(inducing_rows(inducing)).double()
+    jitter = JITTER * covariance.diagonal().mean()
+    return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
 
 
 def check_rows(rows: AnyRows) -> None:
@@ -167,18 +194,69 @@ def project(
         return _project_estimates(lower, rows)
     if isinstance(process, EstimatedProcess):
         raise ValueError("An estimated process has no functionals of g; project its own estimates.")
-    points = inducing_rows(inducing, rows.points.dtype)
     if not rows.is_drawn:
-        parts, factors = [rows], rows.points.new_ones(1, 1)
-        variance = process.variance(rows)
-    elif isinstance(rows, Gradients):
+        prior = prior_moments(process, inducing, rows)
+        factors = prior.variance.new_ones(1, 1)
+        return Projection(
+            _by_group(lower, prior.cross[..., None]), factors, prior.variance, prior.mean[:, None]
+        )
+    points = inducing_rows(inducing, rows.points.dtype)
+    if isinstance(rows, Gradients):
         raise ValueError("Gradient takes exact values only; freeze the orbit.")
-    else:
-        parts, factors = _independent_parts(rows, method)
-        variance = unbiased_variance(process.kernel, rows, method)
+    parts, factors = _independent_parts(rows, method)
+    variance = unbiased_variance(process.kernel, rows, method)
     cross = torch.stack([process.covariance(points, part) for part in parts], dim=-1)
     offset = torch.stack([process.mean(part) for part in parts], dim=-1)
-    return Projection(_whiten(lower, cross), factors.double(), variance.double(), offset.double())
+    return Projection(_by_group(lower, cross), factors.double(), variance.double(), offset.double())
+
+
+def prior_moments(process: Process, inducing: Inducing, rows: Block) -> PriorMoments:
+    """Prior moments of exact rows; the kernel keeps the precision of the inputs."""
+    points = inducing_rows(inducing, rows.points.dtype)
+    cross = process.covariance(points, rows).double()
+    return PriorMoments(cross, process.variance(rows).double(), process.mean(rows).double())
+
+
+def whiten(lower: Float[Tensor, "u u"], cross: Float[Tensor, "u n"]) -> Float[Tensor, "u n"]:
+    """A = L⁻¹ K_uf."""
+    return solve_lower(lower, cross)
+
+
+@torch.no_grad()
+def project_rows(
+    process: Process | EstimatedProcess,
+    functional: Functional,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
+    lower: Float[Tensor, "u u"] | None = None,
+    generator: torch.Generator | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> ProjectedRows:
+    """A, residual variances and prior means of all rows, held; drawn rows are taken as drawn once.
+
+    Kernel values are computed by blocks of rows. There is no gradient: `orbitwise.inference.totals` has the
+    sums over rows that are trained.
+    """
+    lower = inducing_factor(process, inducing) if lower is None else lower
+    columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
+    variances, means = [], []
+    for start in range(0, len(x), rows_at_once):
+        part = slice(start, start + rows_at_once)
+        rows = lower_rows(process, functional, inducing, x[part], generator)
+        if isinstance(rows, Estimates):
+            mean = torch.zeros_like(rows.variance) if rows.mean is None else rows.mean.sum(1)
+            prior = PriorMoments(rows.cross.sum(1).mT.double(), rows.variance.double(), mean.double())
+        else:
+            rows = rows.frozen() if isinstance(rows, Atoms) else rows
+            prior = prior_moments(process, inducing, rows)  # pyright: ignore[reportArgumentType]
+        columns[:, part] = prior.cross
+        variances.append(prior.variance)
+        means.append(prior.mean)
+    for start in range(0, len(x), COLUMNS_AT_ONCE):
+        part = slice(start, start + COLUMNS_AT_ONCE)
+        columns[:, part] = whiten(lower, columns[:, part])
+    residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
+    return ProjectedRows(columns, residual, torch.cat(means), lower)
 
 
 def projected_moments(projection: Projection, q: Whitened | WhitenedFactor) -> ProjectedMoments:
@@ -216,12 +294,12 @@ def _project_estimates(lower: Tensor, rows: Estimates) -> Projection:
         # pairs of different groups, G/(G-1) each
         factors = (1 - torch.eye(groups).to(lower)) * groups / (groups - 1)
     offset = lower.new_zeros(count, groups) if rows.mean is None else rows.mean.double()
-    return Projection(_whiten(lower, rows.cross.permute(2, 0, 1)), factors, rows.variance.double(), offset)
+    return Projection(_by_group(lower, rows.cross.permute(2, 0, 1)), factors, rows.variance.double(), offset)
 
 
-def _whiten(lower: Tensor, cross: Float[Tensor, "u n g"]) -> Float[Tensor, "n g u"]:
+def _by_group(lower: Tensor, cross: Float[Tensor, "u n g"]) -> Float[Tensor, "n g u"]:
     # a = L⁻¹ k_u, one column for each row and group
-    flat = solve_lower(lower, cross.double().flatten(1))
+    flat = whiten(lower, cross.double().flatten(1))
     return flat.unflatten(1, cross.shape[1:]).permute(1, 2, 0)
 
 

@@ -14,8 +14,8 @@ from orbitwise.inference.bounds import (
     BoundName,
     Bracket,
     best_q,
+    collapsed_bound,
     common_bracket,
-    lower_bound,
     safe_bracket,
 )
 from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, safe_quadratic
@@ -27,8 +27,8 @@ from orbitwise.inference.inducing import (
     random_orbit_points,
 )
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.projection import Inducing
-from orbitwise.inference.totals import Observations, Totals, gather_totals, stable_factor
+from orbitwise.inference.projection import Inducing, inducing_factor
+from orbitwise.inference.totals import Observations, Totals, gather_totals
 from orbitwise.inference.training import log_prior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -141,11 +141,11 @@ class SparseModel(nn.Module):
     def bound(self) -> Float[Tensor, ""]:
         """The lower bound that is trained, at the present hyperparameters."""
         inducing = self.inducing
-        lower = stable_factor(self.process, inducing)
+        lower = inducing_factor(self.process, inducing)
         tight = self.bound_name != "titsias"
         if self.bound_name != "cg":
             totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight)
-            return lower_bound(totals, self.noise, tight) + self.taken_out()
+            return collapsed_bound(totals, self.noise, tight) + self.taken_out()
         self.solve_again(inducing, lower)
         at = quadratic_bracket(
             self.process,
@@ -155,7 +155,7 @@ class SparseModel(nn.Module):
             self.noise,
             self.vectors,  # pyright: ignore
         )
-        return lower_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
+        return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
 
     def taken_out(self) -> Float[Tensor, ""]:
         """What merging rows took out of the log likelihood."""
@@ -182,7 +182,7 @@ class SparseModel(nn.Module):
         Both ends allow for rounding, so lower ≤ upper always.
         """
         inducing = self.inducing
-        lower = stable_factor(self.process, inducing)
+        lower = inducing_factor(self.process, inducing)
         totals = self.totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
         brackets = [safe_bracket(totals, self.noise)]
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
@@ -207,7 +207,7 @@ class SparseModel(nn.Module):
             return iterative.condition(
                 self.process, self.observations, self.noise, inducing, "sparse", SOLVED, start=self.vectors
             )
-        lower = stable_factor(self.process, inducing)
+        lower = inducing_factor(self.process, inducing)
         totals = gather_totals(self.process, self.observations, inducing, lower, self.noise, tight=False)
         return SparsePosterior(self.process, inducing, best_q(totals, self.noise), lower)
 

@@ -1,13 +1,14 @@
 """Sums over all rows, streamed forward and backward: all that collapsed bounds need of the data (METHOD 3).
 
 With a_n = L⁻¹k_u(x_n), weights w, and r_n = k_n - |a_n|², the totals are Σ w a aᵀ, Σ w a(y-m), Σ w|y-m|²,
-Σ w r and Σ log(1 + w r/σ²). Memory is O(M² + block·M). The backward pass is written by hand: it meets every
-block of K_uf once more, and takes the gradient of L from the totals.
+Σ w r and Σ log(1 + w r/σ²). Quadratic terms of other likelihoods are rows with weights λ and targets η/λ.
+Memory is O(M² + block·M). The backward pass is written by hand: it computes every block of K_uf once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,22 +19,32 @@ from torch import Tensor
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.inference.linear_algebra import cholesky, solve_lower
-from orbitwise.inference.projection import Inducing, inducing_rows
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.projection import (
+    Inducing,
+    PriorMoments,
+    ProjectedRows,
+    inducing_factor,
+    prior_moments,
+    whiten,
+)
+from orbitwise.likelihoods.likelihood import Quadratic
 from orbitwise.process.covariance import pairs_at_once
 from orbitwise.process.process import Process
 
-JITTER = 1e-10
-"""Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 LEAST_ROWS = 128
 KEPT_NUMBERS = 2**26
 """Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
 
 
 class Totals(NamedTuple):
-    """The sums over rows. Those of two sets of rows, at the same hyperparameters, may be added."""
+    """The sums over rows. Those of two sets of rows, at the same hyperparameters, may be added.
 
-    gram: Float[Tensor, "u u"]
+    With weights [n, c] there is a gram [u, u] for each output, and `trace`, `slack` and `log_weight` are sums
+    over outputs; with weights [n] all of these are shared by the outputs and counted once.
+    """
+
+    gram: Float[Tensor, "*c u u"]
     product: Float[Tensor, "u c"]
     square: Float[Tensor, ""]
     trace: Float[Tensor, ""]
@@ -46,6 +57,16 @@ class Totals(NamedTuple):
         """How many columns the targets have."""
         return self.product.shape[1]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether outputs share their weights."""
+        return self.gram.dim() == 2
+
+    @property
+    def num_copies(self) -> int:
+        """How often the shared sums count: once for each output, or once where outputs have their own."""
+        return self.num_outputs if self.is_shared else 1
+
     def merge(self, other: Totals) -> Totals:
         """The totals of both sets of rows."""
         return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))  # pyright: ignore
@@ -53,14 +74,17 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class Observations:
-    """Observations L_n g + noise of variance σ²/w_n: a functional, its inputs, targets [n, c] and weights."""
+    """Observations L_n g + noise of variance σ²/w: a functional, its inputs, targets [n, c] and weights.
+
+    Weights are [n], the same for all outputs, or [n, c].
+    """
 
     functional: Functional
-    x: Float[Tensor, "n d"]
+    x: Float[Tensor, "n columns"]
     targets: Float[Tensor, "n c"]
-    weight: Float[Tensor, " n"] | None = None
+    weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
 
-    def weights(self) -> Float[Tensor, " n"]:
+    def weights(self) -> Float[Tensor, " n"] | Float[Tensor, "n c"]:
         """w, ones where left out."""
         return torch.ones_like(self.targets[:, 0]) if self.weight is None else self.weight
 
@@ -76,7 +100,7 @@ class Observations:
             return self.take(slice(0, 1)).atoms().points.shape[-2]
 
     def atoms(self) -> Block:
-        """The rows lowered; rows drawn at random are refused, for no bound holds with them."""
+        """The rows lowered; rows drawn at random are refused because no bound holds with them."""
         atoms = self.functional.atoms(self.x)
         if not isinstance(atoms, Atoms | Gradients) or atoms.is_drawn:
             raise ValueError(
@@ -84,13 +108,6 @@ class Observations:
                 "stochastic engine."
             )
         return atoms
-
-
-def stable_factor(process: Process, inducing: Inducing) -> Float[Tensor, "u u"]:
-    """The Cholesky factor of K_uu with the least jitter that keeps its inverse tame."""
-    covariance = process.covariance(inducing_rows(inducing)).double()
-    jitter = JITTER * covariance.diagonal().mean()
-    return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
 
 
 def gather_totals(
@@ -101,14 +118,70 @@ def gather_totals(
     noise: Float[Tensor, ""],
     tight: bool = True,
 ) -> Totals:
-    """One pass over the rows. Without `tight` the slack, which costs a product in training, is left at 0."""
+    """One pass over the rows. Without `tight` the slack is left at 0."""
     moving = learned(process, rows)
     parts = [part for part in _tensors(inducing) if part.requires_grad]
     # Stand-ins cut the inducing variables off from what they were made of, whose share autograd adds itself.
     stand_ins = [part.detach().requires_grad_() for part in parts]
     plan = _Plan(process, rows, _with(inducing, stand_ins), tight, [*moving, *stand_ins])
-    sums = _Sums.apply(plan, lower, noise, rows.targets, *moving, *parts)
-    return Totals(*sums, len(rows.x), rows.weights().log().sum())  # pyright: ignore
+    weight = rows.weights()
+    columns = weight[:, None] if weight.dim() == 1 else weight
+    sums: tuple[Tensor, ...] = _Sums.apply(plan, lower, noise, rows.targets, columns, *moving, *parts)  # pyright: ignore[reportAssignmentType]
+    gram, product, square, trace, slack = sums
+    gram = gram[0] if weight.dim() == 1 else gram
+    return Totals(gram, product, square, trace, slack, len(rows.x), weight.log().sum())
+
+
+def pseudo_observations(
+    functional: Functional, x: Float[Tensor, "n columns"], quadratic: Quadratic, shared: bool
+) -> tuple[Observations, Float[Tensor, ""]]:
+    """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ, and their constant.
+
+    -½λf² + ηf + constant = -½λ(η/λ - f)² + constant + ½η²/λ. The second result takes the place of Σ log w.
+    """
+    curvature = quadratic.curvature
+    counts = curvature > 0  # a term without curvature has no slope either
+    targets = torch.where(counts, quadratic.slope / torch.where(counts, curvature, 1.0), 0.0)
+    constant = (quadratic.constant + 0.5 * quadratic.slope * targets).sum()
+    copies = targets.shape[1] if shared else 1
+    log_weight = (2 * constant + targets.numel() * math.log(2 * math.pi)) / copies
+    return Observations(functional, x, targets, curvature[:, 0] if shared else curvature), log_weight
+
+
+def quadratic_totals(
+    process: Process,
+    functional: Functional,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
+    quadratic: Quadratic,
+    shared: bool,
+) -> Totals:
+    """The totals of quadratic likelihood terms, for σ² = 1: λ takes the place of the weights.
+
+    `shared` says that λ is the same for all outputs.
+    """
+    rows, log_weight = pseudo_observations(functional, x, quadratic, shared)
+    lower = inducing_factor(process, inducing)
+    totals = gather_totals(process, rows, inducing, lower, lower.new_ones(()))
+    return totals._replace(log_weight=log_weight)
+
+
+def held_totals(projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> Totals:
+    """`quadratic_totals` of rows that were projected already."""
+    rows, log_weight = pseudo_observations(Evaluation(), projected.columns.mT, quadratic, shared)
+    columns, residual = projected.columns, projected.residual
+    weight = rows.weights()
+    targets = rows.targets - projected.mean[:, None]
+    each = weight[:, None] if shared else weight
+    if shared:
+        gram = (columns * weight) @ columns.mT
+    else:
+        # One output at a time: λ a for all of them would hold n·u·c numbers.
+        gram = torch.stack([(columns * one) @ columns.mT for one in weight.T])
+    ratio = each * residual[:, None]
+    square = (each * targets.square()).sum()
+    parts = (columns @ (each * targets), square, ratio.sum(), torch.log1p(ratio).sum())
+    return Totals(gram, *parts, len(targets), log_weight)
 
 
 def _tensors(inducing: Inducing) -> list[Tensor]:
@@ -129,14 +202,6 @@ def _with(inducing: Inducing, stand_ins: list[Tensor]) -> Inducing:
     return replace(inducing, **new)
 
 
-class _Block(NamedTuple):
-    """What the kernel says of a block of rows: K_uf, variances and means."""
-
-    cross: Float[Tensor, "u n"]
-    variance: Float[Tensor, " n"]
-    mean: Float[Tensor, " n"]
-
-
 @dataclass(frozen=True)
 class _Plan:
     process: Process
@@ -145,95 +210,94 @@ class _Plan:
     tight: bool
     leaves: list[Tensor]
 
-    def blocks(self) -> Iterator[Observations]:
-        """Observations in blocks whose kernel values are held at once."""
+    def blocks(self) -> list[slice]:
+        """Blocks of rows whose kernel values are held at once."""
         if len(self.rows.x) == 0:
-            return
+            return []
         size = len(self.inducing) if isinstance(self.inducing, Tensor) else self.inducing.num_rows
         step = max(LEAST_ROWS, pairs_at_once(self.rows.x.device) // (size * self.rows.num_atoms))
-        for start in range(0, len(self.rows.x), step):
-            yield self.rows.take(slice(start, start + step))
+        return [slice(start, start + step) for start in range(0, len(self.rows.x), step)]
 
-    def moments(self, rows: Observations) -> _Block:
-        """Prior moments of a block; the kernel keeps the precision of the inputs."""
-        atoms = rows.atoms()
-        points = inducing_rows(self.inducing, atoms.points.dtype)
-        cross = self.process.covariance(points, atoms).double()
-        return _Block(cross, self.process.variance(atoms).double(), self.process.mean(atoms).double())
+    def moments(self, part: slice) -> PriorMoments:
+        """Prior moments of a block."""
+        return prior_moments(self.process, self.inducing, self.rows.take(part).atoms())
 
 
 class _Sums(torch.autograd.Function):
-    """(L, σ², y, parameters) → totals, with the gradient in one more pass over the blocks."""
+    """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks."""
 
     @staticmethod
     def forward(  # pyright: ignore
-        ctx: Any, plan: _Plan, lower: Tensor, noise: Tensor, targets: Tensor, *leaves: Tensor
+        ctx: Any, plan: _Plan, lower: Tensor, noise: Tensor, targets: Tensor, weights: Tensor, *leaves: Tensor
     ) -> tuple[Tensor, ...]:
         size, outputs = len(lower), targets.shape[1]
-        gram, weighted = lower.new_zeros(size, size), lower.new_zeros(size, size)
+        gram = lower.new_zeros(weights.shape[1], size, size)
         product = lower.new_zeros(size, outputs)
-        square, trace, slack, pull = lower.new_zeros(4).unbind()
-        learns = any(ctx.needs_input_grad)
-        keeps = learns and size * len(targets) <= KEPT_NUMBERS
+        square, trace, slack = lower.new_zeros(3).unbind()
+        keeps = any(ctx.needs_input_grad) and size * len(targets) <= KEPT_NUMBERS
         kept: list[Tensor] = []
-        for rows in plan.blocks():
-            block, weight = plan.moments(rows), rows.weights()
-            columns = solve_lower(lower, block.cross)
+        for part in plan.blocks():
+            prior, weight = plan.moments(part), weights[part]
+            columns = whiten(lower, prior.cross)
             if keeps:
                 kept.append(columns)
-            residual = block.variance - columns.square().sum(0)
-            target = rows.targets - block.mean[:, None]
-            gram.addmm_(columns if rows.weight is None else columns * weight, columns.mT)
-            product.addmm_(columns, weight[:, None] * target)
-            square = square + (weight[:, None] * target.square()).sum()
+            residual = (prior.variance - columns.square().sum(0))[:, None]
+            target = targets[part] - prior.mean[:, None]
+            for place, each in enumerate(weight.T):
+                gram[place].addmm_(columns if plan.rows.weight is None else columns * each, columns.mT)
+            product.addmm_(columns, weight * target)
+            square = square + (weight * target.square()).sum()
             trace = trace + (weight * residual).sum()
             if plan.tight:
-                ratio = weight * residual.clamp_min(0) / noise
-                slack = slack + torch.log1p(ratio).sum()
-                if learns:
-                    # ∂ slack: Σ w/(σ² + w r) a aᵀ for L, -Σ (w r/σ²)/(σ² + w r) for σ²
-                    weighted.addmm_(columns * (weight / (noise * (1 + ratio))), columns.mT)
-                    pull = pull - (ratio / (noise * (1 + ratio))).sum()
+                slack = slack + torch.log1p(weight * residual.clamp_min(0) / noise).sum()
         ctx.plan, ctx.columns = plan, kept
-        ctx.save_for_backward(lower, noise, gram, product, weighted, pull)
+        ctx.save_for_backward(lower, noise, targets, weights)
         return gram, product, square, trace, slack
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         plan: _Plan = ctx.plan
-        lower, noise, gram, product, weighted, pull = ctx.saved_tensors
+        lower, noise, targets, weights = ctx.saved_tensors
         to_gram, to_product, to_square, to_trace, to_slack = grads
         both = to_gram + to_gram.mT
-        # dL = -tril(L⁻ᵀ Σ dA Aᵀ),  Σ dA Aᵀ = (Ḡ + Ḡᵀ)G + c̄cᵀ - 2 Σ u a aᵀ
-        outer = both @ gram + to_product @ product.mT - 2 * (to_trace * gram + to_slack * weighted)
-        to_lower = -torch.linalg.solve_triangular(lower.mT, outer, upper=True).tril()
-        to_noise = to_slack * pull
-        if not plan.leaves and not ctx.needs_input_grad[3]:
-            return None, to_lower, to_noise, None
+        outer, to_noise = torch.zeros_like(lower), torch.zeros_like(noise)
         total: list[Tensor | None] = [None] * len(plan.leaves)
-        to_targets: list[Tensor] = []
-        for place, rows in enumerate(plan.blocks()):
-            weight = rows.weights()
+        to_targets, to_weights = torch.zeros_like(targets), torch.zeros_like(weights)
+        for place, part in enumerate(plan.blocks()):
+            weight = weights[part]
             with torch.enable_grad():
-                block = plan.moments(rows)
-            kept = ctx.columns[place] if ctx.columns else None
-            columns = solve_lower(lower, block.cross.detach()) if kept is None else kept
-            target = rows.targets - block.mean.detach()[:, None]
-            residual = (block.variance.detach() - columns.square().sum(0)).clamp_min(0)
-            to_variance = to_trace * weight + to_slack * weight / (noise + weight * residual)
-            # dA = (Ḡ + Ḡᵀ)AW + c̄(Wy)ᵀ - 2A diag(u),  dK_uf = L⁻ᵀdA: K_uu⁻¹ itself would lose half the digits
-            to_columns = (both @ columns) * weight if rows.weight is not None else both @ columns
-            to_columns.addmm_(to_product, (weight[:, None] * target).mT)
+                prior = plan.moments(part)
+            columns = ctx.columns[place] if ctx.columns else whiten(lower, prior.cross.detach())
+            residual = (prior.variance.detach() - columns.square().sum(0))[:, None]
+            target = targets[part] - prior.mean.detach()[:, None]
+            # slack = Σ log(1 + w r/σ²)
+            noisy = noise + weight * residual.clamp_min(0)
+            to_noise = to_noise - to_slack * (weight * residual.clamp_min(0) / (noise * noisy)).sum()
+            to_variance = (to_trace * weight + to_slack * weight / noisy).sum(1)
+            # dA = Σ_c (Ḡ + Ḡᵀ)AW + c̄(Wy)ᵀ - 2A diag(to_variance)
+            to_columns = to_product @ (weight * target).mT
             to_columns.addcmul_(columns, -2 * to_variance)
-            to_cross = torch.linalg.solve_triangular(lower.mT, to_columns, upper=True)
-            to_targets.append(weight[:, None] * (columns.mT @ to_product + 2 * to_square * target))
+            fits = columns.mT @ to_product
+            to_weight = fits * target + to_square * target.square()
+            to_weight = to_weight.sum(1, keepdim=True) if weight.shape[1] == 1 else to_weight
+            to_weight = to_weight + to_trace * residual + to_slack * residual.clamp_min(0) / noisy
+            for output, each in enumerate(weight.T):
+                image = both[output] @ columns
+                to_weight[:, output] += 0.5 * (image * columns).sum(0)
+                to_columns.addcmul_(image, each)
+            to_weights[part] = to_weight
+            to_targets[part] = weight * (fits + 2 * to_square * target)
+            # dL = -tril(L⁻ᵀ Σ dA Aᵀ)
+            outer.addmm_(to_columns, columns.mT)
             if not plan.leaves:
                 continue
-            pairs = zip(block, (to_cross, to_variance, -to_targets[-1].sum(1)), strict=True)
+            # dK_uf = L⁻ᵀdA: K_uu⁻¹ itself would lose half the digits
+            to_cross = torch.linalg.solve_triangular(lower.mT, to_columns, upper=True)
+            pairs = zip(prior, (to_cross, to_variance, -to_targets[part].sum(1)), strict=True)
             values, slopes = zip(*((value, to) for value, to in pairs if value.requires_grad), strict=True)
-            parts = torch.autograd.grad(values, plan.leaves, slopes, allow_unused=True)
-            total = summed(total, parts)
-        return None, to_lower, to_noise, torch.cat(to_targets), *total
+            total = summed(total, torch.autograd.grad(values, plan.leaves, slopes, allow_unused=True))
+        to_lower = -torch.linalg.solve_triangular(lower.mT, outer, upper=True).tril()
+        return None, to_lower, to_noise, to_targets, to_weights, *total
 
 
 def learned(process: Process, rows: Observations) -> list[Tensor]:

@@ -78,7 +78,7 @@ def unbiased_bound(
     q: Whitened | WhitenedFactor,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    x: Float[Tensor, "n d"],
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"],
     tilt: Float[Tensor, "n c"] | None,

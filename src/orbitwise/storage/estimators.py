@@ -58,8 +58,6 @@ TABLE = {
     **machines.MACHINES,
     **support_vectors.SUPPORT_VECTORS,
 }
-ERROR_SECONDS = 20.0
-"""Error bars of learned ranges need the training data: `save` computes them where it takes no longer."""
 
 
 @final
@@ -183,7 +181,7 @@ def _own_settings(kind: type) -> dict[str, Any]:
     return {each: known[each].default for each in OWN if each in known}
 
 
-def take_apart(model: Any, error_seconds: float = ERROR_SECONDS) -> tuple[dict[str, Any], Writer]:
+def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], Writer]:
     """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
     name = type(model).__name__
     known = ESTIMATORS.get(name)
@@ -274,14 +272,14 @@ def _place(name: Any) -> torch.device:
 
 
 def _find_errors(model: Any, error_seconds: float) -> list[str]:
-    """Have the model find the error bars of its learned ranges, or say why it did not."""
+    """Why the error bars of learned ranges are missing; they are computed only within `error_seconds`."""
     orbit = getattr(model, "orbit_", None)
     if orbit is None or not orbit.learned() or hasattr(model, "_orbit_errors"):
         return []
     if isinstance(model._objective, NoObjective):
         return ["orbit_errors_ was not there"]
     if error_seconds <= 0:
-        return ["orbit_errors_ was left out, as asked for"]
+        return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
     try:
         if expected_seconds(model._objective, model._learned_parameters) > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]

@@ -15,26 +15,28 @@ from torch import nn
 
 from orbitwise.storage.atomic import write_atomically
 from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
-from orbitwise.storage.estimators import ERROR_SECONDS, put_together, take_apart
+from orbitwise.storage.estimators import put_together, take_apart
 from orbitwise.storage.summaries import told
 
 ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
 
 
-def save(model: Any, path: str | os.PathLike[str], error_seconds: float = ERROR_SECONDS) -> None:
+def save(model: Any, path: str | os.PathLike[str], error_seconds: float = 0.0) -> None:
     """Write a fitted estimator to `path`, in full or not at all; `.orbitwise` is the usual ending.
 
     The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
     this machine (`checkpoint`, `n_jobs`) are left out, and a model that cannot do without its code (a
     `FeatureMap`, an orbit or kernel of your own) is refused with a StorageError. Exact posteriors and kernel
-    machines include the inputs of their training rows. Error bars of learned ranges are found first where
-    that takes no more than `error_seconds`. Every model is read back before it is written. Where `path` is a
-    symbolic link, the file it leads to is replaced.
+    machines include the inputs of their training rows. Nothing expensive is computed: error bars
+    of learned ranges are stored if they are known, and a note says so if they are not. Ask the model for
+    `orbit_errors_` before saving, or give `error_seconds` to have them computed if that takes no longer.
+    Every model is read back before it is written. Where `path` is a symbolic link, the file it leads to is
+    replaced.
     """
     write_atomically(os.path.realpath(path), packed(model, error_seconds))
 
 
-def packed(model: Any, error_seconds: float = ERROR_SECONDS) -> bytes:
+def packed(model: Any, error_seconds: float = 0.0) -> bytes:
     """The content of the file of a fitted estimator."""
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
