@@ -118,7 +118,9 @@ def test_bad_invariances_get_a_clear_error(invariance: Any, message: str):
 
 @pytest.mark.parametrize("invariance", [3, [], {"gradient": 1}])
 def test_other_types_get_a_clear_error(invariance: Any):
-    with pytest.raises(TypeError, match="invariance must be None, a name, a functional or a list"):
+    with pytest.raises(
+        TypeError, match="invariance must be None, a name, a finite orbit, a functional or a list"
+    ):
         rows_of(invariance)
 
 

@@ -1,11 +1,13 @@
 """Names of invariances: each stands for its group, and wrong ones are met with help."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import orbitwise
 from orbitwise.estimators.invariances import (
     ESTIMATORS,
     NAMES,
@@ -21,6 +23,7 @@ from orbitwise.estimators.invariances import (
 )
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.svc import InvariantSVC
+from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals import DirectionalDerivative, Evaluation, OrbitAverage
 from orbitwise.functionals.tangents import smoothed_images
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
@@ -180,6 +183,24 @@ def test_a_penalty_of_a_group_is_all_its_differences(name, elements):
     assert penalty_of("negation", torch.zeros(1, 2), 1.0) is None
 
 
+def test_a_finite_orbit_is_penalised_like_its_name_and_others_say_where_to_go():
+    named = penalty_of("cyclic", IMAGES, 1.0)
+    given = penalty_of(FiniteOrbit(cyclic_shifts(16)), IMAGES, 1.0)
+    assert named is not None
+    assert given is not None
+    torch.testing.assert_close(given.block.points, named.block.points, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="num_samples or weights is averaged over: use InvariantGPRegressor"):
+        penalty_of(FiniteOrbit(cyclic_shifts(16), num_samples=4), IMAGES, 1.0)
+    with pytest.raises(TypeError, match=r"InvariantGPClassifier .*VirtualSVC.*invariance='affine'"):
+        penalty_of(SampledOrbit(Translation(16), -1.0, 1.0), IMAGES, 1.0)
+
+
+def test_every_estimator_that_a_message_names_is_there():
+    named = {name for text in ESTIMATORS.values() for name in re.findall(r"[A-Z]\w+", text)}
+    assert named == {name for name in orbitwise.__all__ if name in named}
+    assert named == set(orbitwise.estimators.__all__) - {"LaplacianSVC"} | {"AutoGPRegressor"}
+
+
 def test_signals_and_clouds_have_names():
     rows = IMAGES[:, :12]
     for shape in (None, (3, 4)):
@@ -197,8 +218,8 @@ def test_signals_and_clouds_have_names():
     assert (turned * rows.reshape(3, 1, 4, 3)).sum(-1).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("name", ["signal:shift", "signal:scale", "cloud:rotation"])
-def test_estimators_take_signals_and_clouds_with_their_dimensions(name):
+@pytest.mark.parametrize("name", ["signal:shift", "signal:scale", "cloud:rotation", "cloud:permutation"])
+def test_estimators_take_signals_and_clouds_with_their_dimensions(name, tmp_path):
     x = np.random.default_rng(0).normal(size=(12, 4, 3))
     y = x[:, :, 0].sum(1)
     model = InvariantGPRegressor(invariance=name, max_iterations=0, num_nodes=4, max_nodes=4).fit(x, y)
@@ -206,6 +227,11 @@ def test_estimators_take_signals_and_clouds_with_their_dimensions(name):
     np.testing.assert_allclose(model.predict(x[:2]), model.predict(x[:2].reshape(2, -1)))
     machine = InvariantSVC(invariance=name).fit(x, y > 0)
     assert machine.predict(x[:2]).shape == (2,)
+    copies = VirtualSVC(invariance=name, random_state=0).fit(x, y > 0)
+    for each in (model, machine, copies):
+        orbitwise.save(each, tmp_path / "model.orbitwise")
+        back = orbitwise.load(tmp_path / "model.orbitwise")
+        np.testing.assert_array_equal(back.predict(x[:2]), each.predict(x[:2]))
     with pytest.raises(ValueError, match="shape"):
         machine.predict(x[:2].transpose(0, 2, 1))
 

@@ -15,15 +15,17 @@ from orbitwise.estimators.invariances import (
     Invariance,
     find,
     is_of_images,
+    name_of,
     names_for,
     orbit_of,
 )
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.selection.compare import DEFAULT_INVARIANCES
 from orbitwise.transforms.permutations import exchange_permutations
 
-IMAGE_CANDIDATES = ("none", "rotation", "affine", "affine+deformation")
+IMAGE_CANDIDATES = tuple(name_of(each) for each in DEFAULT_INVARIANCES)
 KNOWN = (NO_INVARIANCE, *names_for("average"), "permutation:A,B,…")
-OF_COLUMNS = ("cyclic", "negation", "permutation", "sign")
+OF_COLUMNS = [name for name in names_for("average") if NAMES[name].family in ("table", None)]
 
 
 def candidates(wanted: Sequence[str], data: Data) -> list[str]:

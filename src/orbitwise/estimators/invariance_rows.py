@@ -14,17 +14,17 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from orbitwise.estimators.invariances import is_none, penalty_of
-from orbitwise.estimators.laplacian_rows import places_among
 from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.folding import fold, fold_weights
+from orbitwise.inference.folding import fold, fold_weights, places_among
 from orbitwise.inference.risk.machine import LARGEST_DENSE, has_products
 from orbitwise.inference.shifted_search import Folded, Invariances
 from orbitwise.losses import Squared, loss_of
+from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.gradient_products import GradientOperator
 from orbitwise.process.process import Process
 from orbitwise.process.profiles import radial_profile
@@ -140,7 +140,7 @@ def invariance_rows(
             return spanned_rows(x, bandwidth)
         if isinstance(invariance, Gradient) and invariance.coordinates is None:
             return spanned_rows(x, 1.0)
-    if isinstance(invariance, str):
+    if isinstance(invariance, str | Orbit):
         found = penalty_of(invariance, x, bandwidth, shape)
         if found is None:
             return None
@@ -150,8 +150,8 @@ def invariance_rows(
         return _counted_once([_lowered(invariance, x)])
     if not isinstance(invariance, list | tuple) or not invariance:
         raise TypeError(
-            "invariance must be None, a name, a functional or a list of (functional, inputs), not "
-            f"{type(invariance).__name__}."
+            "invariance must be None, a name, a finite orbit, a functional or a list of (functional, "
+            f"inputs), not {type(invariance).__name__}."
         )
     parts = [_observed(each, x) for each in invariance]
     return InvarianceRows([block for block, _ in parts], torch.cat([weights for _, weights in parts]))

@@ -8,6 +8,7 @@ here; an estimator that cannot use a name says which one can.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -179,7 +180,7 @@ def _cloud_rotation(inputs: Inputs) -> Orbit:
     return PointCloudOrbit(*_cloud_shape(inputs), angle=ANGLE)
 
 
-def _cloud_permutation(inputs: Inputs) -> Orbit:
+def _cloud_permutation(inputs: Inputs) -> FiniteOrbit:
     return FiniteOrbit(block_permutations(*_cloud_shape(inputs)))
 
 
@@ -195,13 +196,14 @@ def _rotation_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
     return Penalty(DirectionalDerivatives(ANGLE * turned.flatten(2)).atoms(x))
 
 
-def group_penalty(
-    group: Callable[[Inputs], Orbit], x: Tensor, inputs: Inputs, bandwidth: float
-) -> Penalty | None:
-    """f(t_e x) - f(x) for every element e of a finite group that moves x; None where none does."""
-    orbit = group(inputs)
-    assert isinstance(orbit, FiniteOrbit)
-    moved = orbit.transform.all_elements(x)
+def group_penalty(orbit: FiniteOrbit, x: Float[Tensor, "n d"]) -> Penalty | None:
+    """f(t_e x) - f(x) for every element e of a finite orbit that moves x; None where none does."""
+    if orbit.is_drawn or orbit.weights is not None:
+        raise ValueError(
+            "A kernel machine penalises a finite orbit of all elements without weights. An orbit with "
+            f"num_samples or weights is averaged over: use {ESTIMATORS['average']}."
+        )
+    moved = copy.deepcopy(orbit).to(x).points(x).points
     pairs = torch.stack([moved, x[:, None].expand_as(moved)], dim=2).flatten(0, 1)
     pairs = pairs[(pairs[:, 0] != pairs[:, 1]).any(-1)]
     return Penalty(Difference().atoms(pairs)) if len(pairs) else None
@@ -239,13 +241,16 @@ def _deletion_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
     return Penalty(Difference().atoms(deletion_pairs(x, reference=x.mean(0))))
 
 
+def _group(
+    meaning: str, family: Family | None, orbit: Callable[[Inputs], FiniteOrbit], is_searched: bool = False
+) -> Named:
+    penalty: Penalise = lambda x, inputs, bandwidth: group_penalty(orbit(inputs), x)  # noqa: E731
+    return Named(meaning, family, orbit, penalty, is_searched)
+
+
 def _columns(meaning: str, family: Family | None, group: Callable[[int], SignedPermutations]) -> Named:
-    orbit: Callable[[Inputs], Orbit] = lambda inputs: FiniteOrbit(group(inputs.num_features))  # noqa: E731
-    return Named(meaning, family, orbit, partial(group_penalty, orbit), group is coordinate_permutations)
-
-
-def _group(meaning: str, family: Family, orbit: Callable[[Inputs], Orbit]) -> Named:
-    return Named(meaning, family, orbit, partial(group_penalty, orbit))
+    is_searched = group is coordinate_permutations
+    return _group(meaning, family, lambda inputs: FiniteOrbit(group(inputs.num_features)), is_searched)
 
 
 def _affine(meaning: str, *parts: str) -> Named:
@@ -267,9 +272,9 @@ def _tangent_deformation(inputs: Inputs) -> Orbit:
 NAMES: dict[str, Named] = {
     NO_INVARIANCE: Named("no invariance, like None"),
     "cyclic": _columns("cyclic shifts of the columns", "table", cyclic_shifts),
-    "negation": _columns("the sign of a whole row", None, negation),
-    "permutation": _columns("any order of the columns", "table", coordinate_permutations),
-    "sign": _columns("the sign of every column", "table", sign_changes),
+    "negation": _columns("the sign of all columns together", None, negation),
+    "permutation": _columns("the order of the columns", "table", coordinate_permutations),
+    "sign": _columns("the signs of the columns", "table", sign_changes),
     "affine": _affine("rotation, scaling, shear and translation of images", "affine"),
     "rotation": _affine("rotation of images", "rotation"),
     "scaling": _affine("scaling of images along either axis", "scaling"),
@@ -283,12 +288,14 @@ NAMES: dict[str, Named] = {
         "image",
         _tangent_deformation,
     ),
-    "flip": _group("mirror images, left to right", "image", lambda i: FiniteOrbit(flips(_shape(i)))),
+    "flip": _group("flips, left to right", "image", lambda i: FiniteOrbit(flips(_shape(i)))),
     "quarter_turn": _group(
-        "rotations by 90, 180 and 270 degrees", "image", lambda i: FiniteOrbit(quarter_turns(_shape(i)))
+        "quarter turns (rotations by 90, 180 and 270 degrees)",
+        "image",
+        lambda i: FiniteOrbit(quarter_turns(_shape(i))),
     ),
     "flip+quarter_turn": _group(
-        "mirror images and quarter turns",
+        "flips and quarter turns",
         "image",
         lambda i: closure(flips(_shape(i)), quarter_turns(_shape(i))),
     ),
@@ -317,7 +324,7 @@ NAMES: dict[str, Named] = {
     "cloud:rotation": Named(
         "rotation of all points about the origin", "cloud", _cloud_rotation, _rotation_penalty
     ),
-    "cloud:permutation": _group("any order of the points", "cloud", _cloud_permutation),
+    "cloud:permutation": _group("the order of the points", "cloud", _cloud_permutation),
     "gradient": Named("all partial derivatives of f, times the bandwidth", penalty=_gradient_penalty),
     "local_average": Named(
         "the average of f around a point minus its value there", penalty=_local_average_penalty
@@ -334,10 +341,10 @@ NAMES: dict[str, Named] = {
 SEARCHED = ("mirror", "odd", "swap", "permutation", "period")
 """Claims in the order in which the search tries them."""
 VERBS: dict[Use, str] = {
-    "average": "averages over",
-    "penalise": "penalises",
-    "copy": "makes copies by",
-    "search": "searches for",
+    "average": "average over",
+    "penalise": "penalise",
+    "copy": "copy samples with",
+    "search": "search for",
 }
 EXAMPLES: dict[Use, str] = {
     "average": "'affine' for images, 'signal:shift', 'cloud:rotation' or 'permutation'",
@@ -381,10 +388,10 @@ def find(name: str, use: Use) -> Named:
         close = get_close_matches(name, known, n=1) or get_close_matches(name, NAMES, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"Unknown invariance {name!r}; known names are {', '.join(known)}.{hint}")
-    takers = " or ".join(f"{ESTIMATORS[each]} ({VERBS[each]} it)" for each in NAMES[name].uses)
+    takers = "; or ".join(f"use {ESTIMATORS[each]}, which {VERBS[each]} it" for each in NAMES[name].uses)
     raise ValueError(
-        f"invariance={name!r} ({NAMES[name].meaning}) cannot be used here: use {takers}. This estimator "
-        f"takes what it {VERBS[use]}, such as {EXAMPLES[use]}."
+        f"invariance={name!r} ({NAMES[name].meaning}) is not one that this estimator can {VERBS[use]}: "
+        f"{takers}. Invariances that it can {VERBS[use]} are, for example, {EXAMPLES[use]}."
     )
 
 
@@ -413,11 +420,19 @@ def functional_of(invariance: object, num_features: int, shape: Sequence[int] | 
 
 
 def penalty_of(
-    name: str, x: Float[Tensor, "n d"], bandwidth: float, shape: Sequence[int] | None = None
+    invariance: str | Orbit, x: Float[Tensor, "n d"], bandwidth: float, shape: Sequence[int] | None = None
 ) -> Penalty | None:
-    """What the name keeps small at the points x; None where nothing is left to keep small."""
-    found, inputs = find(name, "penalise"), Inputs(x.shape[-1], None if shape is None else tuple(shape))
-    _check_shape(name, found, inputs)
+    """What a name or a finite orbit keeps small at the points x; None where nothing is left to keep small."""
+    if isinstance(invariance, FiniteOrbit):
+        return group_penalty(invariance, x)
+    if isinstance(invariance, Orbit):
+        raise TypeError(
+            f"A kernel machine cannot penalise a continuous orbit such as {type(invariance).__name__}: use "
+            f"{ESTIMATORS['average']}, which average over it, {ESTIMATORS['copy']}, which learns from moved "
+            "copies, or a name with derivatives such as invariance='affine' or 'signal:shift'."
+        )
+    found, inputs = find(invariance, "penalise"), Inputs(x.shape[-1], None if shape is None else tuple(shape))
+    _check_shape(invariance, found, inputs)
     assert found.penalty is not None
     return found.penalty(x, inputs, bandwidth)
 
@@ -434,9 +449,10 @@ def _check_shape(name: str, found: Named, inputs: Inputs) -> None:
             "num_dimensions]."
         )
     if inputs.shape is not None and math.prod(inputs.shape) != inputs.num_features:
+        unit = "pixels" if found.family == "image" else "numbers"
         raise ValueError(
-            f"Inputs of shape {inputs.shape} have {math.prod(inputs.shape)} numbers, but the rows have "
-            f"{inputs.num_features}."
+            f"Inputs of shape {inputs.shape} have {math.prod(inputs.shape)} {unit}, but the rows have "
+            f"{inputs.num_features} columns."
         )
 
 
