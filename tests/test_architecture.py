@@ -299,6 +299,17 @@ def second_vocabularies(package: Path) -> list[str]:
     return found
 
 
+def second_hessians(package: Path) -> list[str]:
+    """Hessians by differences of gradients come from one function, `finite_difference_hessian`."""
+    homes = [
+        f"{name}.{node.name}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and "difference" in node.name and "hessian" in node.name
+    ]
+    return [f"there are several Hessians by differences: {', '.join(homes)}"] if len(homes) > 1 else []
+
+
 Checker = Callable[[Path], list[str]]
 CHECKERS: list[Checker] = [
     wrong_imports,
@@ -312,6 +323,7 @@ CHECKERS: list[Checker] = [
     second_inducing_factors,
     second_collapsed_bounds,
     second_vocabularies,
+    second_hessians,
 ]
 
 
@@ -387,6 +399,8 @@ MADE_UP = [
     (wrong_classes, {"inference/posterior.py": ABSTRACT}, 0),
     (second_collapsed_bounds, {"a.py": "def collapsed_bound(totals): ..."}, 0),
     (second_collapsed_bounds, {"a.py": "def collapsed_bound(): ...", "b.py": "def lower_bound(): ..."}, 1),
+    (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef hessian(): ..."}, 0),
+    (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef difference_hessian(): ..."}, 1),
     (second_inducing_factors, {"a.py": FACTOR}, 0),
     (second_inducing_factors, {"a.py": FACTOR, "b.py": FACTOR.replace("inducing_factor", "other")}, 1),
     (second_vocabularies, {"estimators/invariances.py": "a = ('cyclic', 'sign', 'flip', 'shear')"}, 0),

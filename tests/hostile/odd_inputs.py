@@ -189,7 +189,7 @@ def contained(x: np.ndarray, container: str, folder: Path) -> object:
 
 
 def dated(x: np.ndarray, container: str) -> object:
-    days = np.datetime64("2020-01-01") + np.arange(x.size).reshape(x.shape)
+    days = np.datetime64("2020-01-01") + np.arange(x.size).reshape(x.shape).astype("timedelta64[D]")
     frame = pd.DataFrame(x.real.astype(np.float64), columns=[f"c{i}" for i in range(x.shape[1])])
     column = pd.Series(days[:, -1].astype("datetime64[s]"))
     columns = {
@@ -266,9 +266,11 @@ def targets_of(case: Case) -> object:
         "nullable": lambda: pd.Series(y).astype("Int64" if y.dtype.kind == "i" else "Float64"),
         "tensor": lambda: torch.tensor(y, requires_grad=y.dtype.kind == "f"),
         "complex": lambda: y + 1j,
-        "dates": lambda: np.datetime64("2020-01-01") + np.arange(count) % 2,
+        "dates": lambda: np.datetime64("2020-01-01") + (np.arange(count) % 2).astype("timedelta64[D]"),
         "dated frame": lambda: pd.DataFrame({"t": pd.date_range("2020-01-01", periods=count)}),
-        "dates as objects": lambda: _objects(np.datetime64("2020-01-01") + np.arange(count) % 2),
+        "dates as objects": lambda: _objects(
+            np.datetime64("2020-01-01") + (np.arange(count) % 2).astype("timedelta64[D]")
+        ),
         "nothing": lambda: None,
     }
     with np.errstate(all="ignore"):

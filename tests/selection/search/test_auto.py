@@ -86,7 +86,7 @@ def test_rows_beyond_the_limit_are_only_fitted_at_the_end():
 
 
 def test_dates_become_years():
-    dates = (np.datetime64("2000-01-01") + np.arange(0, 4000, 100)).reshape(-1, 1)
+    dates = (np.datetime64("2000-01-01") + np.arange(0, 4000, 100).astype("timedelta64[D]")).reshape(-1, 1)
     y = np.arange(40.0) + RANDOM.standard_normal(40)
     model = AutoGPRegressor(max_depth=0, base_kernels=["linear"], invariances=None, random_state=0)
     with pytest.warns(UserWarning, match="decimal years"):

@@ -15,7 +15,7 @@ def decimal_years(dates: Any) -> NDArray[np.float64]:
     if np.isnat(moments).any():
         raise ValueError("Dates contain NaT (a missing date): drop those rows, or fill them in.")
     years = moments.astype("datetime64[Y]")
-    start, end = years.astype("datetime64[us]"), (years + 1).astype("datetime64[us]")
+    start, end = years.astype("datetime64[us]"), (years + np.timedelta64(1, "Y")).astype("datetime64[us]")
     fraction = (moments - start).astype(np.float64) / (end - start).astype(np.float64)
     return years.astype(np.int64) + 1970.0 + fraction
 

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
+from orbitwise.inference.curvature import Vector, finite_difference_hessian
 from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
-from orbitwise.inference.training import Training, maximize
+from orbitwise.inference.training import Training, assign_flat, evaluate, flat_values, maximize
 from orbitwise.kernels.building import build
 from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.spelling import expression_of
 from orbitwise.process.values import value_covariance
-from orbitwise.selection.laplace import difference_hessian, laplace_log_evidence
+from orbitwise.selection.laplace import STEP, laplace_log_evidence
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
 from orbitwise.selection.search.hyperpriors import AMPLITUDE_WIDTH, hyperpriors, log_prior
 from orbitwise.selection.search.hypotheses import Hypothesis
@@ -247,27 +248,17 @@ def _scored(model: HypothesisModel, problem: SearchProblem, training: Training, 
 def laplace(model: HypothesisModel, joint: float) -> float:
     """log ∫ p(y, θ) dθ by a Gaussian at the mode; directions without curvature have that of their prior."""
     parameters = model.parameters
-    origin = torch.cat([each.detach().reshape(-1) for each in parameters])
+    mode = flat_values(parameters)
 
-    def gradient(point: Tensor) -> Tensor:
-        _assign(parameters, point)
-        return torch.cat([each.reshape(-1) for each in torch.autograd.grad(model.log_joint(), parameters)])
+    def slope_of_fall(point: Vector) -> Vector:
+        assign_flat(parameters, point)
+        found = evaluate(model.log_joint, parameters)
+        return np.full_like(point, np.nan) if found.failure else -found.gradient
 
-    curvature = -difference_hessian(gradient, origin)
-    _assign(parameters, origin)
+    curvature = finite_difference_hessian(slope_of_fall, mode, STEP, central=True)
+    assign_flat(parameters, mode)
     # in units of the priors, whose own curvature is 1
-    deviations = torch.cat(
-        [torch.full_like(each.parameter, each.deviation).reshape(-1) for each in model.priors]
-    )
-    scaled = torch.nan_to_num(curvature * deviations[:, None] * deviations)
-    values = torch.linalg.eigvalsh(scaled).clamp_min(1.0 / AMPLITUDE_WIDTH)
-    return laplace_log_evidence(joint, values) + float(deviations.log().sum())
-
-
-def _assign(parameters: Sequence[nn.Parameter], values: Tensor) -> None:
-    place = 0
-    with torch.no_grad():
-        for parameter in parameters:
-            size = parameter.numel()
-            parameter.copy_(values[place : place + size].reshape(parameter.shape))
-            place += size
+    deviations = np.concatenate([np.full(each.parameter.numel(), each.deviation) for each in model.priors])
+    values = np.linalg.eigvalsh(curvature * deviations[:, None] * deviations)
+    values = torch.from_numpy(np.maximum(values, 1.0 / AMPLITUDE_WIDTH))
+    return laplace_log_evidence(joint, values) + float(np.log(deviations).sum())
