@@ -61,6 +61,9 @@ class Likelihood(nn.Module, ABC):
     is_separable: bool = True
     """Whether outputs of a row are independent given f, so that log p(y | f) is a sum over them."""
 
+    ignores_common_shift: bool = False
+    """Whether p(y | f) stays the same when one number is added to all outputs of a row."""
+
     is_additive: bool = False
     """Whether y = f + noise, so that targets may be shifted and scaled before learning."""
 

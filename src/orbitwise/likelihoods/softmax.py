@@ -23,6 +23,7 @@ class Softmax(Likelihood):
 
     is_quadratic = False
     is_separable = False
+    ignores_common_shift = True
     nodes: Tensor
 
     def __init__(self, num_classes: int, num_nodes: int = 256, seed: int = 0) -> None:
