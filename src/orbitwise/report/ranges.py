@@ -64,7 +64,7 @@ class Range:
 
     @property
     def is_determined(self) -> bool:
-        """Whether the error is known and smaller than the range."""
+        """Whether the error is known and small beside the range."""
         return self.certainty.kind is Kind.DETERMINED
 
     @property
@@ -75,12 +75,12 @@ class Range:
     @property
     def is_needed(self) -> bool:
         """Whether the range has not collapsed to nothing."""
-        return self.certainty.kind is not Kind.NOT_NEEDED
+        return self.certainty.kind not in (Kind.NOT_NEEDED, Kind.NOT_RULED_OUT)
 
     def text(self) -> str:
         """The range alone: ±21°, −13 to +15 %, 0.3 pixels, or that there is none."""
         if not self.is_needed:
-            return "not needed"
+            return "not needed" if self.certainty.is_determined else "not determined"
         return interval_text((self.low, self.high), self.unit, self.certainty.shown_error)
 
     def error_text(self) -> str:
