@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from orbitwise.likelihoods import Gaussian
-from orbitwise.likelihoods.bernoulli import hermite
 from orbitwise.likelihoods.gaussian import gaussian_quadratic
+from orbitwise.likelihoods.likelihood import hermite
 from orbitwise.process.moments import Moments
 
 MEAN = torch.tensor([[0.3, -1.2], [2.0, 0.1]], dtype=torch.float64)

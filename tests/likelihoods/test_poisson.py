@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orbitwise.likelihoods import Poisson
-from orbitwise.likelihoods.bernoulli import hermite
+from orbitwise.likelihoods.likelihood import hermite
 from orbitwise.process.moments import Moments
 
 MEAN = torch.tensor([[0.3, -1.2], [2.0, 0.1]], dtype=torch.float64)

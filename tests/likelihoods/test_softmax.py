@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from orbitwise.likelihoods import Softmax
-from orbitwise.likelihoods.bernoulli import hermite, logistic_mean
+from orbitwise.likelihoods.bernoulli import logistic_mean
+from orbitwise.likelihoods.likelihood import hermite
 from orbitwise.likelihoods.softmax import normal_nodes
 from orbitwise.process.moments import Moments
 

@@ -22,6 +22,7 @@ from orbitwise.estimators.engines import (
     Engine,
     Fit,
     Problem,
+    Tilts,
     choose_engine,
     fit_collapsed,
     fit_exact,
@@ -31,7 +32,7 @@ from orbitwise.estimators.engines import (
 from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.families import input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
-from orbitwise.estimators.labels import Coding, encode, probabilities
+from orbitwise.estimators.likelihoods import LabelCoding, class_likelihood, class_probabilities
 from orbitwise.estimators.machine_fit import warn_of_one_class
 from orbitwise.estimators.nesting import Start, adopt
 from orbitwise.estimators.objectives import ExactObjective, noise_of
@@ -51,6 +52,8 @@ from orbitwise.inference.calibration import (
     two_columns,
 )
 from orbitwise.inference.defaults import default_kernel
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
 
 ROWS_AT_ONCE = 512
@@ -69,10 +72,11 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about. Names of images ("rotation", "affine", "deformation",
         "affine+deformation", "translation", …) need `image_shape` unless X has image dimensions.
-    likelihood : {"one_hot", "stick_breaking", "dirichlet"}, default="one_hot"
+    likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
         How labels are observed: Gaussian noise on one-hot codes, with probabilities from a softmax whose
-        scale leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression); or
-        Dirichlet.
+        scale leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression);
+        Dirichlet; or a softmax of one f per class, whose bound averages a drawn orbit over fixed nodes. An
+        instance is copied.
     noise : {"evidence", "leave_one_out"}, default="evidence"
         How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so
         leave-one-out on the training set often predicts better.
@@ -93,6 +97,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         Inducing points; iterations at most (None takes 200, or 40 for each ascent where nodes are used) and
         additional starts; stochastic steps (None takes them until bound, kernel and ranges stand still,
         3,400 at most) and rows per step.
+    tilts : {"remembered", "recognition"}, default="remembered"
+        Where stochastic inference with likelihood="stick_breaking" takes the free parameter of each label's
+        Pólya-Gamma bound from: earlier visits of that label, or a recognition network of input and label
+        that is trained with the bound.
     random_state, device, verbose, callback, warm_start
         Seed (exact inference draws nothing but additional starts); where to compute; whether to print; a
         function of (step, bound); whether `fit` goes on from the last fit.
@@ -119,7 +127,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
-        likelihood: Coding = "one_hot",
+        likelihood: LabelCoding | Likelihood = "one_hot",
         noise: Literal["evidence", "leave_one_out"] = "evidence",
         image_shape: Sequence[int] | None = None,
         channels: Channels = "auto",
@@ -132,6 +140,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         num_restarts: int = 0,
         num_steps: int | None = None,
         batch_size: int = 256,
+        tilts: Tilts = "remembered",
         random_state: int | np.random.RandomState | None = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -154,6 +163,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.num_restarts = num_restarts
         self.num_steps = num_steps
         self.batch_size = batch_size
+        self.tilts: Tilts = tilts
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -176,11 +186,16 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             )
         if self.noise not in ("evidence", "leave_one_out"):
             raise ValueError(f"noise must be 'evidence' or 'leave_one_out', not {self.noise!r}.")
-        if self.noise == "leave_one_out" and self.likelihood != "one_hot":
-            raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
         check_search(self)
         problem = self._problem(x, torch.from_numpy(codes))
+        if self.noise == "leave_one_out" and not isinstance(problem.likelihood, Gaussian):
+            raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
         engine = choose_engine(self.inference, problem)
+        if self.tilts != "remembered" and (engine != "variational" or not problem.likelihood.needs_tilt):
+            raise ValueError(
+                f"tilts={self.tilts!r} is for stochastic inference of sticks: use "
+                "likelihood='stick_breaking' with inference='variational', or leave tilts out."
+            )
         start = self._taken_start()
         if start is not None:
             adopt(problem.modules, start.member._problem_.modules)
@@ -201,7 +216,13 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         return self._probabilities(*self._moments(X)).cpu().numpy()
 
     def _probabilities(self, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-        return probabilities(self.likelihood, mean, variance, self._scale, len(self.classes_))
+        return class_probabilities(self.likelihood_, mean, variance, self._scale)
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """The likelihood with its learned parameters."""
+        check_is_fitted(self)
+        return self._problem_.likelihood
 
     def _moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         check_is_fitted(self)
@@ -218,7 +239,8 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
 
     def _problem(self, x: NDArray[np.float64], codes: torch.Tensor) -> Problem:
         seed = int(check_random_state(self.random_state).randint(2**31))
-        targets, likelihood = encode(self.likelihood, codes, len(self.classes_))
+        likelihood = class_likelihood(self.likelihood, len(self.classes_))
+        targets = likelihood.encode_labels(codes, len(self.classes_))
         previous = getattr(self, "_problem_", None) if self.warm_start else None
         functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         functional = functional.double().to(self.device)
@@ -261,7 +283,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
             return fit_exact(problem, self.num_nodes, *learning, self.max_nodes, self.max_seconds)
         if engine == "collapsed":
             return fit_collapsed(problem, self.num_nodes, self.num_inducing, *learning)
-        return fit_variational(problem, self.num_inducing, self.num_steps, self.batch_size, report, progress)
+        return fit_variational(
+            problem, self.num_inducing, self.num_steps, self.batch_size, report, progress, self.tilts
+        )
 
     def _store(self, fit: Fit, problem: Problem, engine: Engine, codes: torch.Tensor) -> None:
         self._problem_ = problem

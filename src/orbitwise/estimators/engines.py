@@ -19,6 +19,7 @@ from orbitwise.estimators.objectives import (
     Callback,
     CollapsedObjective,
     ExactObjective,
+    NonconjugateObjective,
     Problem,
     StochasticObjective,
     noise_of,
@@ -37,14 +38,18 @@ from orbitwise.inference.checkpoint import Progress
 from orbitwise.inference.inducing import random_orbit_points
 from orbitwise.inference.polish import Polished, polish
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.stochastic import StochasticTrainer
+from orbitwise.inference.stochastic import BoundEstimate, StochasticTrainer
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 
+Tilts = Literal["remembered", "recognition"]
 Engine = Literal["auto", "exact", "collapsed", "variational"]
 EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
-PREDICTION_NODES = 64
+NODES, PREDICTION_NODES = 16, 64
+"""Nodes of a drawn orbit while a sparse engine learns, and in the end."""
+OTHERS = 3
+"""Sets of other nodes by which the error of a bound on nodes is known."""
 
 
 @dataclass
@@ -71,6 +76,8 @@ def progress_of(estimator: Any, engine: str, *parts: Any) -> Progress | None:
     """What a fit that starts from these parts leaves in the estimator's folder, if any, to go on from."""
     names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
     settings = {name: getattr(estimator, name) for name in (*names, "batch_size")}
+    if getattr(estimator, "tilts", "remembered") != "remembered":
+        settings["tilts"] = estimator.tilts
     return Progress.of(estimator.checkpoint, engine, settings, *parts)
 
 
@@ -80,7 +87,8 @@ def choose_engine(engine: str, problem: Problem) -> Any:
         raise ValueError(f"inference must be 'auto', 'exact', 'collapsed' or 'variational', not {engine!r}.")
     if engine == "exact" and not isinstance(problem.likelihood, Gaussian):
         raise ValueError(
-            "Exact inference needs Gaussian noise: use likelihood='one_hot', or inference='collapsed'."
+            "Exact inference needs Gaussian noise: use likelihood='one_hot' for classes or 'gaussian' for "
+            "numbers, or inference='collapsed'."
         )
     if engine != "auto":
         return engine
@@ -166,9 +174,13 @@ def fit_collapsed(
 
     What is reported is the bound of the orbit itself at a q polished on more nodes.
     With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
+    A likelihood that is not quadratic in f has its q searched for instead; see `fit_nonconjugate`.
     """
+    if not problem.likelihood.is_quadratic:
+        parts = (num_inducing, max_iterations, num_restarts, callback, progress)
+        return fit_nonconjugate(problem, num_nodes, *parts)
     widen_zeros(problem.functional)
-    num_nodes = 16 if num_nodes is None else num_nodes
+    num_nodes = NODES if num_nodes is None else num_nodes
     num_inducing = min(num_inducing, len(problem.x) * (num_nodes if problem.is_drawn else 1))
     tilt = torch.ones_like(problem.targets) if problem.likelihood.needs_tilt else None
     turns = 1 if tilt is None else 3
@@ -201,6 +213,47 @@ def fit_collapsed(
     )
 
 
+def fit_nonconjugate(
+    problem: Problem,
+    num_nodes: int | None,
+    num_inducing: int,
+    max_iterations: int,
+    num_restarts: int = 0,
+    callback: Callback | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """The bound at the best q of any likelihood, on frozen rows; points are chosen again after a first round.
+
+    The bound is that of the average over the nodes, so its standard error says how much others differ.
+    """
+    widen_zeros(problem.functional)
+    num_nodes = NODES if num_nodes is None else num_nodes
+    num_inducing = min(num_inducing, len(problem.x) * (num_nodes if problem.is_drawn else 1))
+    history: list[float] = []
+    half_bound: float | None = None
+    for part in (2, 1):
+        functional = freeze_functional(problem.functional, max(2, num_nodes // part), problem.generator)
+        inducing = random_orbit_points(functional, problem.x, max(1, num_inducing // part), problem.generator)
+        objective = NonconjugateObjective(problem, functional, inducing)
+        objective.start = objective.best().q
+        training = problem.maximize(objective, max_iterations, num_restarts, callback, progress)
+        history += training.history
+        num_restarts = 0
+        if part == 2:
+            half_bound = _half_bound(problem, inducing, None)
+    frozen = freeze_functional(problem.functional, max(num_nodes, PREDICTION_NODES), problem.generator)
+    polished = _polished(problem, frozen, inducing, None)
+    return Fit(
+        polished.posterior,
+        frozen,
+        *_reported(polished),
+        training.has_settled,
+        objective,
+        history,
+        half_bound=half_bound,
+    )
+
+
 def fit_variational(
     problem: Problem,
     num_inducing: int,
@@ -208,15 +261,20 @@ def fit_variational(
     batch_size: int,
     callback: Callback | None = None,
     progress: Progress | None = None,
+    tilts: Tilts = "remembered",
 ) -> Fit:
     """The stochastic bound; inducing points double once; q is polished at the end.
 
     Draws are Sobol sets: the q of random ones is biased enough to lead kernel and orbit astray.
     Without `num_steps` each half of the learning goes on until it settles, up to `FIRST_STEPS` and
-    `MOST_STEPS`. It has converged if it settled with all inducing points.
+    `MOST_STEPS`. It has converged if it settled with all inducing points. A likelihood that is not quadratic
+    in f takes rows frozen at nodes.
     """
     widen_zeros(problem.functional)
     process, functional, generator = problem.process, problem.functional, problem.generator
+    rows = evenly_drawn(functional)
+    if not problem.likelihood.is_quadratic:
+        rows = freeze_functional(functional, NODES, generator)
     trainer: StochasticTrainer | None = None
     settled, half_bound = False, None
     lengths = (FIRST_STEPS, MOST_STEPS)
@@ -228,13 +286,14 @@ def fit_variational(
         if trainer is None:
             trainer = StochasticTrainer(
                 process,
-                evenly_drawn(functional),
+                rows,
                 problem.likelihood,
                 problem.x,
                 problem.targets,
                 inducing,
                 generator,
                 batch_size,
+                tilt=tilts,
             )
         else:
             trainer.replace_inducing(inducing)
@@ -263,7 +322,21 @@ def fit_variational(
 
 
 def _polished(problem: Problem, frozen: Functional, inducing: Tensor, tilt: Tensor | None) -> Polished:
-    """The best q by frozen rows, and the bound of the problem's own functional at it."""
+    """The best q by frozen rows, and the bound of the problem's own functional at it.
+
+    Drawn rows cannot tell the bound of a likelihood that is not quadratic in f. It is then that of the frozen
+    rows, and bounds on other sets of as many nodes tell its error.
+    """
+    if not problem.likelihood.is_quadratic:
+        best = NonconjugateObjective(problem, frozen, inducing).best()
+        others = [
+            freeze_functional(problem.functional, PREDICTION_NODES, problem.generator)
+            for _ in range(OTHERS if problem.is_drawn else 0)
+        ]
+        bounds = [NonconjugateObjective(problem, each, inducing, best.q).best().bound for each in others]
+        error = math.sqrt(sum((each - best.bound) ** 2 for each in bounds) / max(1, len(bounds)))
+        posterior = SparsePosterior(problem.process, inducing, best.q)
+        return Polished(posterior, None, BoundEstimate(best.bound, error))
     parts = (problem.likelihood, inducing, problem.x, problem.targets, problem.generator, tilt)
     return polish(problem.process, problem.functional, frozen, *parts)
 
@@ -289,9 +362,9 @@ def _reported(polished: Polished) -> tuple[float, str, float]:
 def _at_noise(
     problem: Problem, polished: Polished
 ) -> Callable[[float], tuple[SparsePosterior, Tensor]] | None:
-    if not isinstance(problem.likelihood, Gaussian):
-        return None
     posterior, statistics = polished.posterior, polished.statistics
+    if statistics is None or not isinstance(problem.likelihood, Gaussian):
+        return None
 
     def at_noise(noise: float) -> tuple[SparsePosterior, Tensor]:
         q = statistics.optimum(noise)

@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,10 @@ from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
 from orbitwise.inference.cost import users_level
 from orbitwise.inference.posterior import Posterior
+from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.process.moments import Moments
 from orbitwise.transforms.images import check_image_shape
 
 ROWS_AT_ONCE = 1024
@@ -216,18 +219,48 @@ class RegressionPredictions(ABC):
     def _standardised_noise(self) -> torch.Tensor:
         """The noise variance of a standardised target: one entry, or one for each output."""
 
+    def _other_likelihood(self) -> Likelihood | None:
+        """The likelihood of standardised targets where it is not Gaussian noise."""
+        return None
+
     @answering
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False, include_noise: bool = True
     ) -> Any:
-        """The posterior mean, and the deviation or covariance of new targets y = f(x) + noise.
+        """The mean of new targets, and their deviation or covariance.
 
-        mean ± 1.96 deviations should hold 95 % of new targets. With `include_noise=False` the deviation or
-        covariance is that of f alone, which says how well the function itself is known.
+        Under Gaussian noise, mean ± 1.96 deviations should hold 95 % of new targets y = f(x) + noise; under
+        other likelihoods `predict_quantiles` says what does. With `include_noise=False` the deviation or
+        covariance is that of f alone (of counts, of their rate), which says how well the function itself is
+        known.
         """
         if return_std and return_cov:
             raise ValueError("At most one of return_std and return_cov can be asked for.")
+        likelihood = self._other_likelihood()
+        if likelihood is not None:
+            return self._predict_other(likelihood, X, return_std, return_cov, include_noise)
         return self._predict(Evaluation(), X, return_std, return_cov, include_noise)
+
+    @answering
+    def predict_quantiles(
+        self, X: ArrayLike, quantiles: float | Sequence[float] = (0.025, 0.5, 0.975)
+    ) -> NDArray[np.float64]:
+        """Targets that a new one stays below with these probabilities: [n, quantiles], or [n, outputs, …].
+
+        The default is a 95 % interval and the median between its ends. Counts are whole numbers.
+        """
+        likelihood = self._other_likelihood()
+        moments = self._target_moments(X)
+        levels = [float(level) for level in np.atleast_1d(np.asarray(quantiles, dtype=np.float64))]
+        with torch.no_grad():
+            if likelihood is None:
+                noise = self._standardised_noise().to(moments.mean)
+                deviation = (column_variance(moments) + noise).sqrt()
+                values = [moments.mean + deviation * _normal_quantile(level) for level in levels]
+            else:
+                values = [likelihood.predict_quantile(moments, level) for level in levels]
+            values = [each.cpu() * self._scale + self._shift for each in values]
+        return np.stack([self._column(each) for each in values], axis=-1)
 
     @answering
     def predict_functional(
@@ -240,12 +273,19 @@ class RegressionPredictions(ABC):
     def sample_y(
         self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
     ) -> NDArray[np.float64]:
-        """Joint posterior draws of f: [n, n_samples], or [n, outputs, n_samples] for several outputs."""
+        """Joint posterior draws of f: [n, n_samples], or [n, outputs, n_samples] for several outputs.
+
+        Of counts, draws of their rate.
+        """
         x = self._inputs(X)
         generator = torch.Generator().manual_seed(int(check_random_state(random_state).randint(2**31)))
         with torch.no_grad():
             rows = self.functional_.atoms(x)
-            draws = self.posterior_.sample(rows, n_samples, generator).cpu()
+            draws = self.posterior_.sample(rows, n_samples, generator)
+            likelihood = self._other_likelihood()
+            if likelihood is not None:
+                draws = likelihood.conditional_mean(draws.permute(2, 0, 1)).permute(1, 2, 0)
+            draws = draws.cpu()
             draws = draws * self._scale[None, :, None] + self._shift[None, :, None]
         return (draws[:, 0] if self._is_vector else draws).numpy()
 
@@ -274,6 +314,34 @@ class RegressionPredictions(ABC):
                 return mean, self._column((variance * self._scale.square() + noise).sqrt())
         return mean
 
+    def _predict_other(
+        self, likelihood: Likelihood, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
+    ) -> Any:
+        """The mean of new targets under a likelihood that is not Gaussian noise, and their spread."""
+        if return_cov:
+            raise ValueError(
+                f"return_cov goes with Gaussian noise, not with {type(likelihood).__name__}: ask for "
+                "return_std, or for draws by sample_y."
+            )
+        moments = self._target_moments(X)
+        with torch.no_grad():
+            mean = self._column(likelihood.predict(moments).cpu() * self._scale + self._shift)
+            if not return_std:
+                return mean
+            variance = likelihood.predict_variance(moments, include_noise).cpu()
+            return mean, self._column((variance * self._scale.square()).sqrt())
+
+    def _target_moments(self, X: ArrayLike) -> Moments:
+        """The posterior moments of f, standardised."""
+        x = self._inputs(X)
+        with torch.no_grad():
+            parts = [self.posterior_.row_moments(block) for block in self._blocks(Evaluation(), x)]
+        return Moments(
+            torch.cat([part.mean for part in parts]),
+            torch.cat([column_variance(part) for part in parts]),
+            torch.cat([part.mean_square for part in parts]),
+        )
+
     def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
         """The rows to predict, some at a time; functionals that belong to all of x are lowered at once."""
         if functional.is_identity:
@@ -295,6 +363,12 @@ class RegressionPredictions(ABC):
         """A variance in units of the targets: a number, or one for each output when there are several."""
         variance = (standardised.cpu() * self._scale.square()).numpy()
         return float(variance[0]) if len(variance) == 1 else variance
+
+
+def _normal_quantile(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
+    return NormalDist().inv_cdf(level)
 
 
 class KernelDecisions(ABC):

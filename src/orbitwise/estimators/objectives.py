@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference import collapsed, exact
+from orbitwise.inference import collapsed, exact, nonconjugate
 from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.checkpoint import Progress
 from orbitwise.inference.projection import project_rows
@@ -146,6 +146,34 @@ class CollapsedObjective:
 
     def __call__(self) -> Tensor:
         return self.bound() + log_prior(self.problem.process)
+
+
+@dataclass
+class NonconjugateObjective:
+    """The bound at the best q of a likelihood that is not quadratic in f, on frozen rows, plus hyperpriors.
+
+    The search for q always begins at `start`, so that the same parameters have the same bound.
+    """
+
+    problem: Problem
+    functional: Functional
+    inducing: Tensor
+    start: Whitened | None = None
+
+    def best(self) -> nonconjugate.Best:
+        """The best q at the present parameters, and its bound."""
+        problem = self.problem
+        parts = (problem.likelihood, self.inducing, problem.x, problem.targets)
+        return nonconjugate.best_of(problem.process, self.functional, *parts, self.start)
+
+    def __call__(self) -> Tensor:
+        problem, prior = self.problem, log_prior(self.problem.process)
+        q, value = self.best()
+        if not torch.is_grad_enabled():
+            return problem.targets.new_tensor(value) + prior
+        parts = (problem.likelihood, self.inducing, problem.x, problem.targets)
+        # the slope of the best bound is that at the best q (envelope theorem)
+        return nonconjugate.bound_at(problem.process, self.functional, *parts, q) + prior
 
 
 @dataclass

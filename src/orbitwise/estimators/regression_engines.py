@@ -23,6 +23,7 @@ from orbitwise.estimators.engines import (
     fit_variational,
     progress_of,
 )
+from orbitwise.estimators.likelihoods import regression_likelihood
 from orbitwise.estimators.nesting import Start
 from orbitwise.estimators.orbit_learning import LEAST_NOISE, announce_exact, learn_orbit
 from orbitwise.estimators.regression_model import RegressionModel
@@ -31,6 +32,7 @@ from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.training import maximize
 from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
 
 MOST_REPEATED = 16
 """Weights that single precision bears: they divide the noise of their rows."""
@@ -43,6 +45,32 @@ def check_settings(estimator: Any) -> None:
         raise ValueError(f"inference must be one of {', '.join(engines)}, not {estimator.inference!r}.")
     steps = () if estimator.num_steps is None else ("num_steps",)
     check_counts(estimator, ("num_inducing", *steps, "batch_size"))
+
+
+def other_likelihood(
+    estimator: Any, y: NDArray[np.float64], weight: NDArray[np.float64], observations: Sequence[Any]
+) -> Likelihood | None:
+    """The likelihood of the targets where it is not Gaussian noise, which the model itself learns."""
+    likelihood = regression_likelihood(estimator.likelihood)
+    if isinstance(likelihood, Gaussian):
+        if isinstance(estimator.likelihood, Likelihood):
+            raise ValueError(
+                "Gaussian noise is given by its variance: use likelihood='gaussian' and noise=…."
+            )
+        return None
+    name = type(likelihood).__name__
+    reasons = {
+        "observations of other functionals": len(observations) > 0,
+        "sample weights other than 1": bool((weight != 1).any()),
+        f"noise={estimator.noise!r} (start from an instance, such as StudentT(scale=0.1), instead)": (
+            estimator.noise is not None
+        ),
+        "inference='exact'": estimator.inference == "exact",
+    }
+    if refused := [reason for reason, holds in reasons.items() if holds]:
+        raise ValueError(f"The likelihood {name} does not take {', '.join(refused)}; Gaussian noise does.")
+    likelihood.check_targets(torch.from_numpy(y))
+    return likelihood
 
 
 def regression_engine(estimator: Any, weight: NDArray[np.float64], observations: Sequence[Any]) -> str:
@@ -68,6 +96,8 @@ def resume(model: RegressionModel, previous: RegressionModel) -> None:
     """Start where an earlier model ended: its noise and mean (kernel and orbit are shared already)."""
     with torch.no_grad():
         model.raw_noise[0].copy_(previous.raw_noise[0])
+    if model.likelihood is not None and type(model.likelihood) is type(previous.likelihood):
+        model.likelihood.load_state_dict(previous.likelihood.state_dict())
     mean, before = model.process.mean_module, previous.process.mean_module
     if type(mean) is type(before):
         mean.load_state_dict(before.state_dict())
@@ -189,7 +219,9 @@ def sparse_problem(
 ) -> Problem:
     """All rows as they came, with standardised targets; noise that was given stays as it is."""
     standardised = (torch.from_numpy(targets) - model.shift) / model.scale
-    likelihood = Gaussian(model.noise()[0].item(), learnable=model.fixed_noise is None)
+    likelihood = model.likelihood
+    if likelihood is None:
+        likelihood = Gaussian(model.noise()[0].item(), learnable=model.fixed_noise is None)
     return Problem(
         model.process,
         functional,

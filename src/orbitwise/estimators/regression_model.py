@@ -19,8 +19,9 @@ from orbitwise.estimators.validation import check_numbers, check_rows, check_var
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference import exact
-from orbitwise.inference.defaults import LinearTrend, default_kernel
+from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
 from orbitwise.inference.training import log_prior
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process, Rows
 
 Observation = tuple[Functional, ArrayLike, ArrayLike, float | None]
@@ -50,7 +51,10 @@ class Extra(NamedTuple):
 
 @final
 class RegressionModel(nn.Module):
-    """y = scale·(L g) + shift + noise for merged rows, and observations of other functionals of f."""
+    """y = scale·(L g) + shift + noise for merged rows, and observations of other functionals of f.
+
+    `likelihood` is another one than Gaussian noise, and None where that is learned here.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class RegressionModel(nn.Module):
         scale: Tensor,
         shift: Tensor,
         extras: Sequence[Extra],
+        likelihood: Likelihood | None = None,
     ) -> None:
         super().__init__()
         self.functional = functional
@@ -83,6 +88,7 @@ class RegressionModel(nn.Module):
             )
             for start in learned
         )
+        self.likelihood = likelihood
 
     def noise(self) -> Tensor:
         """The noise variance of one standardised target, in one entry (or one for each output, if fixed)."""
@@ -162,6 +168,7 @@ def prepare(
     one_sided: Any,
     observations: Sequence[Any],
     is_image: bool = False,
+    likelihood: Likelihood | None = None,
 ) -> RegressionModel:
     """A model ready to be trained, from validated data and the arguments of an estimator."""
     replicates = merge(x, y, weight) if noise != 0 else merge(x, y, weight).without_noise()
@@ -176,14 +183,21 @@ def prepare(
         )
     total = _constant_part(atoms)
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
-    scale, shift = _standardisation(replicates, normalize_y, keeps_constants)
+    centre = 0.0
+    if likelihood is None or (likelihood.is_additive and not likelihood.has_heavy_tails):
+        scale, shift = _standardisation(replicates, normalize_y, keeps_constants)
+    elif likelihood.is_additive:
+        scale, shift = _robust_standardisation(y, normalize_y, keeps_constants)
+    else:
+        scale, shift = _standardisation(replicates, False, False)
+        centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
         separate = functional.is_identity and not is_image
         base = default_kernel(atoms.points[:, 0], separate)
     else:
         base = copy.deepcopy(kernel).double()
-    process = Process(_mean(mean, atoms.points.flatten(0, 1)), base, one_sided).double()
+    process = Process(_mean(mean, atoms.points.flatten(0, 1), centre), base, one_sided).double()
     try:
         process.variance(atoms.rows(slice(0, 1)))
     except (IndexError, RuntimeError) as error:
@@ -193,7 +207,7 @@ def prepare(
         raise ValueError(
             "A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one."
         )
-    return RegressionModel(replicates, functional, process, noise, scale, shift, extras)
+    return RegressionModel(replicates, functional, process, noise, scale, shift, extras, likelihood)
 
 
 def constant_part(functional: Functional, x: Tensor) -> Tensor:
@@ -220,13 +234,30 @@ def _standardisation(replicates: Replicates, normalize_y: bool, centre: bool) ->
     return torch.from_numpy(scale), torch.from_numpy(np.asarray(shift))
 
 
-def _mean(mean: str, points: Tensor) -> Mean:
-    if mean == "zero":
+def _robust_standardisation(y: NDArray[np.float64], normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+    """Median and the spread of the middle half, in deviations of a normal density: outliers move neither."""
+    outputs = y.shape[1]
+    if not normalize_y:
+        return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
+    shift = np.median(y, axis=0) if centre else np.zeros(outputs)
+    scale = typical_spread(torch.from_numpy(y - shift))
+    return scale, torch.from_numpy(shift)
+
+
+def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
+    """The mean function, which starts at the constant `centre`, and with "zero" stays there."""
+    if mean == "zero" and centre == 0:
         return ZeroMean()
-    if mean == "constant":
-        return ConstantMean()
+    if mean in ("zero", "constant"):
+        constant = ConstantMean()
+        with torch.no_grad():
+            constant.raw_constant.fill_(centre)
+        return constant.requires_grad_(mean == "constant")
     if mean == "linear":
-        return LinearTrend(points)
+        trend = LinearTrend(points)
+        with torch.no_grad():
+            trend.bias.fill_(centre)
+        return trend
     raise ValueError(f"mean must be 'zero', 'constant' or 'linear', not {mean!r}.")
 
 

@@ -12,19 +12,22 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.channels import Channels
-from orbitwise.estimators.engines import Engine, Fit
+from orbitwise.estimators.engines import Engine, Fit, engine_for
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.families import input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
+from orbitwise.estimators.likelihoods import NoiseName
 from orbitwise.estimators.nesting import adopt
 from orbitwise.estimators.orbit_learning import freeze_at
 from orbitwise.estimators.regression_engines import (
     check_settings,
     fit_model,
     fit_sparse,
+    other_likelihood,
     place,
     regression_engine,
     resume,
@@ -34,6 +37,8 @@ from orbitwise.estimators.regression_model import Observation, RegressionModel, 
 from orbitwise.estimators.validation import check_channels_first, check_training
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
 
 
 @final
@@ -53,7 +58,12 @@ class InvariantGPRegressor(
         "quarter_turn", "flip+quarter_turn", or of learnable moves of images "rotation", "affine", …), an
         orbit to average over, or any functional of g.
     noise : float, default=None
-        Noise variance in units of y squared; None learns it.
+        Noise variance in units of y squared; None learns it. Gaussian noise only.
+    likelihood : {"gaussian", "student_t", "laplace", "poisson"} or Likelihood, default="gaussian"
+        How targets scatter about f: Gaussian noise; noise with heavy tails, which outliers do not mislead;
+        or counts of rate exp f. Any but Gaussian noise is fitted by a variational lower bound on the
+        evidence, which averages a drawn orbit over fixed nodes. Its parameters are learned, and start as
+        given by an instance, for standardised targets if `normalize_y`.
     mean : {"zero", "constant", "linear"}, default="zero"
         Mean function of g, learned with the kernel. With `normalize_y`, "zero" means the mean of the targets.
     image_shape : tuple of int, default=None
@@ -64,7 +74,8 @@ class InvariantGPRegressor(
         1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
         rows with the channels first.
     normalize_y : bool, default=True
-        Standardise targets. The evidence is always that of the targets as given.
+        Standardise targets, by median and quartiles under heavy tails; of counts, f is centred at the
+        logarithm of their mean. The evidence is always that of the targets as given.
     one_sided : {"auto", True, False}, default="auto"
         Whether one side of a group average is enough, see `orbitwise.process.Process`.
     num_nodes, max_nodes, max_seconds : int, int, float, default=None
@@ -79,7 +90,8 @@ class InvariantGPRegressor(
         Seeds restarts, inducing points and batches.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic. Always exact, and only so, with
-        `observations`, sample weights other than 1, a mean other than "zero", or noise=0.
+        `observations`, sample weights other than 1, a mean other than "zero", or noise=0. Never exact with
+        other likelihoods than Gaussian noise.
     num_inducing, num_steps, batch_size : int, default=500, None, 256
         Inducing points of collapsed and variational inference; stochastic steps, and rows per step. None
         takes steps until bound, kernel and ranges stand still, 3,400 at most.
@@ -92,7 +104,8 @@ class InvariantGPRegressor(
 
     Attributes
     ----------
-    kernel_ : the learned kernel. noise_ : the learned noise variance. functional_ : L.
+    kernel_ : the learned kernel. functional_ : L. likelihood_ : the likelihood, for standardised targets.
+    noise_ : the learned variance of Gaussian noise.
     observation_noise_ : the noise variance of each of the `observations`.
     inference_ : the engine that was used.
     channels_ : "first" or "last", where images had their channels; None where there are none.
@@ -118,6 +131,7 @@ class InvariantGPRegressor(
         invariance: Invariance = None,
         *,
         noise: float | None = None,
+        likelihood: NoiseName | Likelihood = "gaussian",
         mean: Literal["zero", "constant", "linear"] = "zero",
         image_shape: Sequence[int] | None = None,
         channels: Channels = "auto",
@@ -142,6 +156,7 @@ class InvariantGPRegressor(
         self.kernel = kernel
         self.invariance = invariance
         self.noise = noise
+        self.likelihood: NoiseName | Likelihood = likelihood
         self.mean = mean
         self.image_shape = image_shape
         self.channels: Channels = channels
@@ -182,7 +197,11 @@ class InvariantGPRegressor(
         if observations:
             check_channels_first(self, "Observations of other functionals")
         check_settings(self)
-        engine = regression_engine(self, weight, observations)
+        likelihood = other_likelihood(self, targets, weight, observations)
+        if likelihood is None:
+            engine = regression_engine(self, weight, observations)
+        else:
+            engine = engine_for(len(x), exact_serves=False) if self.inference == "auto" else self.inference
         seed = int(check_random_state(self.random_state).randint(2**31))
         generator = torch.Generator().manual_seed(seed)
         previous = getattr(self, "_model", None) if self.warm_start else None
@@ -207,6 +226,7 @@ class InvariantGPRegressor(
             self.one_sided,
             observations,
             is_image=self._image_shape is not None,
+            likelihood=likelihood,
         )
         if previous is not None:
             resume(model, previous)
@@ -237,6 +257,20 @@ class InvariantGPRegressor(
     def _standardised_noise(self) -> torch.Tensor:
         return self._model.noise()
 
+    def _other_likelihood(self) -> Likelihood | None:
+        return self._model.likelihood
+
+    @property
+    def likelihood_(self) -> Likelihood:
+        """The likelihood of standardised targets, with its learned parameters."""
+        check_is_fitted(self)
+        if self._model.likelihood is not None:
+            return self._model.likelihood
+        if self.noise == 0:
+            raise AttributeError("Targets without noise have no likelihood.")
+        noise = self._model.noise().detach()
+        return Gaussian(noise[0].item())
+
     def _report(self, step: int, bound: float) -> None:
         if self.callback is not None:
             self.callback(step, bound)
@@ -252,6 +286,8 @@ class InvariantGPRegressor(
             self.noise_, *self.observation_noise_ = (
                 self._variance(noise) for noise in (model.noise(), *model.extra_noise())
             )
+        if model.likelihood is not None:
+            del self.noise_
         self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
         self.log_evidence_error_ = fit.standard_error
         self.converged_, self.history_ = fit.converged, fit.history

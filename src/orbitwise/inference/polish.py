@@ -152,10 +152,13 @@ def best_q_of(
 
 
 class Polished(NamedTuple):
-    """The posterior by the best q of frozen rows, their statistics, and the unbiased bound at that q."""
+    """The posterior by the best q of frozen rows, their statistics, and the unbiased bound at that q.
+
+    There are statistics for likelihoods that are quadratic in f only.
+    """
 
     posterior: SparsePosterior
-    statistics: Statistics
+    statistics: Statistics | None
     bound: BoundEstimate
 
 

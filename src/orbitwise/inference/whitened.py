@@ -41,6 +41,13 @@ class Whitened:
         """Whether one precision serves all outputs."""
         return self.precision.dim() == 2
 
+    def without_common_mean(self) -> Whitened:
+        """q with the mean over outputs taken off each mean, which brings it nearer to the prior."""
+        mean = self.mean - self.mean.mean(1, keepdim=True)
+        # h = P m
+        shift = self.precision @ (mean if self.is_shared else mean.T[..., None])
+        return Whitened(self.precision, shift if self.is_shared else shift[..., 0].T)
+
     def divergence(self) -> Float[Tensor, ""]:
         """KL[q(v) ‖ N(0, I)] = ½(tr S + mᵀm - M + log|P|), summed over outputs."""
         size, outputs = self.shift.shape

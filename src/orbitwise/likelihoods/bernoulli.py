@@ -6,15 +6,13 @@ corrects LIM eq. 22 and 23). It touches at f = ±c, so the best c is √E[f²].
 
 from __future__ import annotations
 
-import math
 from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance, hermite
 from orbitwise.process.moments import Moments
 
 
@@ -32,8 +30,15 @@ class Bernoulli(Likelihood):
 
     def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
         """The probability of y = 1, E[σ(f)]."""
-        variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
-        return logistic_mean(moments.mean, variance.expand_as(moments.mean))
+        return logistic_mean(moments.mean, column_variance(moments))
+
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+        """Sticks: one logit for two classes, K-1 for K."""
+        return stick_breaking_targets(labels, num_classes)
+
+    def class_probabilities(self, moments: Moments) -> Float[Tensor, "n k"]:
+        """Where each stick breaks."""
+        return stick_breaking_probabilities(self.predict(moments))
 
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
@@ -73,9 +78,3 @@ def logistic_mean(
     """E[σ(f)] for Gaussian f, by Gauss-Hermite quadrature."""
     nodes, weights = hermite(num_nodes, mean)
     return (torch.sigmoid(mean[..., None] + variance.sqrt()[..., None] * nodes) * weights).sum(-1)
-
-
-def hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the standard normal density."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-    return like.new_tensor(nodes), like.new_tensor(weights / math.sqrt(2 * math.pi))

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.likelihoods.gaussian import gaussian_log_density, gaussian_quadratic
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance
 from orbitwise.process.moments import Moments
 
 
@@ -44,9 +44,11 @@ class Dirichlet(Likelihood):
 
     def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
         """The probabilities of the classes, E[softmax f], by fixed draws."""
-        variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
-        fixed = torch.Generator().manual_seed(0)
-        return softmax_mean(moments.mean, variance.expand_as(moments.mean), fixed)
+        fixed = torch.Generator(moments.mean.device).manual_seed(0)
+        return softmax_mean(moments.mean, column_variance(moments), fixed)
+
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+        return one_hot(labels, num_classes)
 
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None

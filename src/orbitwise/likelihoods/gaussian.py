@@ -9,7 +9,7 @@ import math
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
@@ -21,6 +21,8 @@ NOISE_FLOOR = 1e-8
 @final
 class Gaussian(Likelihood):
     """y = f + ε with ε ~ N(0, σ²). `num_outputs` above 0 gives each output a variance of its own."""
+
+    is_additive = True
 
     def __init__(self, noise: float = 0.1, num_outputs: int = 0, learnable: bool = True) -> None:
         super().__init__()
@@ -39,6 +41,19 @@ class Gaussian(Likelihood):
         self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
     ) -> Float[Tensor, "*batch n c"]:
         return gaussian_log_density(targets - f, self.noise.to(targets).expand_as(targets))
+
+    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+        return self.noise.to(f).expand_as(f)
+
+    def cumulative(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        return torch.special.ndtr((targets - f) / self.noise.to(f).sqrt())
+
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+        """Centred one-hot codes; two classes take a single column."""
+        codes = torch.nn.functional.one_hot(labels, num_classes).double() - 1 / num_classes
+        return codes[:, 1:] if num_classes == 2 else codes
 
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None

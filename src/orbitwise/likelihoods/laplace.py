@@ -21,6 +21,8 @@ class Laplace(Likelihood):
     """
 
     is_quadratic = False
+    is_additive = True
+    has_heavy_tails = True
 
     def __init__(self, scale: float = 0.3) -> None:
         super().__init__()
@@ -38,6 +40,17 @@ class Laplace(Likelihood):
     ) -> Float[Tensor, "*batch n c"]:
         scale = self.scale.to(targets)
         return -(targets - f).abs() / scale - torch.log(2 * scale)
+
+    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+        return (2 * self.scale.square()).to(f).expand_as(f)
+
+    def cumulative(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        residual = (targets - f) / self.scale.to(f)
+        # ½ e^{-|t|} below the centre, one less that above it
+        tail = 0.5 * torch.exp(-residual.abs())
+        return torch.where(residual < 0, tail, 1 - tail)
 
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None

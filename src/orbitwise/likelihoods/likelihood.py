@@ -4,21 +4,29 @@
 make the whole training bound unbiased (LIM 4.4), and (λ, η) are its natural-gradient step. A likelihood that
 has no such bound is expanded about the moments of f instead, which must then be exact (`is_quadratic` is
 False).
+
+A new likelihood of numbers is one class with `log_density`, `conditional_mean` and `conditional_variance`:
+expectations are then taken by quadrature. `cumulative` adds quantiles. Closed forms may replace each.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.process.moments import Moments
 
 SMALLEST_VARIANCE = 1e-12
+NUM_NODES = 40
+"""Gauss-Hermite nodes of expectations over f where a likelihood does not say how many."""
+BISECTIONS = 60
 
 
 class Quadratic(NamedTuple):
@@ -39,7 +47,7 @@ class Quadratic(NamedTuple):
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y | f), seen through quadratics in f."""
+    """p(y | f), seen through quadratics in f, and what it says of new targets y."""
 
     is_quadratic: bool = True
     """Whether the quadratic is below log p(y | f) whatever the moments of f, so that rows may be drawn."""
@@ -53,25 +61,117 @@ class Likelihood(nn.Module, ABC):
     is_separable: bool = True
     """Whether outputs of a row are independent given f, so that log p(y | f) is a sum over them."""
 
+    ignores_common_shift: bool = False
+    """Whether p(y | f) stays the same when one number is added to all outputs of a row."""
+
+    is_additive: bool = False
+    """Whether y = f + noise, so that targets may be shifted and scaled before learning."""
+
+    has_heavy_tails: bool = False
+    """Whether targets are standardised by median and quartiles, which outliers do not move."""
+
+    num_nodes: int = NUM_NODES
+
     @abstractmethod
     def log_density(
         self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
     ) -> Float[Tensor, "*batch n c"]:
         """log p(y | f) itself, whose sum over outputs is that of a row; f may be a batch of samples."""
 
-    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
-        """The mean of y for Gaussian f, which is that of f where noise has no mean; or probabilities."""
-        return moments.mean
-
-    @abstractmethod
     def expansion(
         self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
     ) -> Quadratic:
         """The quadratic whose expectation under `moments` is the (bound of the) expected log-likelihood.
 
         Its gradients by the moments and by the parameters of the likelihood are right as well. A quadratic
-        likelihood does not look at the moments.
+        likelihood does not look at the moments. By default, E[log p(y | f)] by Gauss-Hermite quadrature.
         """
+        if moments is None:
+            raise ValueError(f"{type(self).__name__} is expanded about moments of f; give them.")
+        self.check_targets(targets)
+        nodes, weights = hermite(self.num_nodes, targets)
+
+        def expected(mean: Tensor, variance: Tensor) -> Tensor:
+            values = mean + variance.sqrt() * nodes[:, None, None]
+            return (self.log_density(values, targets) * weights[:, None, None]).sum(0)
+
+        return expand(expected, moments)
+
+    def check_targets(self, targets: Float[Tensor, "n c"]) -> None:
+        """Raise a ValueError where targets are impossible under this likelihood, such as negative counts."""
+
+    def prior_mean(self, targets: Float[Tensor, "n c"]) -> float:
+        """The constant that f lies around before anything is learned: 0, to which targets are centred."""
+        return 0.0
+
+    def conditional_mean(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+        """E[y | f], which is f itself under additive noise."""
+        if not self.is_additive:
+            raise ValueError(f"{type(self).__name__} needs a method conditional_mean, E[y | f].")
+        return f
+
+    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+        """var[y | f], the noise of a new target."""
+        raise ValueError(f"{type(self).__name__} needs a method conditional_variance, var[y | f].")
+
+    def cumulative(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        """P(new target ≤ the given one | f)."""
+        raise ValueError(
+            f"{type(self).__name__} has no quantiles: they need a method cumulative, P(y ≤ target | f)."
+        )
+
+    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+        """The mean of y for Gaussian f, E[E[y | f]]; or probabilities."""
+        return moments.mean if self.is_additive else self._expected(self.conditional_mean, moments)
+
+    def predict_variance(self, moments: Moments, include_noise: bool = True) -> Float[Tensor, "n c"]:
+        """The variance of a new target, E[var[y | f]] + var[E[y | f]], or that of E[y | f] alone."""
+        if self.is_additive:
+            spread = column_variance(moments)
+        else:
+            mean = self.predict(moments)
+            spread = self._expected(lambda f: (self.conditional_mean(f) - mean).square(), moments)
+        return spread + self._expected(self.conditional_variance, moments) if include_noise else spread
+
+    def predict_quantile(self, moments: Moments, level: float) -> Float[Tensor, "n c"]:
+        """The target that a new one stays below with probability `level`, by bisection of E[P(y ≤ t | f)]."""
+        if not 0 < level < 1:
+            raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
+
+        def below(targets: Tensor) -> Tensor:
+            return self._expected(lambda f: self.cumulative(f, targets), moments)
+
+        middle = self.predict(moments)
+        width = 1 + column_variance(moments).sqrt() + middle.abs()
+        low, high = middle - width, middle + width
+        while bool((below(low) > level).any()):
+            low = torch.where(below(low) > level, low - (high - low), low)
+        while bool((below(high) < level).any()):
+            high = torch.where(below(high) < level, high + (high - low), high)
+        for _ in range(BISECTIONS):
+            centre = 0.5 * (low + high)
+            is_less = below(centre) < level
+            low, high = torch.where(is_less, centre, low), torch.where(is_less, high, centre)
+        return high
+
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+        """Targets that stand for the labels 0, 1, … of classes."""
+        raise ValueError(
+            f"{type(self).__name__} is not a likelihood of classes: use Gaussian, Bernoulli, Dirichlet or "
+            "Softmax, or give it a method encode_labels."
+        )
+
+    def class_probabilities(self, moments: Moments) -> Float[Tensor, "n k"]:
+        """The probability of every class, for targets that `encode_labels` made."""
+        return self.predict(moments)
+
+    def _expected(self, values: Callable[[Tensor], Tensor], moments: Moments) -> Float[Tensor, "n c"]:
+        """E[values(f)] for Gaussian f, by Gauss-Hermite quadrature."""
+        nodes, weights = hermite(self.num_nodes, moments.mean)
+        f = moments.mean + column_variance(moments).sqrt() * nodes[:, None, None]
+        return (values(f) * weights[:, None, None]).sum(0)
 
     def quadratic(self, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None) -> Quadratic:
         """The quadratic lower bound of log p(y | f) as a function of f."""
@@ -89,14 +189,25 @@ class Likelihood(nn.Module, ABC):
         return self.expansion(moments, targets, tilt).expectation(moments).sum(-1)
 
 
+def column_variance(moments: Moments) -> Float[Tensor, "n c"]:
+    """The variances of all outputs, also where they share one."""
+    variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
+    return variance.expand_as(moments.mean)
+
+
+def hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights of the standard normal density."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    return like.new_tensor(nodes), like.new_tensor(weights / math.sqrt(2 * math.pi))
+
+
 def expand(expected: Callable[[Tensor, Tensor], Float[Tensor, "n c"]], moments: Moments) -> Quadratic:
     """The quadratic that agrees at `moments` with expected(mean, variance), and so do both gradients.
 
     λ = -2 ∂E/∂σ² = -E[∂² log p], η = ∂E/∂μ + λμ = E[∂ log p] + λμ (Bonnet and Price).
     """
-    variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
     mean = moments.mean.detach().requires_grad_()
-    variance = variance.detach().expand_as(mean).clamp_min(SMALLEST_VARIANCE).requires_grad_()
+    variance = column_variance(moments).detach().clamp_min(SMALLEST_VARIANCE).requires_grad_()
     with torch.enable_grad():
         value = expected(mean, variance)
         first, second = torch.autograd.grad(value.sum(), (mean, variance), retain_graph=True)

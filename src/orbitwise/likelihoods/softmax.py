@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
@@ -23,6 +23,7 @@ class Softmax(Likelihood):
 
     is_quadratic = False
     is_separable = False
+    ignores_common_shift = True
     nodes: Tensor
 
     def __init__(self, num_classes: int, num_nodes: int = 256, seed: int = 0) -> None:
@@ -56,6 +57,11 @@ class Softmax(Likelihood):
     def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
         """The probabilities of the classes, E[softmax f]."""
         return torch.softmax(self._values(moments.mean, moments.variance), dim=-1).mean(0)
+
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+        if num_classes != self.nodes.shape[-1]:
+            raise ValueError(f"Softmax was made for {self.nodes.shape[-1]} classes, not {num_classes}.")
+        return torch.nn.functional.one_hot(labels, num_classes).double()
 
     def _check(self, targets: Tensor) -> None:
         if targets.shape[-1] != self.nodes.shape[-1]:

@@ -1,4 +1,4 @@
-"""Noise with heavy tails: y = f + ε with ε Student-t, by Gauss-Hermite quadrature."""
+"""Noise with heavy tails: y = f + ε with ε Student-t, whose expectations are by quadrature."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import final
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtr
 from torch import Tensor, nn
 
-from orbitwise.likelihoods.bernoulli import hermite
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
-from orbitwise.process.moments import Moments
+from orbitwise.likelihoods.likelihood import Likelihood
+
+MOST_DEGREES = 1e6
+"""Degrees of freedom above which the density is that of a Gaussian but for rounding."""
 
 
 @final
@@ -22,6 +24,8 @@ class StudentT(Likelihood):
     """
 
     is_quadratic = False
+    is_additive = True
+    has_heavy_tails = True
 
     def __init__(self, scale: float = 0.3, degrees: float = 4.0, num_nodes: int = 40) -> None:
         super().__init__()
@@ -31,27 +35,36 @@ class StudentT(Likelihood):
         self.raw_degrees = nn.Parameter(torch.tensor(math.log(degrees), dtype=torch.float64))
         self.num_nodes = num_nodes
 
+    @property
+    def scale(self) -> Float[Tensor, ""]:
+        """The scale of the noise: about its standard deviation where there are many degrees of freedom."""
+        return self.raw_scale.exp()
+
+    @property
+    def degrees(self) -> Float[Tensor, ""]:
+        """ν, the degrees of freedom, at most `MOST_DEGREES`."""
+        return self.raw_degrees.exp().clamp_max(MOST_DEGREES)
+
     def log_density(
         self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
     ) -> Float[Tensor, "*batch n c"]:
-        return self._residual_density(targets - f)
-
-    def _residual_density(self, residual: Tensor) -> Tensor:
-        """log p(y | f) of y - f."""
-        degrees, scale = self.raw_degrees.exp().to(residual), self.raw_scale.exp().to(residual)
+        degrees, scale = self.degrees.to(f), self.scale.to(f)
         constant = torch.lgamma(0.5 * (degrees + 1)) - torch.lgamma(0.5 * degrees)
         constant = constant - 0.5 * torch.log(math.pi * degrees) - scale.log()
-        return constant - 0.5 * (degrees + 1) * torch.log1p((residual / scale).square() / degrees)
+        return constant - 0.5 * (degrees + 1) * torch.log1p(((targets - f) / scale).square() / degrees)
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
-        if moments is None:
-            raise ValueError("StudentT is expanded about moments of f; give them.")
-        nodes, weights = hermite(self.num_nodes, targets)
+    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+        """scale² ν/(ν - 2), which is finite for more than two degrees of freedom only."""
+        degrees = self.degrees.item()
+        if degrees <= 2:
+            raise ValueError(
+                f"Student-t noise of {degrees:.3g} degrees of freedom has no finite variance: ask "
+                "for quantiles, or for the deviation of f alone (include_noise=False)."
+            )
+        return (self.scale.square() * self.degrees / (self.degrees - 2)).to(f).expand_as(f)
 
-        def expected(mean: Tensor, variance: Tensor) -> Tensor:
-            values = mean[..., None] + variance.sqrt()[..., None] * nodes
-            return (self._residual_density(targets[..., None] - values) * weights).sum(-1)
-
-        return expand(expected, moments)
+    def cumulative(
+        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "*batch n c"]:
+        residual = ((targets - f) / self.scale).detach().cpu().numpy()
+        return torch.from_numpy(stdtr(self.degrees.item(), residual)).to(f)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from orbitwise.estimators.channels import Layout
 from orbitwise.estimators.validation import check_inputs, layout_of
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.report.moves import Move, along, change_of_f, moves_of
 from orbitwise.report.pictures import Painter, painter_for
@@ -108,7 +109,7 @@ def own_change(
     column, sign = np.minimum(codes, columns - 1), np.ones(len(codes))
     if columns < len(judged.classes):
         # a column of two classes speaks for the second, a stick for its own class, the last against it
-        last = codes == 0 if model.likelihood == "one_hot" else codes == columns
+        last = codes == 0 if isinstance(model.likelihood_, Gaussian) else codes == columns
         sign = np.where(last, -1.0, 1.0)
     rows = np.arange(len(codes))
     return sign[:, None] * mean[rows, :, column], deviation[rows, :, column]

@@ -16,9 +16,11 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from orbitwise.estimators.labels import probabilities
+from orbitwise.estimators.likelihoods import class_probabilities
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.inference.exact import ExactPosterior
+from orbitwise.likelihoods.dirichlet import Dirichlet
+from orbitwise.likelihoods.softmax import Softmax
 from orbitwise.process.process import as_blocks
 
 SOURCES = {
@@ -128,7 +130,7 @@ def probability_bands(
     # the same noise for every row, so that a band along a path is as smooth as f
     noise = torch.randn(num_draws, 1, mean.shape[1], generator=generator, dtype=mean.dtype)
     draws = (mean + variance.sqrt() * noise).flatten(0, 1)
-    if model.likelihood == "dirichlet":
+    if isinstance(model.likelihood_, Dirichlet | Softmax):
         drawn = torch.softmax(draws, dim=-1)
     else:
         drawn = _probabilities(model, draws, torch.zeros_like(draws))
@@ -139,7 +141,7 @@ def probability_bands(
 
 
 def _probabilities(model: Any, mean: Tensor, variance: Tensor) -> Float[Tensor, "n k"]:
-    return probabilities(model.likelihood, mean, variance, model._scale, len(model.classes_))
+    return class_probabilities(model.likelihood_, mean, variance, model._scale)
 
 
 def _columns(values: Any) -> Float[ndarray, "n c"]:

@@ -19,6 +19,11 @@ from orbitwise.functionals.functional import Combination, Composition, Functiona
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.iterative import IterativePosterior
 from orbitwise.inference.variational import SparsePosterior
+from orbitwise.likelihoods.bernoulli import Bernoulli
+from orbitwise.likelihoods.dirichlet import Dirichlet
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.softmax import Softmax
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import as_blocks
@@ -156,8 +161,9 @@ def _check_regression(model: Any, outputs: int) -> None:
         noise = model._standardised_noise()
     require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
     require(is_plain_numbers(noise, 0.0), "noise out of range")
-    told = np.asarray(model.noise_)
-    require(told.dtype.kind in "fiu" and told.shape in ((), (1,), (outputs,)), "noise of other outputs")
+    if getattr(getattr(model, "_model", None), "likelihood", None) is None:
+        told = np.asarray(getattr(model, "noise_", None))
+        require(told.dtype.kind in "fiu" and told.shape in ((), (1,), (outputs,)), "noise of other outputs")
     stream = getattr(model, "_stream", None)
     if stream is not None:
         of = stream.q.mean if stream.totals is None else stream.totals.product
@@ -168,12 +174,16 @@ def _check_regression(model: Any, outputs: int) -> None:
 
 
 def _check_classification(model: Any, outputs: int) -> None:
-    count = len(model.classes_)
-    expected = {"one_hot": 1 if count == 2 else count, "stick_breaking": count - 1, "dirichlet": count}
+    count, problem = len(model.classes_), model._problem_
+    likelihood, kind = problem.likelihood, type(problem.likelihood)
+    columns = {Gaussian: 1 if count == 2 else count, Bernoulli: count - 1, Dirichlet: count, Softmax: count}
+    codings = {"one_hot": Gaussian, "stick_breaking": Bernoulli, "dirichlet": Dirichlet, "softmax": Softmax}
     coding = model.likelihood
-    require(isinstance(coding, str) and coding in expected, "an unknown likelihood")
-    require(outputs == expected[coding], "outputs of other classes")
-    problem = model._problem_
+    told = type(coding) if isinstance(coding, Likelihood) else codings.get(str(coding))
+    require(told is not None and kind in columns, "an unknown likelihood")
+    require(told is kind and outputs == columns[kind], "outputs of other classes")
+    if isinstance(likelihood, Softmax):
+        require(likelihood.nodes.shape[1] == count, "nodes of other classes")
     require(problem.x.shape[1] == model.n_features_in_, "a problem of other inputs")
     require(problem.targets.shape[1] == outputs, "a problem of other outputs")
     require(model.inference_ in ENGINES, "an unknown kind of inference")

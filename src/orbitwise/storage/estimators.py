@@ -33,6 +33,7 @@ from orbitwise.functionals.freezing import orbit_in
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.losses import Loss
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
@@ -113,12 +114,18 @@ OPTIONAL = {
     "search_": Field(list, each=dict, is_record=True),
     "stopped_by_": Field(str),
 }
-ADDED = {"channels": "auto", "max_nodes": None, "max_seconds": None}
+ADDED = {
+    "channels": "auto",
+    "likelihood": "gaussian",
+    "max_nodes": None,
+    "max_seconds": None,
+    "tilts": "remembered",
+}
 """Parameters that files of earlier versions do not have, and what they stand for there."""
 LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters"}
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
-    *(Kernel, Orbit, Functional, Loss),
+    *(Kernel, Likelihood, Orbit, Functional, Loss),
 )
 
 ESTIMATORS = {
@@ -137,7 +144,7 @@ ESTIMATORS = {
     "InvariantGPRegressor": Estimator(
         InvariantGPRegressor,
         {
-            **REGRESSION,
+            **{name: each for name, each in REGRESSION.items() if name != "noise_"},
             "_functional": Field(Functional),
             "_model": Field(RegressionModel),
             "inference_": Field(str),
@@ -147,6 +154,7 @@ ESTIMATORS = {
             **OPTIONAL,
             "evidence_terms_": Field(dict, each=(int, float), is_record=True),
             "jitter_": RECORD,
+            "noise_": NOISE,
         },
     ),
     "InvariantKernelRidge": Estimator(

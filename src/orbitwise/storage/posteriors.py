@@ -36,7 +36,11 @@ from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.laplace import Laplace
 from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.poisson import Poisson
+from orbitwise.likelihoods.softmax import Softmax
+from orbitwise.likelihoods.student import StudentT
 from orbitwise.orbits.orbit import Orbit, Symmetry
 from orbitwise.process.process import Process, as_blocks
 from orbitwise.storage.factors import check_factor, check_solution
@@ -150,6 +154,20 @@ def _gaussian(num_outputs: int) -> Gaussian:
     return Gaussian(num_outputs=num_outputs)
 
 
+def _check_scale(likelihood: Laplace | StudentT) -> None:
+    numbers = [parameter.detach().exp() for parameter in likelihood.parameters()]
+    require(all(is_plain_numbers(each, SMALLEST) for each in numbers), "noise out of range")
+
+
+def _student(num_nodes: int) -> StudentT:
+    return StudentT(num_nodes=num_nodes)
+
+
+def _softmax(num_classes: int, num_nodes: int) -> Softmax:
+    require(4 * num_classes <= num_nodes <= 2**20, "another number of nodes")
+    return Softmax(num_classes, num_nodes)
+
+
 def _regression_model(
     functional: Functional,
     process: Process,
@@ -158,6 +176,7 @@ def _regression_model(
     fixed_noise: Tensor | None,
     raw_noise: Tensor,
     width: int,
+    likelihood: Likelihood | None = None,
 ) -> RegressionModel:
     """A model of no rows: it knows its noise, and a later `fit` goes on from it."""
     require(scale.dim() == 1 and shift.shape == scale.shape, "a scale of another shape")
@@ -170,7 +189,7 @@ def _regression_model(
     )
     replicates = Replicates(x, none, weight, none)
     noise = None if fixed_noise is None else 1.0
-    model = RegressionModel(replicates, functional, process, noise, scale, shift, [])
+    model = RegressionModel(replicates, functional, process, noise, scale, shift, [], likelihood)
     model.fixed_noise = fixed_noise
     model.raw_noise[0].data = raw_noise
     return model
@@ -260,6 +279,18 @@ POSTERIORS = table_of(
     ),
     Recipe(Bernoulli),
     Recipe(Dirichlet, {"alpha": Field((int, float), least=SMALLEST)}),
+    Recipe(Poisson),
+    Recipe(Laplace, check=_check_scale),
+    Recipe(StudentT, {"num_nodes": Field(int, least=1, most=1000)}, _student, check=_check_scale),
+    Recipe(
+        Softmax,
+        {
+            "num_classes": Field(int, lambda softmax: softmax.nodes.shape[1], least=2, is_size=True),
+            "num_nodes": Field(int, lambda softmax: softmax.nodes.shape[0], is_size=True),
+        },
+        _softmax,
+        check=lambda softmax: require(is_plain_numbers(softmax.nodes), "nodes that are not finite"),
+    ),
     Recipe(
         Gaussian,
         {
@@ -310,6 +341,7 @@ POSTERIORS = table_of(
             "fixed_noise": MAYBE_NUMBERS,
             "raw_noise": Field(Tensor, lambda model: model.raw_noise[0], dtype=torch.float64),
             "width": Field(int, lambda model: model.x.shape[1], least=1),
+            "likelihood": Field((Likelihood, NoneType), is_new=True),
         },
         _regression_model,
         has_state=False,

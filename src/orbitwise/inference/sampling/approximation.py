@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
-from orbitwise.likelihoods.bernoulli import hermite
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand, hermite
 from orbitwise.process.moments import Moments
 
 NUM_NODES = 20
