@@ -30,10 +30,10 @@ from orbitwise.estimators.objectives import ExactObjective
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.recovery import learned_ranges
 from orbitwise.functionals.freezing import freeze_functional, num_dimensions
-from orbitwise.orbits.certainty import Certainty, Kind
+from orbitwise.orbits.certainty import Certainty
 from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.signals import SignalOrbit
-from orbitwise.orbits.units import unit_of
+from orbitwise.orbits.units import SAMPLES, image_units
 
 COMMON_NODES = (128, 256)
 COMMON_SCRAMBLE = 99
@@ -117,7 +117,7 @@ def fit(name, seed, scramble, arguments):
         orbit_learning.FIRST_SCRAMBLE = first
     seconds = time.perf_counter() - start
     probabilities = model.predict_proba(x_test)
-    return {
+    found = {
         "problem": name,
         "seed": seed,
         "scramble": scramble,
@@ -129,23 +129,29 @@ def fit(name, seed, scramble, arguments):
         "test_error": float(np.mean(model.classes_[probabilities.argmax(1)] != y_test)),
         "log_loss": float(log_loss(y_test, probabilities, labels=model.classes_)),
         "ranges": learned_ranges(model),
-        "undetermined": undetermined(model),
         "num_nodes": model.search_[-1]["num_nodes"],
         "stages": model.search_,
         "stopped_by": model.stopped_by_,
         "converged": bool(model.converged_),
         "seconds": seconds,
     }
+    return found | {"undetermined": undetermined(found)}
 
 
-def undetermined(model):
+def undetermined(fit):
     """The ranges of which a report says that the data do not determine them."""
-    units, errors = model.orbit_.units(), model.orbit_errors_
+    size = fit["image_size"]
+    units = {"shift": SAMPLES} if size is None else image_units((1, size, size))
     return [
         name
-        for name, ends in model.orbit_.learned().items()
-        if Certainty(name, unit_of(name, units), ends, errors[name], model.orbit_intervals_[name]).kind
-        in (Kind.WIDE, Kind.UNKNOWN)
+        for name, found in fit["ranges"].items()
+        if not Certainty(
+            name,
+            units[name],
+            (-found["learned"], found["learned"]),
+            found["error"],
+            (found["low"], found["high"]),
+        ).is_determined
     ]
 
 
@@ -203,6 +209,7 @@ def summarise(fits):
             "difference_in_errors": apart,
             "intervals_that_hold_other_fits": held(those),
             "undetermined": max(len(each["undetermined"]) for each in those),
+            # of all ranges, those that are reported as undetermined among them
             "wide_errors": max(
                 sum(is_wide(found, each["image_size"]) for found in each["ranges"].values()) for each in those
             ),
@@ -292,7 +299,9 @@ def main():
         "fits": [],
     }
     if arguments.out.is_file():
-        record["fits"] = json.loads(arguments.out.read_text(encoding="utf-8"))["fits"]
+        record = json.loads(arguments.out.read_text(encoding="utf-8"))
+        # by the rule of today
+        record["fits"] = [each | {"undetermined": undetermined(each)} for each in record["fits"]]
     runs = [(seed, 0) for seed in arguments.seeds]
     runs += [(arguments.seeds[0], scramble) for scramble in arguments.scrambles if scramble]
     for name in arguments.problems:
@@ -305,6 +314,7 @@ def main():
             record["fits"] = json.loads(json.dumps(record["fits"]))
             write_record(record | judged(record["fits"]), arguments.out)
     if record["fits"]:
+        write_record(record | judged(record["fits"]), arguments.out)
         show(record | judged(record["fits"]))
 
 

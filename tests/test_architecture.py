@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from orbitwise.estimators.invariances import NAMES
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "orbitwise"
 
@@ -35,7 +37,9 @@ LAYERS = [
     "experiments",
     "cli",
 ]
-MOST_LINES = 400
+MOST_LINES = 600
+FEWEST_NAMES = 4
+"""Of invariances that make a list of them a second vocabulary."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 GLOBAL_SEEDS = {
     "numpy.random.seed",
@@ -276,6 +280,25 @@ def second_collapsed_bounds(package: Path) -> list[str]:
     return [f"there are several collapsed bounds: {', '.join(homes)}"] if len(homes) > 1 else []
 
 
+def second_vocabularies(package: Path) -> list[str]:
+    """Only `estimators/invariances.py` lists names of invariances; experiments may pick their own few."""
+    found = []
+    for name, _, tree in modules(package):
+        if name.endswith(".estimators.invariances") or ".experiments" in name:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Dict):
+                listed = node.keys
+            elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+                listed = node.elts
+            else:
+                continue
+            names = [each.value for each in listed if isinstance(each, ast.Constant) and each.value in NAMES]
+            if len(names) >= FEWEST_NAMES:
+                found.append(f"{name}:{node.lineno}: lists {', '.join(map(str, names))}: ask NAMES")
+    return found
+
+
 def second_hessians(package: Path) -> list[str]:
     """Hessians by differences of gradients come from one function, `finite_difference_hessian`."""
     homes = [
@@ -319,6 +342,7 @@ CHECKERS: list[Checker] = [
     wrong_classes,
     second_inducing_factors,
     second_collapsed_bounds,
+    second_vocabularies,
     second_hessians,
     second_hyperpriors,
 ]
@@ -402,6 +426,10 @@ MADE_UP = [
     (second_hyperpriors, {"a.py": "def log_prior(a): ...\nlambda a: a.log_prob(0)"}, 2),
     (second_inducing_factors, {"a.py": FACTOR}, 0),
     (second_inducing_factors, {"a.py": FACTOR, "b.py": FACTOR.replace("inducing_factor", "other")}, 1),
+    (second_vocabularies, {"estimators/invariances.py": "a = ('cyclic', 'sign', 'flip', 'shear')"}, 0),
+    (second_vocabularies, {"report/a.py": "a = ('cyclic', 'sign', 'other', 'flip')"}, 0),
+    (second_vocabularies, {"report/a.py": "a = ['cyclic', 'sign', 'flip', 'shear']"}, 1),
+    (second_vocabularies, {"cli/a.py": "a = {'cyclic': 1, 'sign': 2, 'none': 3, 'affine': 4}"}, 1),
 ]
 
 

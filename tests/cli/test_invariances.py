@@ -82,7 +82,7 @@ def test_points_are_not_taken_for_images():
         ("cyclic", IMAGES, "of tables, but these inputs are images"),
         ("permutation", IMAGES, "of tables, but these inputs are images"),
         ("permutation:1,2", IMAGES, "of tables, but these inputs are images"),
-        ("cyclic", CLOUDS, "of tables, but these inputs are clouds of points: use a PointCloudOrbit"),
+        ("cyclic", CLOUDS, 'of tables, but these inputs are clouds of points: use "cloud:rotation"'),
         ("sign", CLOUDS, "clouds of points"),
         ("cyclic", data(64, shape=(8, 8)), "images"),
         ("quarter_turn", data(20, shape=(4, 5), is_image=True), "square"),

@@ -47,7 +47,7 @@ def ground(width: float = 1.0, basis: str = "bias") -> Ground:
         kernel=None,
         bandwidth=width,
         basis=basis,
-        _rows=lambda points, each: gradient_rows(points, each, None),
+        _rows=lambda points, each: gradient_rows(points, each),
     )
     return Ground.of(made, X, MORE)
 

@@ -210,8 +210,8 @@ def test_one_class_and_no_name_are_told_plainly():
     X = np.random.default_rng(0).normal(size=(6, 2))
     with pytest.raises(ValueError, match="one class only: 3"):
         InvariantGPClassifier().fit(X, np.full(6, 3))
-    with pytest.raises(ValueError, match="for no invariance pass None itself"):
-        InvariantGPClassifier(invariance="none").fit(X, [0, 1] * 3)
+    with pytest.raises(ValueError, match=r"'tangent' .*use InvariantSVC or InvariantKernelRidge"):
+        InvariantGPClassifier(invariance="tangent", image_shape=(1, 2)).fit(X, [0, 1] * 3)
 
 
 @pytest.mark.filterwarnings("error")

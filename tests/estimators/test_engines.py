@@ -14,7 +14,7 @@ from orbitwise.estimators.engines import (
     fit_exact,
     fit_variational,
 )
-from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.orbit_learning import announce_exact
 from orbitwise.functionals import Evaluation, OrbitAverage, OrbitSum
 from orbitwise.inference.cost import Cost

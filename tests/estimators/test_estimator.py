@@ -112,8 +112,14 @@ def test_deviations_cover_new_targets_of_diabetes(kind):
     assert 0.90 <= covered(model, x[test], y[test]) <= 0.99
 
 
-@pytest.mark.parametrize("name", ["boston", "concrete", "energy", "power", "wine_red"])
-def test_deviations_cover_new_targets_of_real_sets(name, data):
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.requires_data(f"uci_reg_{name}"))
+        for name in ("boston", "concrete", "energy", "power", "wine_red")
+    ],
+)
+def test_deviations_cover_new_targets_of_real_sets(name):
     given = datasets.load(f"uci_reg_{name}")
     rows = np.random.default_rng(0).permutation(len(given.x))
     train, test = rows[:300], rows[300:1000]

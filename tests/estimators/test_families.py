@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from orbitwise.estimators.families import check_family, check_picture, family_of, is_picture, own_shape
-from orbitwise.estimators.invariance_rows import NAMES
-from orbitwise.estimators.names import MOVED, OF_COLUMNS, OF_IMAGES
+from orbitwise.estimators.invariances import NAMES
 from orbitwise.functionals import ImageTangent, OrbitAverage
 from orbitwise.orbits import (
     ComposedOrbit,
@@ -45,9 +44,16 @@ def test_what_moves_any_row_has_no_family(invariance):
 
 
 def test_every_name_has_the_family_it_should_have():
-    assert {name for name in [*OF_IMAGES, *MOVED] if family_of(name) != "image"} == set()
-    assert {name for name in OF_COLUMNS if family_of(name) != "table"} == {"negation"}
-    assert {name for name in NAMES if family_of(name) == "image"} == set(MOVED)
+    assert {name: family_of(name) for name in ("affine", "flip", "moves", "negation", "sign")} == {
+        "affine": "image",
+        "flip": "image",
+        "moves": "image",
+        "negation": None,
+        "sign": "table",
+    }
+    for name in NAMES:
+        own = name.partition(":")[0]
+        assert own not in ("signal", "cloud") or family_of(name) == own
 
 
 @pytest.mark.parametrize(
@@ -58,8 +64,8 @@ def test_every_name_has_the_family_it_should_have():
             "table",
             r"'rotation' is an invariance of images, but these.*tables: use rows",
         ),
-        ("rotation", "cloud", r"clouds of points: use a PointCloudOrbit"),
-        ("flip", "signal", r"signals: use a SignalOrbit"),
+        ("rotation", "cloud", r'clouds of points: use "cloud:rotation".* a PointCloudOrbit'),
+        ("flip", "signal", r'signals: use "signal:shift".* a SignalOrbit'),
         ("cyclic", "image", r"'cyclic' is an invariance of tables.*images: use .*rotation"),
         (SignalOrbit(4, shift=1.0), "image", r"SignalOrbit is an invariance of signals"),
         (PointCloudOrbit(2, 2, angle=1.0), "signal", r"PointCloudOrbit is an invariance of clouds"),

@@ -4,7 +4,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
-from orbitwise.estimators.names import image_orbit
+from orbitwise.estimators.invariances import image_orbit
 from orbitwise.estimators.nesting import Start, adopt, may_contain
 from orbitwise.estimators.orbit_learning import freeze_in_common
 from orbitwise.functionals import Evaluation, OrbitAverage

@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior
 from scipy.stats import multivariate_normal
 
-from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import RegressionModel, constant_part, prepare
 from orbitwise.functionals import (
     Difference,

@@ -178,7 +178,9 @@ def test_bad_input_gets_a_clear_error(change: dict[str, Any], message: str):
 
 
 def test_an_invariance_of_another_type_is_told():
-    with pytest.raises(TypeError, match="invariance must be None, a name, a functional or a list"):
+    with pytest.raises(
+        TypeError, match="invariance must be None, a name, a finite orbit, a functional or a list"
+    ):
         InvariantSVC(invariance=3).fit(X, Y)
     with pytest.raises(TypeError, match=r"kernel must be a gpytorch\.kernels\.Kernel or None, not str"):
         InvariantSVC().set_params(kernel="rbf").fit(X, Y)

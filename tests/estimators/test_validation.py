@@ -130,7 +130,10 @@ def test_bad_weights_are_refused(weight, message, data):
         ({"kernel": RBFKernel(batch_shape=torch.Size([2]))}, "batch shape"),
         ({"kernel": RBFKernel(ard_num_dims=3)}, "kernel does not take points of width 4"),
         ({"kernel": RBFKernel(active_dims=[7])}, "kernel does not take points of width 4"),
-        ({"invariance": "flip", "image_shape": (2, 3)}, "permutes 6 coordinates"),
+        (
+            {"invariance": "flip", "image_shape": (2, 3)},
+            "have 6 numbers, but the rows have 4",
+        ),
         ({"invariance": "flip", "image_shape": (4,)}, "image_shape must be"),
         ({"invariance": "quarter_turn", "image_shape": (1, 4)}, "square"),
         ({"invariance": Gradient()}, "one row of each input"),

@@ -1,6 +1,6 @@
 """VirtualSVC is scikit-learn's SVC on samples and their copies."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
+from orbitwise.estimators.invariances import image_orbit
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.tangents import PAPER_MOVES, moved_images
@@ -151,12 +152,22 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], error
         VirtualSVC(**settings).fit(X, Y)
 
 
-@pytest.mark.parametrize("invariance", ["tangent", 3])
-def test_an_invariance_that_makes_no_copies_is_refused(invariance: Any):
+def test_an_invariance_that_makes_no_copies_is_refused():
     model = VirtualSVC()
-    model.invariance = invariance
-    with pytest.raises(TypeError, match="None, 'moves', an orbit or a function of rows, not"):
+    model.invariance = cast(Any, 3)
+    with pytest.raises(TypeError, match="None, a name, an orbit or a function of rows, not"):
         model.fit(X, Y)
+    with pytest.raises(ValueError, match=r"'tangent' .*use InvariantSVC or InvariantKernelRidge"):
+        VirtualSVC("tangent").fit(X, Y)
+
+
+def test_copies_by_name_are_those_of_the_orbit():
+    images = np.random.default_rng(0).uniform(size=(12, 16))
+    settings: dict[str, Any] = {"image_shape": (4, 4), "random_state": 0, "num_copies": 3}
+    named = VirtualSVC("rotation", **settings).fit(images - images.min(), Y[:12])
+    orbit = VirtualSVC(image_orbit(("rotation",), (4, 4)), **settings).fit(images - images.min(), Y[:12])
+    assert named.num_samples_ == 12 * 4
+    np.testing.assert_allclose(named.decision_function(images), orbit.decision_function(images))
 
 
 def test_one_class_is_not_enough():

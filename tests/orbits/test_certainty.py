@@ -41,10 +41,27 @@ def test_every_kind_has_its_sentence(known, kind, text):
     assert known.text() == text
 
 
-def test_an_error_as_wide_as_its_range_is_not_shown():
-    narrow = Certainty("angle", DEGREES, (-0.4, 0.4), 0.39, (-0.36, 1.16))
-    assert narrow.shown_error == pytest.approx(math.degrees(0.39))
-    assert Certainty("angle", DEGREES, (-0.4, 0.4), 0.4, (-0.38, 1.18)).shown_error is None
+def test_an_error_beyond_a_third_of_its_range_is_an_interval_instead():
+    narrow = Certainty("angle", DEGREES, (-0.4, 0.4), 0.11, (0.18, 0.62))
+    assert narrow.shown_error == pytest.approx(math.degrees(0.11))
+    assert Certainty("angle", DEGREES, (-0.4, 0.4), 0.13, (0.15, 0.65)).shown_error is None
+
+
+@pytest.mark.parametrize(
+    ("half", "error", "kind", "text"),
+    [
+        (0.1, 0.06, Kind.DETERMINED, "± 3°"),
+        (0.1, 0.07, Kind.WIDE, "between 0° and 14°, not determined more closely"),
+        (0.0, 0.06, Kind.NOT_NEEDED, "at most 14°"),
+        (0.0, 0.07, Kind.NOT_RULED_OUT, "anything up to 14° fits as well"),
+    ],
+)
+def test_half_a_pixel_is_determined_closely_enough(half, error, kind, text):
+    unit = image_units((1, 16, 10))["angle"]
+    known = Certainty("angle", unit, (-half, half), error, (0.0, math.radians(14)))
+    assert known.kind is kind
+    assert known.text() == text
+    assert known.is_determined == (kind in (Kind.DETERMINED, Kind.NOT_NEEDED))
 
 
 def test_errors_are_converted_as_the_range_is():

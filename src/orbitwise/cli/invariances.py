@@ -8,12 +8,24 @@ from collections.abc import Sequence
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.estimators.families import check_family, check_picture, is_picture, looks_like
-from orbitwise.estimators.names import OF_COLUMNS, OF_IMAGES, Invariance, functional_of, is_of_images
+from orbitwise.estimators.invariances import (
+    NAMES,
+    NO_INVARIANCE,
+    Inputs,
+    Invariance,
+    find,
+    is_of_images,
+    name_of,
+    names_for,
+    orbit_of,
+)
 from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.selection.compare import DEFAULT_INVARIANCES
 from orbitwise.transforms.permutations import exchange_permutations
 
-IMAGE_CANDIDATES = ("none", "rotation", "affine", "affine+deformation")
-KNOWN = ("none", *sorted([*OF_COLUMNS, *OF_IMAGES]), "permutation:A,B,…")
+IMAGE_CANDIDATES = tuple(name_of(each) for each in DEFAULT_INVARIANCES)
+KNOWN = (NO_INVARIANCE, *names_for("average"), "permutation:A,B,…")
+OF_COLUMNS = [name for name in names_for("average") if NAMES[name].family in ("table", None)]
 
 
 def candidates(wanted: Sequence[str], data: Data) -> list[str]:
@@ -53,20 +65,25 @@ def parse(name: str, data: Data) -> Invariance:
     `permutation:a,b,c` exchanges the columns a, b and c. Inputs [points, coordinates] exchange points, by
     their numbers from 0; plain `permutation` then exchanges all points of one kind.
     """
-    base, _, rest = name.partition(":")
-    if base == "none" and not rest:
+    if name == NO_INVARIANCE:
         return None
-    if base not in OF_COLUMNS and base not in OF_IMAGES:
+    base, _, rest = (name, "", "") if name in NAMES else name.partition(":")
+    if base not in NAMES:
         raise CommandError(f"there is no invariance {name!r}; {nearest(base, KNOWN)}")
     if rest and base != "permutation":
         raise CommandError(f"{name!r}: only permutation takes names behind a colon, not {base}")
-    if base in OF_IMAGES and data.shape is None:
+    family = find(base, "average").family
+    if family in ("signal", "cloud"):
+        # resolved here, because the shape of an input is not passed on to estimators
+        shape = None if data.is_image else data.shape
+        return orbit_of(base, Inputs(data.X.shape[1], shape))
+    if is_of_images(base) and data.shape is None:
         raise CommandError(f"{name} moves images; say what shape the rows have, with --image-shape HxW")
-    if base in OF_IMAGES and data.shape is not None:
+    if is_of_images(base) and data.shape is not None:
         if not data.is_image:
             check_picture(base, data.shape, _ask(data.shape))
         # quarter turns of images that are not square are refused before anything is learned
-        functional_of(base, data.X.shape[1], data.layout.shape)
+        orbit_of(base, Inputs(data.X.shape[1], data.layout.shape))
     points = data.shape is not None and len(data.shape) == 2 and not data.is_image
     if base in OF_COLUMNS and data.shape is not None and not (points and base == "permutation"):
         is_cloud = points and not is_picture(data.shape)

@@ -29,7 +29,7 @@ from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.convergence import fit_quietly, iterations_of, steps_of
 from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
-from orbitwise.estimators.names import Invariance
+from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.orbit_learning import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.common_nodes import CommonNodes

@@ -29,9 +29,10 @@ from orbitwise.estimators.engines import (
     progress_of,
 )
 from orbitwise.estimators.estimator import LearnedOrbit
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.labels import Coding, encode, probabilities
 from orbitwise.estimators.machine_fit import warn_of_one_class
-from orbitwise.estimators.names import Invariance, functional_of
 from orbitwise.estimators.nesting import Start, adopt
 from orbitwise.estimators.objectives import ExactObjective, noise_of
 from orbitwise.estimators.validation import (
@@ -219,7 +220,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31))
         targets, likelihood = encode(self.likelihood, codes, len(self.classes_))
         previous = getattr(self, "_problem_", None) if self.warm_start else None
-        functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], self._image_shape))
+        functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         functional = functional.double().to(self.device)
         self._set_orbit(functional, x)
         rows = torch.from_numpy(np.array(x)).to(self.device) - self._background

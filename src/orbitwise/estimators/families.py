@@ -7,31 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import nn
 
-from orbitwise.estimators.names import MOVED, OF_COLUMNS, OF_IMAGES
+from orbitwise.estimators.invariances import NAMES, Family
 from orbitwise.transforms.permutations import MAX_ELEMENTS
 
-Family = Literal["image", "signal", "cloud", "table"]
 PLURALS: dict[str, str] = {
     "image": "images",
     "signal": "signals",
     "cloud": "clouds of points",
     "table": "tables",
 }
-OF_ANY = ("negation",)
-"""Names of columns that mean the same for data of every family."""
 LEAST_SIDE = 4
 MOST_RATIO = 4
 """Of sides in pixels: what is smaller, or longer than this many times the short side less two, is a picture
 only where it is said to be one. So 4 x 8 pixels are a picture, and 12 points of four coordinates are not."""
 INSTEAD: dict[str, str] = {
     "image": 'an invariance of images, such as "rotation", "translation" or "flip", or an ImageOrbit',
-    "signal": "a SignalOrbit(signal_shape=(channels, length), shift=1.0)",
-    "cloud": "a PointCloudOrbit(num_points, num_dimensions, angle=0.5), or a FiniteOrbit of "
-    "block_permutations",
+    "signal": '"signal:shift" or "signal:warp", or a SignalOrbit(signal_shape=(channels, length), shift=1.0)',
+    "cloud": '"cloud:rotation" or "cloud:permutation", or a PointCloudOrbit(num_points, num_dimensions, '
+    "angle=0.5)",
     "table": 'rows of columns, with "permutation", "sign" or "cyclic"',
 }
 
@@ -43,9 +39,7 @@ MOST_ALIKE = 4
 def family_of(invariance: object) -> Family | None:
     """The family that an invariance moves; None where it moves rows of any kind, or is unknown."""
     if isinstance(invariance, str):
-        if invariance in OF_IMAGES or invariance in MOVED:
-            return "image"
-        return "table" if invariance in OF_COLUMNS and invariance not in OF_ANY else None
+        return NAMES[invariance].family if invariance in NAMES else None
     found = own_shape(invariance)
     return None if found is None else found[0]
 
@@ -60,6 +54,18 @@ def own_shape(invariance: object) -> tuple[Family, tuple[int, ...]] | None:
             return "signal", tuple(signal)
         if hasattr(part, "num_points") and hasattr(part, "num_dimensions"):
             return "cloud", (part.num_points, part.num_dimensions)  # pyright: ignore
+    return None
+
+
+def input_shape(estimator: object) -> tuple[int, ...] | None:
+    """The shape of one image, signal or cloud that an estimator was fitted to; None for plain rows."""
+    for name in ("_image_shape", "_input_shape"):
+        if getattr(estimator, name, None) is not None:
+            return tuple(getattr(estimator, name))
+    for name in ("invariance", "functional_"):
+        own = own_shape(getattr(estimator, name, None))
+        if own is not None:
+            return own[1]
     return None
 
 

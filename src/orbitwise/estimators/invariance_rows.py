@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, final
 
 import torch
@@ -14,30 +13,21 @@ from jaxtyping import Float
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from orbitwise.estimators.laplacian_rows import places_among
+from orbitwise.estimators.invariances import is_none, penalty_of
 from orbitwise.estimators.validation import check_numbers, check_rows
-from orbitwise.functionals.averages import LocalAverage
-from orbitwise.functionals.deletions import deletion_pairs
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.functionals.graphs import neighbour_graph
-from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_pairs
-from orbitwise.inference.folding import fold, fold_weights
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.folding import fold, fold_weights, places_among
 from orbitwise.inference.risk.machine import LARGEST_DENSE, has_products
 from orbitwise.inference.shifted_search import Folded, Invariances
 from orbitwise.losses import Squared, loss_of
+from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.gradient_products import GradientOperator
 from orbitwise.process.process import Process
 from orbitwise.process.profiles import radial_profile
-
-NEIGHBOURS = 6
-SMOOTHING = 1.0
-"""Of images, in pixels, before their tangents are taken."""
-AVERAGED = 0.5
-"""The width of local averages, in bandwidths."""
 
 
 @final
@@ -92,8 +82,8 @@ class InvarianceRows:
         return None if bool((self.weights == 1).all()) else self.weights
 
 
-def gradient_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """All partial derivatives at all points, in bandwidths: b ∂f has the unit of f, whatever that of x."""
+def gradient_rows(x: Float[Tensor, "n d"], bandwidth: float) -> InvarianceRows:
+    """All partial derivatives at all points, times the bandwidth."""
     return _counted_once([Gradient().atoms(x).scale(bandwidth)])
 
 
@@ -135,77 +125,33 @@ def _is_isotropic(kernel: Kernel | None) -> bool:
     return known and kernel.lengthscale.numel() == 1
 
 
-def tangent_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """Derivatives of f along shifts, rotation, scaling and shears of images."""
-    return _counted_once([ImageTangent(_known(image_shape), smoothing=SMOOTHING).atoms(x)])
-
-
-def move_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """Derivatives along the differences that the paper's moves make (RKHS 6.3)."""
-    return _counted_once([ImageTangent(_known(image_shape), PAPER_MOVES).atoms(x)])
-
-
-def difference_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """Differences of f between moved images and images, moved as in the paper."""
-    return _counted_once([Difference().atoms(moved_pairs(x, _known(image_shape)))])
-
-
-def local_average_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """Averages around every point minus the value there."""
-    return _counted_once([LocalAverage(AVERAGED * bandwidth).atoms(x)])
-
-
-def graph_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """Differences of neighbours."""
-    graph = neighbour_graph(x, min(NEIGHBOURS, len(x) - 1))
-    return InvarianceRows([Difference().atoms(graph.pairs)], graph.weights)
-
-
-def deletion_rows(x: Tensor, bandwidth: float, image_shape: Sequence[int] | None) -> InvarianceRows:
-    """Differences that setting a feature to its mean makes."""
-    return _counted_once([Difference().atoms(deletion_pairs(x, reference=x.mean(0)))])
-
-
-NAMES: dict[str, Callable[[Tensor, float, Sequence[int] | None], InvarianceRows]] = {
-    "deletion": deletion_rows,
-    "differences": difference_rows,
-    "gradient": gradient_rows,
-    "graph": graph_rows,
-    "local_average": local_average_rows,
-    "moves": move_rows,
-    "tangent": tangent_rows,
-}
-
-
 def invariance_rows(
-    invariance: Any, x: Tensor, bandwidth: float, image_shape: Sequence[int] | None, turns: bool = False
+    invariance: Any, x: Tensor, bandwidth: float, shape: Sequence[int] | None, turns: bool = False
 ) -> InvarianceRows | None:
     """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
 
     A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where `turns`
     says that only the length of a gradient counts, more features than points cost no more than points.
     """
-    if invariance is None:
+    if is_none(invariance):
         return None
     if turns and len(x) <= x.shape[-1]:
         if isinstance(invariance, str) and invariance == "gradient":
             return spanned_rows(x, bandwidth)
         if isinstance(invariance, Gradient) and invariance.coordinates is None:
             return spanned_rows(x, 1.0)
-    if isinstance(invariance, str):
-        if invariance not in NAMES:
-            close = get_close_matches(invariance, NAMES, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"Unknown invariance {invariance!r}; known names are {', '.join(NAMES)}.{hint}")
-        if invariance == "graph" and len(x) < 2:
+    if isinstance(invariance, str | Orbit):
+        found = penalty_of(invariance, x, bandwidth, shape)
+        if found is None:
             return None
-        return NAMES[invariance](x, bandwidth, image_shape)
+        ones = x.new_ones(found.block.num_rows)
+        return InvarianceRows([found.block], ones if found.weights is None else found.weights)
     if isinstance(invariance, Functional):
         return _counted_once([_lowered(invariance, x)])
     if not isinstance(invariance, list | tuple) or not invariance:
         raise TypeError(
-            "invariance must be None, a name, a functional or a list of (functional, inputs), not "
-            f"{type(invariance).__name__}."
+            "invariance must be None, a name, a finite orbit, a functional or a list of (functional, "
+            f"inputs), not {type(invariance).__name__}."
         )
     parts = [_observed(each, x) for each in invariance]
     return InvarianceRows([block for block, _ in parts], torch.cat([weights for _, weights in parts]))
@@ -248,11 +194,3 @@ def _warn_unless(converged: bool) -> None:
             ConvergenceWarning,
             stacklevel=2,
         )
-
-
-def _known(image_shape: Sequence[int] | None) -> Sequence[int]:
-    if image_shape is None:
-        raise ValueError(
-            "Tangents are those of images: pass image_shape=(height, width), or X with image dimensions."
-        )
-    return image_shape

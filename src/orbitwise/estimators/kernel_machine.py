@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.estimators.invariance_rows import InvarianceRows
-from orbitwise.estimators.laplacian_rows import LaplacianRows, places_among
+from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.cost import Cost, dense_cost, gradient_search_cost
-from orbitwise.inference.folding import nearest_positive
+from orbitwise.inference.folding import nearest_positive, places_among
 from orbitwise.inference.risk.grams import CopiedGram, DenseGram
 from orbitwise.inference.risk.machine import LARGEST_DENSE, Machine, basis_rows, gram_of, has_products
 from orbitwise.inference.risk.problem import Problem, Solution, Term

@@ -18,6 +18,7 @@ from torch import Tensor
 from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.choosing import by_squared_evidence
+from orbitwise.estimators.families import input_shape
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import TOLERANCE, announce, asked_grids, certify, check_basis
@@ -166,7 +167,7 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         return (values[:, 0] if self._is_vector else values).numpy()
 
     def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
-        return invariance_rows(self.invariance, points, bandwidth, self._image_shape, may_turn(self))
+        return invariance_rows(self.invariance, points, bandwidth, input_shape(self), may_turn(self))
 
     def _check(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None

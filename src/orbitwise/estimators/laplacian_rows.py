@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import cast, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.folding import fold, fold_weights
+from orbitwise.inference.folding import fold, fold_weights, places_among
 from orbitwise.inference.shifted_search import Folded, Invariances
 from orbitwise.process.process import Process
 
@@ -88,11 +88,3 @@ class LaplacianRows:
         """Those of kernels at all points, given the coefficients of labels at the points x under k̃."""
         found = fold_weights(self.invariances(process, x, x), labels, strength)
         return self.root.mT @ found.vectors
-
-
-def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
-    """Where each row of x stands among the points, which hold all of them."""
-    numbers = torch.unique(torch.cat([points, x]), dim=0, return_inverse=True)[1]
-    place = torch.empty_like(numbers[: len(points)])
-    place[numbers[: len(points)]] = torch.arange(len(points), device=x.device)
-    return place[numbers[len(points) :]]

@@ -17,7 +17,8 @@ from orbitwise.estimators.calls import learning
 from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.engines import Engine, Fit
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
-from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.nesting import adopt
 from orbitwise.estimators.orbit_learning import freeze_at
 from orbitwise.estimators.regression_engines import (
@@ -188,7 +189,7 @@ class InvariantGPRegressor(
         if previous is not None and previous.x.shape[1] == x.shape[1]:
             functional, kernel = self._functional.cpu(), previous.process.kernel.cpu()
         else:
-            functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+            functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
             previous, kernel = None, self.kernel
         self._functional = functional.double()
         self._set_orbit(functional, x)

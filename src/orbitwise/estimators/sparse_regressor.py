@@ -20,7 +20,8 @@ from sklearn.utils import check_random_state
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
-from orbitwise.estimators.names import Invariance, functional_of
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.regression_engines import generator_on, place
 from orbitwise.estimators.regression_model import RegressionModel, prepare
 from orbitwise.estimators.streaming import Stream, learn_from, observe
@@ -157,7 +158,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
         x, targets, weight = check_training(self, X, y, sample_weight)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
-        functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, self._image_shape))
+        functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
         self._set_orbit(functional.double(), x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
         model = prepare(

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.estimator import KernelDecisions
+from orbitwise.estimators.families import input_shape
 from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
@@ -30,13 +31,18 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
         None takes a Gaussian kernel of the `bandwidth`. Derivatives need a kernel that has them.
-    invariance : None, str, Functional or list, default="gradient"
-        What should be small at all points, labelled and not: all partial derivatives times the bandwidth,
-        which makes them free of the unit of X ("gradient"),
-        derivatives along moves of images ("tangent", or "moves" for those of the paper), f of moved images
-        minus f of the image ("differences"), the average around a point minus the value ("local_average"),
-        differences of neighbours ("graph") and of deleted features ("deletion"), a functional, or a list of
-        (functional, inputs) or (functional, inputs, weights), taken as they are, in the unit of X.
+    invariance : None, str, FiniteOrbit, Functional or list, default="gradient"
+        What should be small at all points, labelled and not (docs/invariances.md has all names):
+
+        - "gradient": all partial derivatives times the bandwidth, which frees them of the unit of X;
+        - "tangent", "moves", "affine", "rotation", "translation", …: derivatives along moves of images, those
+          of "affine" and its parts times an ordinary size of the move;
+        - "flip", "permutation", …, or a `FiniteOrbit`: differences between f of a moved input and f of it;
+        - "differences": the same for images moved as in the paper;
+        - "local_average": the average of f around a point minus its value there;
+        - "graph", "deletion": differences between neighbours, and by deleted features;
+        - a functional, or a list of (functional, inputs) or (functional, inputs, weights), taken as they are,
+          in the unit of X.
     C : float, default=100.0
         How often a label counts, λ. One row's loss is multiplied by C and its weight.
     strength : float, "evidence" or "cross_validation", default=0.001
@@ -150,7 +156,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         return self
 
     def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
-        return invariance_rows(self.invariance, points, bandwidth, self._image_shape, may_turn(self))
+        return invariance_rows(self.invariance, points, bandwidth, input_shape(self), may_turn(self))
 
     def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:
         return [ground]

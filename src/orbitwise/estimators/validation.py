@@ -21,6 +21,7 @@ from orbitwise.estimators.families import (
     check_family,
     check_picture,
     family_of,
+    input_shape,
     is_picture,
     looks_like,
     named,
@@ -146,6 +147,7 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
     channels = getattr(estimator, "channels", "auto")
     check_channels(channels)
     own = own_shape(invariance)
+    vars(estimator).pop("_input_shape", None)
     if announced is not None:
         check_family(invariance, "image")
         layout = image_layout(dimensions, announced, channels)
@@ -165,6 +167,9 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
     elif family_of(invariance) == "image":
         check_picture(invariance, dimensions)
         layout = image_layout(dimensions, None, channels)
+    elif family_of(invariance) in ("signal", "cloud") and len(dimensions) == 2:
+        estimator._input_shape = dimensions
+        return Layout()
     else:
         raise ValueError(
             f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: "
@@ -201,8 +206,7 @@ def _is_odd(dimensions: Sequence[int]) -> bool:
 
 def _check_dimensions(estimator: Any, dimensions: tuple[int, ...], layout: Layout) -> None:
     """Raise a ValueError where inputs have other dimensions than those that the estimator was fitted to."""
-    own = own_shape(estimator.invariance)
-    known = layout.given if layout.given is not None or own is None else own[1]
+    known = layout.given if layout.given is not None else input_shape(estimator)
     if known is None:
         raise ValueError(
             f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: X must be "

@@ -16,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.calls import answering, learning
 from orbitwise.estimators.channels import Channels
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.machine_fit import ALONE, warn_of_one_class
 from orbitwise.estimators.machine_inputs import check_positive
@@ -39,9 +41,10 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    invariance : None, "moves", Orbit or callable, default=None
-        How copies are made: "moves" shifts, turns, scales and shears images; an orbit is drawn from
-        `num_copies` times a row; a function turns rows [n, d] into copies [n, k, d]. None makes none.
+    invariance : None, str, Orbit or callable, default=None
+        How copies are made: "moves" shifts, turns, scales and shears images; an orbit, or a name that stands
+        for one ("affine", "signal:shift", …), is drawn from `num_copies` times per row; a function turns rows
+        [n, d] into copies [n, k, d]. None makes none.
     virtual : {"samples", "support_vectors"}, default="samples"
         Copies of all samples, or of the support vectors of a first machine without copies, on which, with the
         support vectors themselves, a second one is trained (Schölkopf, Burges, Vapnik, 1996).
@@ -113,7 +116,7 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         asked = self.bandwidth
         points = torch.from_numpy(np.unique(x, axis=0))
         self.bandwidth_ = median_distance(points) if asked == "median" else float(asked)
-        if self.virtual == "support_vectors" and self.invariance is not None:
+        if self.virtual == "support_vectors" and not is_none(self.invariance):
             first = self._machine().fit(x, labels)
             x, labels = x[first.support_], labels[first.support_]
         copies = self._copies(x)
@@ -146,26 +149,33 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
 
     def _copies(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """[n, k, d]."""
-        if self.invariance is None:
+        if is_none(self.invariance):
             return np.zeros((len(x), 0, x.shape[1]))
         if self.invariance == "moves":
             if self._image_shape is None:
                 raise ValueError(
-                    "Moves are those of images: pass image_shape=(height, width), or X as images."
+                    "invariance='moves' is one of images: pass image_shape=(height, width), or X with image "
+                    "dimensions."
                 )
             background = float(x.min())
             moved = moved_images(torch.from_numpy(x - background), self._image_shape, self.moves)
             return moved.numpy() + background
-        if isinstance(self.invariance, Orbit):
+        if isinstance(self.invariance, Orbit | str):
+            named = self.invariance
+            shape = Inputs(x.shape[1], input_shape(self))
+            source = orbit_of(named, shape, "copy") if isinstance(named, str) else named
+            # warps fill with zeros, which must be the background
+            background = float(x.min()) if is_of_images(named) else 0.0
             seed = int(check_random_state(self.random_state).randint(2**31))
             generator = torch.Generator().manual_seed(seed)
-            rows = torch.from_numpy(x)
+            rows = torch.from_numpy(x - background)
             with torch.no_grad():
-                orbit = drawn_form(self.invariance)
-                return orbit.move(rows, orbit.noise((len(x), self.num_copies), generator, rows)).numpy()
+                orbit = drawn_form(source)
+                moved = orbit.move(rows, orbit.noise((len(x), self.num_copies), generator, rows))
+            return moved.numpy() + background
         if not callable(self.invariance):
             raise TypeError(
-                "invariance must be None, 'moves', an orbit or a function of rows, not "
+                "invariance must be None, a name, an orbit or a function of rows, not "
                 f"{type(self.invariance).__name__} {self.invariance!r}."
             )
         # a function of the user takes and gives rows as the user does

@@ -115,7 +115,7 @@ def families(task: Task, device: str) -> dict[str, Family]:
     # recorded as counts of slopes in the features' units
     strengths = [width**2 * strength for strength in STRENGTHS]
     start = time.perf_counter()
-    inner = gradient_rows(task.x, width, None).invariances(process, task.x, points)
+    inner = gradient_rows(task.x, width).invariances(process, task.x, points)
     folded = fold(prior, inner, STRENGTHS, positions=task.columns, tolerance=TOLERANCE)
     gradients = time.perf_counter() - start
     start, graphs, settings = time.perf_counter(), [], []

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.invariances import functional_of
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.wide_models import Cell, Data, Model, cells
 from orbitwise.experiments.wide_sparsity import correlations, draw, sparsity

@@ -125,6 +125,14 @@ def _decomposed(prior: Tensor, invariances: Invariances, gram: Tensor, shifts: T
     return Folded(torch.stack(matrices), 0, 0.0, 0.0, True)
 
 
+def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+    """Where each row of x stands among the points, which hold all of them."""
+    numbers = torch.unique(torch.cat([points, x]), dim=0, return_inverse=True)[1]
+    place = torch.empty_like(numbers[: len(points)])
+    place[numbers[: len(points)]] = torch.arange(len(points), device=x.device)
+    return place[numbers[len(points) :]]
+
+
 def nearest_positive(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     """The symmetric matrices without their negative eigenvalues, which an unfinished search may leave."""
     values, vectors = torch.linalg.eigh((matrices + matrices.mT) / 2)

@@ -17,11 +17,15 @@ from orbitwise.orbits.units import NEGLIGIBLE, Unit, decimals_of, is_collapsed, 
 
 NOT_COMPUTED = "error bar not computed"
 
+DETERMINED_WITHIN = 0.3
+"""A range is determined where its error is at most this part of it, or hardly noticed."""
+
 
 class Kind(Enum):
-    """What can be said of a range."""
+    """What can be said of a range; one that is not ruled out is zero, but a wider one fits about as well."""
 
     NOT_NEEDED = auto()
+    NOT_RULED_OUT = auto()
     AT_ITS_LIMIT = auto()
     DETERMINED = auto()
     WIDE = auto()
@@ -42,19 +46,26 @@ class Certainty:
 
     @property
     def kind(self) -> Kind:
-        """Whether the range is zero, at its limit, known to less than itself, or known at all."""
-        high = self.learned[1]
+        """Whether the range is zero, at its limit, determined, or known at all."""
+        high, noticed = self.learned[1], self.unit.hardly_noticed
         if is_collapsed(self.name, self.learned, self.unit):
-            return Kind.NOT_NEEDED
+            is_open = self.ends is not None and self.error is not None and 0 < noticed < self.error
+            return Kind.NOT_RULED_OUT if is_open else Kind.NOT_NEEDED
         if self.error is None or math.isnan(self.error):
             return Kind.UNKNOWN
         if self.interval is not None and math.isclose(self.interval[1], high, rel_tol=1e-6):
             return Kind.FIXED if math.isclose(self.interval[0], high, rel_tol=1e-6) else Kind.AT_ITS_LIMIT
-        return Kind.WIDE if self.error >= high - self._middle else Kind.DETERMINED
+        is_determined = self.error <= max(DETERMINED_WITHIN * (high - self._middle), noticed)
+        return Kind.DETERMINED if is_determined else Kind.WIDE
+
+    @property
+    def is_determined(self) -> bool:
+        """Whether the data say how wide the range is, if only that it is none or as wide as it may be."""
+        return self.kind not in (Kind.NOT_RULED_OUT, Kind.WIDE, Kind.UNKNOWN)
 
     @property
     def shown_error(self) -> float | None:
-        """The error in the unit of the range; None unless it is smaller than the range."""
+        """The error in the unit of the range; None unless that is determined."""
         if self.error is None or self.kind is not Kind.DETERMINED:
             return None
         high = self.learned[1]
@@ -84,6 +95,8 @@ class Certainty:
             return f"at most {last}" if high >= NEGLIGIBLE else ""
         if kind is Kind.AT_ITS_LIMIT:
             return f"anything above {first} fits as well"
+        if kind is Kind.NOT_RULED_OUT:
+            return f"anything up to {last} fits as well"
         return f"between {first} and {last}, not determined more closely"
 
     @property

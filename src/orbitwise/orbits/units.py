@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from orbitwise.orbits.bounds import Interval
@@ -13,30 +13,40 @@ from orbitwise.orbits.bounds import Interval
 @final
 @dataclass(frozen=True)
 class Unit:
-    """How a number is converted, and what is written behind it."""
+    """How a number is converted, what is written behind it, and what is hardly noticed.
+
+    `hardly_noticed` is a raw number: what moves no point by more than half a pixel or half a sample; 0 where
+    nothing is known of that.
+    """
 
     symbol: str = ""
     convert: Callable[[float], float] = float
+    hardly_noticed: float = 0.0
 
 
 PLAIN = Unit()
 DEGREES = Unit("°", math.degrees)
 PER_CENT = Unit(" %", lambda log_factor: 100 * math.expm1(log_factor))
-PIXELS = Unit(" pixels")
-SAMPLES = Unit(" samples")
+PIXELS = Unit(" pixels", hardly_noticed=0.5)
+SAMPLES = Unit(" samples", hardly_noticed=0.5)
 NEGLIGIBLE = 1e-3
 """Of a degree, a per cent, a pixel or a sample: a range below this moves nothing."""
 
 
 def image_units(image_shape: tuple[int, int, int]) -> dict[str, Unit]:
-    """Units of the moves of an image; shifts are fractions of half its width and height."""
+    """Units of the moves of an image; shifts are fractions of half its width and height.
+
+    Other linear maps move the edge of the longer side most, which is half that side away from the centre.
+    """
     _, height, width = image_shape
-    return {
+    half_pixel = 1 / max(height, width)
+    linear = ("angle", "log_scale", "log_scale_x", "log_scale_y", "log_zoom", "shear")
+    return {name: replace(unit_of(name, {}), hardly_noticed=half_pixel) for name in linear} | {
         "amplitude": PIXELS,
         "smoothness": PIXELS,
         "thickness": PIXELS,
-        "shift_x": Unit(" pixels", lambda fraction: fraction * width / 2),
-        "shift_y": Unit(" pixels", lambda fraction: fraction * height / 2),
+        "shift_x": Unit(" pixels", lambda fraction: fraction * width / 2, 1 / width),
+        "shift_y": Unit(" pixels", lambda fraction: fraction * height / 2, 1 / height),
     }
 
 

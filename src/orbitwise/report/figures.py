@@ -13,7 +13,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy import ndarray
 
 from orbitwise.orbits.bounds import Interval
-from orbitwise.orbits.certainty import Kind
 from orbitwise.report.drawing import BLUE, COLOURS, GREY, INK, ORANGE, PALE, SMALL_WIDTH, shortened, svg_uri
 from orbitwise.report.moves import Move
 from orbitwise.report.numbers import number
@@ -69,7 +68,7 @@ def ranges_figure(ranges: Sequence[Range]) -> str:
             if ends is not None:
                 away = [[abs(end - each.high) / _width(each.start or (0.0, 1.0))] for end in ends]
                 axes.errorbar(size, row, xerr=away, color=INK, capsize=3, linewidth=1.2, zorder=4)
-            is_sure = each.certainty.kind not in (Kind.WIDE, Kind.UNKNOWN)
+            is_sure = each.certainty.is_determined
             axes.plot(
                 size,
                 row,

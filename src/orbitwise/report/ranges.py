@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from orbitwise.estimators.error_bars import expected_seconds
-from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import NAMES, functional_of
 from orbitwise.functionals.freezing import learnable_orbits, orbit_in
 from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.certainty import Certainty, Kind
@@ -64,7 +65,7 @@ class Range:
 
     @property
     def is_determined(self) -> bool:
-        """Whether the error is known and smaller than the range."""
+        """Whether the error is known and small beside the range."""
         return self.certainty.kind is Kind.DETERMINED
 
     @property
@@ -75,12 +76,12 @@ class Range:
     @property
     def is_needed(self) -> bool:
         """Whether the range has not collapsed to nothing."""
-        return self.certainty.kind is not Kind.NOT_NEEDED
+        return self.certainty.kind not in (Kind.NOT_NEEDED, Kind.NOT_RULED_OUT)
 
     def text(self) -> str:
         """The range alone: ±21°, −13 to +15 %, 0.3 pixels, or that there is none."""
         if not self.is_needed:
-            return "not needed"
+            return "not needed" if self.certainty.is_determined else "not determined"
         return interval_text((self.low, self.high), self.unit, self.certainty.shown_error)
 
     def error_text(self) -> str:
@@ -160,7 +161,7 @@ def learned_ranges(model: Any) -> list[Range]:
 
 def start_of(model: Any) -> Mapping[str, Interval]:
     """Where the ranges started: those of the invariance that the model was given."""
-    functional = functional_of(model.invariance, model.n_features_in_, model._image_shape)
+    functional = functional_of(model.invariance, model.n_features_in_, input_shape(model))
     orbits = learnable_orbits(functional)
     return orbits[0].learned() if orbits else {}
 
@@ -201,16 +202,8 @@ def symmetry_phrase(model: Any) -> str:
     orbit = orbit_of(model)
     if orbit is None or orbit.size is None:
         return ""
-    name = model.invariance if isinstance(model.invariance, str) else type(orbit).__name__
-    words = {
-        "cyclic": "cyclic shifts of the columns",
-        "flip": "flips",
-        "flip+quarter_turn": "flips and quarter turns",
-        "negation": "the sign of all columns together",
-        "permutation": "the order of the columns",
-        "quarter_turn": "quarter turns",
-        "sign": "the signs of the columns",
-    }
-    what = words.get(name, f"the {orbit.size} elements of {name}")
-    count = f" ({orbit.size} elements, exactly)" if isinstance(orbit, FiniteOrbit) and name in words else ""
-    return f"{what}{count}"
+    name = model.invariance
+    if not isinstance(name, str) or name not in NAMES:
+        return f"the {orbit.size} elements of {type(orbit).__name__}"
+    count = f" ({orbit.size} elements, exactly)" if isinstance(orbit, FiniteOrbit) else ""
+    return f"{NAMES[name].meaning}{count}"

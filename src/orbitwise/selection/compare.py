@@ -18,7 +18,8 @@ from sklearn.utils.multiclass import type_of_target
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.convergence import fit_quietly, iterations_of, warn_of_shortfalls
 from orbitwise.estimators.families import check_picture
-from orbitwise.estimators.names import Invariance, is_of_images
+from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
+from orbitwise.estimators.invariances import Invariance, is_of_images, name_of
 from orbitwise.estimators.nesting import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.inference.orbit_search import FINELY
@@ -30,7 +31,6 @@ DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affi
 OF_TABLES: tuple[Invariance, ...] = (None, "negation")
 FEW_COLUMNS = 5
 """Permutations of more columns have orbits of more than 120 points."""
-NO_INVARIANCE = "none"
 
 Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
 """Fits a family again from the solution of its member, both given with their evidence on common nodes."""
@@ -199,7 +199,7 @@ def compare(
         for invariance in invariances
     )
     candidates = [
-        candidate_of(_name(invariance), fitted, seconds, len(np.asarray(y)))
+        candidate_of(name_of(invariance), fitted, seconds, len(np.asarray(y)))
         for invariance, (fitted, seconds) in zip(invariances, fits, strict=True)
     ]
     comparison = judge(candidates, X, y)
@@ -325,9 +325,3 @@ def learned_text(candidate: Candidate) -> str:
     """What a candidate learned, in natural units."""
     orbit = getattr(candidate.estimator, "orbit_", None)
     return "" if orbit is None else orbit.describe()
-
-
-def _name(invariance: Invariance) -> str:
-    if invariance is None:
-        return NO_INVARIANCE
-    return invariance if isinstance(invariance, str) else type(invariance).__name__

@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from orbitwise.estimators.names import functional_of
+from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import NOISE_FLOOR, NOISE_START, RegressionModel, prepare
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.functionals.freezing import freeze_functional
@@ -108,7 +109,7 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
     """Where a fit of this estimator begins: the kernel's values or the data's scale, the orbit's start."""
     data = model.replicates
     functional = copy.deepcopy(
-        functional_of(estimator.invariance, estimator.n_features_in_, estimator._image_shape)
+        functional_of(estimator.invariance, estimator.n_features_in_, input_shape(estimator))
     )
     begun = prepare(
         data.x,

@@ -58,6 +58,8 @@ def _check_inputs(model: Any) -> None:
     shape, width = getattr(model, "_image_shape", None), model.n_features_in_
     names = getattr(model, "feature_names_in_", None)
     require(shape is None or (len(shape) in (2, 3) and math.prod(shape) == width), "images of another shape")
+    own = getattr(model, "_input_shape", None)
+    require(own is None or (len(own) == 2 and math.prod(own) == width), "inputs of another shape")
     channels = getattr(model, "channels_", None)
     require(channels in (None, "first", "last"), "channels that are neither first nor last")
     require(channels is None or (shape is not None and len(shape) == 3), "channels of images that have none")

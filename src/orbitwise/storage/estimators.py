@@ -105,6 +105,7 @@ REGRESSION = {
     "noise_": NOISE,
 }
 OPTIONAL = {
+    "_input_shape": Field((tuple, list), each=int, least=1),
     "_orbit_errors": Field(dict, each=(int, float), is_record=True),
     "_orbit_intervals": Field(dict, each=(tuple, list), is_record=True),
     "channels_": Field((str, NoneType)),

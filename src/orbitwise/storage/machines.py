@@ -36,6 +36,7 @@ FITTED = {
 }
 CLASSIFIER = {**FITTED, "classes_": ARRAY, "scale_": NUMBER}
 OPTIONAL = {
+    "_input_shape": Field((tuple, list), each=int, least=1),
     "channels_": Field((str, NoneType)),
     "cv_error_": RECORD,
     "evidence_kind_": Field(str),

@@ -26,7 +26,11 @@ FITTED = {
     "num_samples_": Field(int, least=1, most=2**53),
     "svc_": Field(SVC),
 }
-OPTIONAL = {"channels_": Field((str, NoneType)), "feature_names_in_": ARRAY}
+OPTIONAL = {
+    "_input_shape": Field((tuple, list), each=int, least=1),
+    "channels_": Field((str, NoneType)),
+    "feature_names_in_": ARRAY,
+}
 
 
 def rebuild(

@@ -13,13 +13,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import combinations
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orbitwise.estimators.invariances import SEARCHED, find
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
@@ -30,7 +30,7 @@ from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.transforms.permutations import exchange_permutations
 
-KINDS = ("mirror", "odd", "swap", "permutation", "period")
+KINDS = SEARCHED
 MOST_COLUMNS = 6
 """In inputs of more columns no claim is tried unless it is named: there would be too many."""
 
@@ -82,9 +82,8 @@ def claims_of(names: str | Sequence[str] | None, num_dims: int) -> list[Claim]:
 def _read(name: str, num_dims: int) -> list[Claim]:
     match = CLAIM.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[1] not in KINDS:
-        near = get_close_matches(str(name), KINDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"Unknown invariance {name!r}; known are {', '.join(KINDS)}.{hint}")
+        find(str(name), "search")  # says what is near, or which estimator takes it
+        raise ValueError(f"Unknown invariance {name!r}; known names are {', '.join(KINDS)}.")
     kind, columns = match[1], tuple(int(each) for each in re.findall(r"\d+", match[2] or ""))
     if any(column >= num_dims for column in columns):
         raise ValueError(

@@ -1,0 +1,461 @@
+"""The vocabulary of invariances: every name, the form of data it belongs to, and what it stands for.
+
+A name stands for an orbit that Gaussian processes average over (f(x) = mean of g over the orbit of x), for
+functionals that kernel machines keep small (Σ (L f)²), for moved copies that `VirtualSVC` learns from, or for
+a claim that `AutoGPRegressor` tests. Estimators, comparisons, the search, the command and the report all ask
+here; an estimator that cannot use a name says which one can.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from typing import Literal, NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orbitwise.functionals.averages import LocalAverage, OrbitAverage
+from orbitwise.functionals.deletions import deletion_pairs
+from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.graphs import neighbour_graph
+from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_pairs, smoothed_images
+from orbitwise.orbits.closure import closure
+from orbitwise.orbits.clouds import PointCloudOrbit
+from orbitwise.orbits.deformations import DeformationOrbit
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.natural import ANGLE, image_widths, signal_widths
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.signals import SignalOrbit
+from orbitwise.transforms import (
+    AffineWarp,
+    SignedPermutations,
+    TimeShift,
+    block_permutations,
+    coordinate_permutations,
+    cyclic_shifts,
+    flips,
+    negation,
+    quarter_turns,
+    sign_changes,
+)
+from orbitwise.transforms.signals import check_signal_shape
+
+Invariance = str | Orbit | Functional | None
+Family = Literal["image", "signal", "cloud", "table"]
+Use = Literal["average", "penalise", "copy", "search"]
+"""What an estimator does with an invariance."""
+
+ESTIMATORS: dict[Use, str] = {
+    "average": "InvariantGPRegressor, InvariantGPClassifier or SparseGPRegressor",
+    "penalise": "InvariantSVC or InvariantKernelRidge",
+    "copy": "VirtualSVC",
+    "search": "AutoGPRegressor",
+}
+"""Which estimators use an invariance in each way."""
+NO_INVARIANCE = "none"
+"""The name of no invariance, which None stands for as well."""
+NEIGHBOURS = 6
+SMOOTHING = 1.0
+"""Width in pixels of the Gaussian that smooths images before their tangents are taken."""
+AVERAGED = 0.5
+"""The width of local averages, in bandwidths."""
+
+
+class Penalty(NamedTuple):
+    """Functionals that should vanish, and how much each counts (None: all count once)."""
+
+    block: Block
+    weights: Float[Tensor, " r"] | None = None
+
+
+class Inputs(NamedTuple):
+    """What a name needs to know of the inputs: the number of features, and the shape of one input.
+
+    The shape is (height, width) or (channels, height, width) of an image, (channels, length) of a signal and
+    (points, dimensions) of a cloud; None where inputs are rows without a shape.
+    """
+
+    num_features: int
+    shape: tuple[int, ...] | None = None
+
+
+Penalise = Callable[[Tensor, Inputs, float], Penalty | None]
+"""(points [n d], inputs, bandwidth) → what should vanish at these points."""
+
+
+@final
+@dataclass(frozen=True)
+class Named:
+    """One name: its form of data (None: any rows), its meaning, and what it stands for in each use."""
+
+    meaning: str
+    family: Family | None = None
+    orbit: Callable[[Inputs], Orbit] | None = None
+    penalty: Penalise | None = None
+    is_searched: bool = False
+    is_copied: bool = False
+    """Whether `VirtualSVC` has copies of its own for it; it draws copies from any orbit."""
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """What estimators can do with it."""
+        has: dict[Use, bool] = {
+            "average": self.orbit is not None,
+            "penalise": self.penalty is not None,
+            "copy": self.orbit is not None or self.is_copied,
+            "search": self.is_searched,
+        }
+        return tuple(use for use in has if has[use])
+
+
+AFFINE_NAMES = {
+    "affine": ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", "shift_y"),
+    "rotation": ("angle",),
+    "scaling": ("log_scale_x", "log_scale_y"),
+    "shear": ("shear",),
+    "translation": ("shift_x", "shift_y"),
+}
+
+
+def image_orbit(parts: Sequence[str], image_shape: Sequence[int]) -> ImageOrbit:
+    """The learnable orbit of the named parts; it starts with ranges of natural size."""
+    names = [name for part in parts if part != "deformation" for name in AFFINE_NAMES[part]]
+    natural = image_widths(image_shape)
+    amplitude = natural["amplitude"] if "deformation" in parts else 0.0
+    start = {name: natural[name] for name in names}
+    return ImageOrbit(image_shape, start, amplitude, smoothness=min(image_shape[-2:]) / 6)
+
+
+def affine_penalty(parts: Sequence[str], x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    """w_j ∂f(t_α x)/∂α_j at α = 0: to first order, how much f changes by a move of ordinary size w_j.
+
+    Images are smoothed before their tangents are taken, as for "tangent".
+    """
+    shape = _shape(inputs)
+    names = [name for part in parts for name in AFFINE_NAMES[part]]
+    natural, warp = image_widths(shape), AffineWarp(shape)
+    places = [warp.parameter_names.index(name) for name in names]
+    widths = x.new_tensor([natural[name] for name in names])
+    tangents = warp.tangent(smoothed_images(x, shape, SMOOTHING))[:, places]
+    return Penalty(DirectionalDerivatives(widths[:, None] * tangents).atoms(x))
+
+
+def signal_orbit(parts: Sequence[str], inputs: Inputs) -> SignalOrbit:
+    """The learnable orbit of the named parts of signals; rows without a shape are signals of one channel."""
+    shape = check_signal_shape(inputs.shape or inputs.num_features)
+    natural = signal_widths(shape[1])
+    shift, scale, warp = (
+        natural[name] if part in parts else 0.0
+        for part, name in (("shift", "shift"), ("scale", "log_scale"), ("warp", "warp"))
+    )
+    return SignalOrbit(shape, shift, scale, warp)
+
+
+def _shift_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    shape = check_signal_shape(inputs.shape or inputs.num_features)
+    return Penalty(DirectionalDerivatives(TimeShift(shape).tangent(x)).atoms(x))
+
+
+def _scale_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    width = signal_widths(inputs.num_features)["log_scale"]
+    return Penalty(DirectionalDerivatives(width * x[:, None]).atoms(x))
+
+
+def _cloud_shape(inputs: Inputs) -> tuple[int, int]:
+    if inputs.shape is None or len(inputs.shape) != 2:
+        raise ValueError("Invariances of clouds need X as [n_samples, num_points, num_dimensions].")
+    return inputs.shape[0], inputs.shape[1]
+
+
+def _cloud_rotation(inputs: Inputs) -> Orbit:
+    return PointCloudOrbit(*_cloud_shape(inputs), angle=ANGLE)
+
+
+def _cloud_permutation(inputs: Inputs) -> FiniteOrbit:
+    return FiniteOrbit(block_permutations(*_cloud_shape(inputs)))
+
+
+def _rotation_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    """Derivatives of f by an ordinary turn in every plane of two axes: (−y, x) for the plane of x and y."""
+    count, width = _cloud_shape(inputs)
+    planes = [(i, j) for i in range(width) for j in range(i + 1, width)]
+    points = x.reshape(len(x), 1, count, width)
+    turned = torch.zeros(len(x), len(planes), count, width, dtype=x.dtype, device=x.device)
+    for number, (i, j) in enumerate(planes):
+        turned[:, number, :, i] = -points[:, 0, :, j]
+        turned[:, number, :, j] = points[:, 0, :, i]
+    return Penalty(DirectionalDerivatives(ANGLE * turned.flatten(2)).atoms(x))
+
+
+def group_penalty(orbit: FiniteOrbit, x: Float[Tensor, "n d"]) -> Penalty | None:
+    """f(t_e x) - f(x) for every element e of a finite orbit that moves x; None where none does."""
+    if orbit.is_drawn or orbit.weights is not None:
+        raise ValueError(
+            "A kernel machine penalises a finite orbit of all elements without weights. An orbit with "
+            f"num_samples or weights is averaged over: use {ESTIMATORS['average']}."
+        )
+    moved = copy.deepcopy(orbit).to(x).points(x).points
+    pairs = torch.stack([moved, x[:, None].expand_as(moved)], dim=2).flatten(0, 1)
+    pairs = pairs[(pairs[:, 0] != pairs[:, 1]).any(-1)]
+    return Penalty(Difference().atoms(pairs)) if len(pairs) else None
+
+
+def _gradient_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    # in bandwidths: b ∂f has the unit of f, whatever that of x
+    return Penalty(Gradient().atoms(x).scale(bandwidth))
+
+
+def _tangent_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    return Penalty(ImageTangent(_shape(inputs), smoothing=SMOOTHING).atoms(x))
+
+
+def _move_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    return Penalty(ImageTangent(_shape(inputs), PAPER_MOVES).atoms(x))
+
+
+def _difference_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    return Penalty(Difference().atoms(moved_pairs(x, _shape(inputs))))
+
+
+def _local_average_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    return Penalty(LocalAverage(AVERAGED * bandwidth).atoms(x))
+
+
+def _graph_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty | None:
+    if len(x) < 2:
+        return None
+    graph = neighbour_graph(x, min(NEIGHBOURS, len(x) - 1))
+    return Penalty(Difference().atoms(graph.pairs), graph.weights)
+
+
+def _deletion_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
+    return Penalty(Difference().atoms(deletion_pairs(x, reference=x.mean(0))))
+
+
+def _group(
+    meaning: str, family: Family | None, orbit: Callable[[Inputs], FiniteOrbit], is_searched: bool = False
+) -> Named:
+    penalty: Penalise = lambda x, inputs, bandwidth: group_penalty(orbit(inputs), x)  # noqa: E731
+    return Named(meaning, family, orbit, penalty, is_searched)
+
+
+def _columns(meaning: str, family: Family | None, group: Callable[[int], SignedPermutations]) -> Named:
+    is_searched = group is coordinate_permutations
+    return _group(meaning, family, lambda inputs: FiniteOrbit(group(inputs.num_features)), is_searched)
+
+
+def _affine(meaning: str, *parts: str) -> Named:
+    is_smooth = "deformation" not in parts
+    return Named(
+        meaning,
+        "image",
+        lambda inputs: image_orbit(parts, _shape(inputs)),
+        partial(affine_penalty, parts) if is_smooth else None,
+    )
+
+
+def _tangent_deformation(inputs: Inputs) -> Orbit:
+    shape = _shape(inputs)
+    natural = image_widths(shape)
+    return DeformationOrbit(shape, natural["amplitude"], min(shape[-2:]) / 6, thickness=natural["thickness"])
+
+
+NAMES: dict[str, Named] = {
+    NO_INVARIANCE: Named("no invariance, like None"),
+    "cyclic": _columns("cyclic shifts of the columns", "table", cyclic_shifts),
+    "negation": _columns("the sign of all columns together", None, negation),
+    "permutation": _columns("the order of the columns", "table", coordinate_permutations),
+    "sign": _columns("the signs of the columns", "table", sign_changes),
+    "affine": _affine("rotation, scaling, shear and translation of images", "affine"),
+    "rotation": _affine("rotation of images", "rotation"),
+    "scaling": _affine("scaling of images along either axis", "scaling"),
+    "shear": _affine("shear of images", "shear"),
+    "translation": _affine("translation of images", "translation"),
+    "deformation": _affine("smooth local deformations of images", "deformation"),
+    "affine+deformation": _affine("affine moves and deformations", "affine", "deformation"),
+    "rotation+deformation": _affine("rotations and deformations", "rotation", "deformation"),
+    "tangent_deformation": Named(
+        "small deformations along the tangents of an image, and thickness of strokes (infinite MNIST)",
+        "image",
+        _tangent_deformation,
+    ),
+    "flip": _group("flips, left to right", "image", lambda i: FiniteOrbit(flips(_shape(i)))),
+    "quarter_turn": _group(
+        "quarter turns (rotations by 90, 180 and 270 degrees)",
+        "image",
+        lambda i: FiniteOrbit(quarter_turns(_shape(i))),
+    ),
+    "flip+quarter_turn": _group(
+        "flips and quarter turns",
+        "image",
+        lambda i: closure(flips(_shape(i)), quarter_turns(_shape(i))),
+    ),
+    "tangent": Named(
+        "derivatives along shifts, rotation, scaling and shears of images", "image", penalty=_tangent_penalty
+    ),
+    "moves": Named(
+        "derivatives along the moves of RKHS 6.3; in VirtualSVC, images moved by them",
+        "image",
+        penalty=_move_penalty,
+        is_copied=True,
+    ),
+    "differences": Named(
+        "f of images moved as in RKHS 6.3 minus f of the image", "image", penalty=_difference_penalty
+    ),
+    "signal:shift": Named(
+        "signals come earlier or later", "signal", partial(signal_orbit, ("shift",)), _shift_penalty
+    ),
+    "signal:scale": Named(
+        "signals are louder or softer", "signal", partial(signal_orbit, ("scale",)), _scale_penalty
+    ),
+    "signal:warp": Named("time runs unevenly", "signal", partial(signal_orbit, ("warp",))),
+    "signal:shift+warp": Named(
+        "shifts in time, and time that runs unevenly", "signal", partial(signal_orbit, ("shift", "warp"))
+    ),
+    "cloud:rotation": Named(
+        "rotation of all points about the origin", "cloud", _cloud_rotation, _rotation_penalty
+    ),
+    "cloud:permutation": _group("the order of the points", "cloud", _cloud_permutation),
+    "gradient": Named("all partial derivatives of f, times the bandwidth", penalty=_gradient_penalty),
+    "local_average": Named(
+        "the average of f around a point minus its value there", penalty=_local_average_penalty
+    ),
+    "graph": Named("differences of f between nearest neighbours", penalty=_graph_penalty),
+    "deletion": Named("differences that setting a feature to its mean makes", penalty=_deletion_penalty),
+    "mirror": Named("a mirror of one column with a learned centre", "table", is_searched=True),
+    "odd": Named("a change of sign in such a mirror", "table", is_searched=True),
+    "swap": Named("the exchange of two columns", "table", is_searched=True),
+    "period": Named("repetition in one column with a learned period", "table", is_searched=True),
+}
+"""The vocabulary. No name is added at run time: an invariance of your own is an orbit or a functional."""
+
+SEARCHED = ("mirror", "odd", "swap", "permutation", "period")
+"""Claims in the order in which the search tries them."""
+VERBS: dict[Use, str] = {
+    "average": "average over",
+    "penalise": "penalise",
+    "copy": "copy samples with",
+    "search": "search for",
+}
+EXAMPLES: dict[Use, str] = {
+    "average": "'affine' for images, 'signal:shift', 'cloud:rotation' or 'permutation'",
+    "penalise": "'gradient', or 'affine' for images",
+    "copy": "'moves' or 'affine' for images, or an orbit",
+    "search": "'mirror' or 'period'",
+}
+
+
+def names_for(use: Use) -> list[str]:
+    """All names that estimators can use in this way, sorted."""
+    return sorted(name for name, each in NAMES.items() if use in each.uses)
+
+
+def is_none(invariance: object) -> bool:
+    """Whether an argument means no invariance: None, or its name."""
+    return invariance is None or (isinstance(invariance, str) and invariance == NO_INVARIANCE)
+
+
+def is_of_images(invariance: object) -> bool:
+    """Whether a name means images, so that the shape of an image must be known."""
+    return isinstance(invariance, str) and invariance in NAMES and NAMES[invariance].family == "image"
+
+
+def name_of(invariance: object) -> str:
+    """How tables and messages call an invariance: its name, "none", or the class of an orbit."""
+    if is_none(invariance):
+        return NO_INVARIANCE
+    return invariance if isinstance(invariance, str) else type(invariance).__name__
+
+
+def find(name: str, use: Use) -> Named:
+    """The entry of a name that is to be used in this way.
+
+    A ValueError says what is near an unknown name, and which estimator takes a name of another use.
+    """
+    if name in NAMES and use in NAMES[name].uses:
+        return NAMES[name]
+    if name not in NAMES:
+        known = names_for(use)
+        close = get_close_matches(name, known, n=1) or get_close_matches(name, NAMES, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"Unknown invariance {name!r}; known names are {', '.join(known)}.{hint}")
+    takers = "; or ".join(f"use {ESTIMATORS[each]}, which {VERBS[each]} it" for each in NAMES[name].uses)
+    raise ValueError(
+        f"invariance={name!r} ({NAMES[name].meaning}) is not one that this estimator can {VERBS[use]}: "
+        f"{takers}. Invariances that it can {VERBS[use]} are, for example, {EXAMPLES[use]}."
+    )
+
+
+def orbit_of(name: str, inputs: Inputs, use: Use = "average") -> Orbit:
+    """The orbit of a name for inputs of this shape."""
+    found = find(name, use)
+    if found.orbit is None:
+        raise ValueError(f"invariance={name!r} has no orbit; those that have one are {names_for('average')}.")
+    _check_shape(name, found, inputs)
+    return found.orbit(inputs)
+
+
+def functional_of(invariance: object, num_features: int, shape: Sequence[int] | None = None) -> Functional:
+    """The functional L with f(x) = L_x g that the `invariance` of a Gaussian process stands for."""
+    if is_none(invariance):
+        return Evaluation()
+    if isinstance(invariance, Functional):
+        return invariance
+    if isinstance(invariance, Orbit):
+        return OrbitAverage(invariance)
+    if not isinstance(invariance, str):
+        raise TypeError(
+            f"invariance must be None, a name, an orbit or a functional, not {type(invariance).__name__}."
+        )
+    return OrbitAverage(orbit_of(invariance, Inputs(num_features, None if shape is None else tuple(shape))))
+
+
+def penalty_of(
+    invariance: str | Orbit, x: Float[Tensor, "n d"], bandwidth: float, shape: Sequence[int] | None = None
+) -> Penalty | None:
+    """What a name or a finite orbit keeps small at the points x; None where nothing is left to keep small."""
+    if isinstance(invariance, FiniteOrbit):
+        return group_penalty(invariance, x)
+    if isinstance(invariance, Orbit):
+        raise TypeError(
+            f"A kernel machine cannot penalise a continuous orbit such as {type(invariance).__name__}: use "
+            f"{ESTIMATORS['average']}, which average over it, {ESTIMATORS['copy']}, which learns from moved "
+            "copies, or a name with derivatives such as invariance='affine' or 'signal:shift'."
+        )
+    found, inputs = find(invariance, "penalise"), Inputs(x.shape[-1], None if shape is None else tuple(shape))
+    _check_shape(invariance, found, inputs)
+    assert found.penalty is not None
+    return found.penalty(x, inputs, bandwidth)
+
+
+def _check_shape(name: str, found: Named, inputs: Inputs) -> None:
+    if found.family == "image" and inputs.shape is None:
+        raise ValueError(
+            f"invariance={name!r} is one of images: pass image_shape=(height, width), or X with image "
+            "dimensions."
+        )
+    if found.family == "cloud" and inputs.shape is None:
+        raise ValueError(
+            f"invariance={name!r} is one of clouds of points: pass X as [n_samples, num_points, "
+            "num_dimensions]."
+        )
+    if inputs.shape is not None and math.prod(inputs.shape) != inputs.num_features:
+        unit = "pixels" if found.family == "image" else "numbers"
+        raise ValueError(
+            f"Inputs of shape {inputs.shape} have {math.prod(inputs.shape)} {unit}, but the rows have "
+            f"{inputs.num_features} columns."
+        )
+
+
+def _shape(inputs: Inputs) -> tuple[int, ...]:
+    assert inputs.shape is not None
+    return inputs.shape
