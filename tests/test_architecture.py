@@ -310,6 +310,26 @@ def second_hessians(package: Path) -> list[str]:
     return [f"there are several Hessians by differences: {', '.join(homes)}"] if len(homes) > 1 else []
 
 
+def second_hyperpriors(package: Path) -> list[str]:
+    """Hyperpriors are evaluated in two modules only: each in `hyperpriors`, all as one in `hyperparameters`.
+
+    Elsewhere no function is called log_prior or defines a hyperprior, and no registered priors are read.
+    Samplers may take a log prior as an argument.
+    """
+    found = []
+    for name, _, tree in modules(package):
+        if name.rpartition(".")[2] in ("hyperpriors", "hyperparameters") and ".inference." in name:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and re.search(
+                "^log_prior$|^(?!log_).*hyperprior", node.name
+            ):
+                found.append(f"{name}:{node.lineno}: {node.name} is a second system of hyperpriors")
+            if isinstance(node, ast.Attribute) and node.attr in ("named_priors", "log_prob"):
+                found.append(f"{name}:{node.lineno}: {node.attr} evaluates priors: call log_prior")
+    return found
+
+
 Checker = Callable[[Path], list[str]]
 CHECKERS: list[Checker] = [
     wrong_imports,
@@ -324,6 +344,7 @@ CHECKERS: list[Checker] = [
     second_collapsed_bounds,
     second_vocabularies,
     second_hessians,
+    second_hyperpriors,
 ]
 
 
@@ -401,6 +422,8 @@ MADE_UP = [
     (second_collapsed_bounds, {"a.py": "def collapsed_bound(): ...", "b.py": "def lower_bound(): ..."}, 1),
     (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef hessian(): ..."}, 0),
     (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef difference_hessian(): ..."}, 1),
+    (second_hyperpriors, {"inference/hyperpriors.py": "def log_prior(a):\n    a.named_priors()"}, 0),
+    (second_hyperpriors, {"a.py": "def log_prior(a): ...\nlambda a: a.log_prob(0)"}, 2),
     (second_inducing_factors, {"a.py": FACTOR}, 0),
     (second_inducing_factors, {"a.py": FACTOR, "b.py": FACTOR.replace("inducing_factor", "other")}, 1),
     (second_vocabularies, {"estimators/invariances.py": "a = ('cyclic', 'sign', 'flip', 'shear')"}, 0),

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from gpytorch.means import ConstantMean
 from gpytorch.priors import (
     GammaPrior,
     LogNormalPrior,
@@ -15,7 +17,19 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from torch.distributions import StudentT
 
-from orbitwise.inference.hyperpriors import default_hyperprior, fitting_hyperprior, nearest_name
+from orbitwise.functionals.averages import OrbitAverage
+from orbitwise.functionals.wraps import Wrap
+from orbitwise.inference.hyperparameters import JointHyperprior
+from orbitwise.inference.hyperpriors import (
+    default_hyperprior,
+    fitting_hyperprior,
+    nearest_name,
+    weak_hyperpriors,
+)
+from orbitwise.inference.readings import parts_of
+from orbitwise.kernels import BASES, parse
+from orbitwise.likelihoods import Gaussian
+from orbitwise.orbits.mirrors import MirrorOrbit
 
 
 def number(value: float) -> torch.Tensor:
@@ -116,3 +130,53 @@ def test_the_end_of_a_name_is_enough():
 def test_unknown_names_get_suggestions(name: str, message: str):
     with pytest.raises(ValueError, match=message):
         nearest_name(name, NAMES)
+
+
+X = np.random.default_rng(0).uniform(0, 5, (30, 1))
+
+
+def learnable(text: str) -> dict[str, torch.nn.Module]:
+    functional = (
+        Wrap(2.0) @ OrbitAverage(MirrorOrbit(1.0, (0,))) @ OrbitAverage(MirrorOrbit(1.0, (0,), True, False))
+    )
+    kernel = parse(text, 1)
+    return {"likelihood": Gaussian(), "mean": ConstantMean(), "functional": functional, "kernel": kernel}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_everything_that_is_learned_has_a_weak_hyperprior(name: str):
+    modules = learnable(f"{name}*rbf")
+    parts = parts_of(modules, {})
+    priors = weak_hyperpriors(modules, X)
+    assert list(priors) == [part.name for part in parts]
+    assert {"likelihood.noise", "mean.constant"} < set(priors)
+    assert sum(each.endswith((".centre", ".log_period")) for each in priors) >= 2
+    joint = JointHyperprior(parts, priors)
+    assert bool(joint.log_density(torch.zeros(joint.dimension, dtype=torch.float64)).isfinite())
+
+
+def test_weak_hyperpriors_are_normal_in_the_coordinates_that_are_learned():
+    """Lengthscales log N(log spread, 1.5²), noise log N(log 0.05, 2²), centres N(mean, (1.5 spread)²)."""
+    modules = {"likelihood": Gaussian(0.3), "kernel": parse("rbf*linear", 1)}
+    parts = parts_of(modules, {})
+    joint = JointHyperprior(parts, weak_hyperpriors(modules, X))
+    spread, mean = float(X.std()), float(X.mean())
+    laws = {
+        "likelihood.noise": (math.log(0.05), 2.0),
+        "kernel.kernels.0.lengthscale": (math.log(spread), 1.5),
+        "kernel.kernels.1.variance": (math.log(0.5 / spread**2), 2.0),
+        "kernel.kernels.1.centre": (mean, 1.5 * spread),
+    }
+    assert {part.name for part in parts} == set(laws)
+    z = torch.linspace(-1, 1, joint.dimension, dtype=torch.float64)
+    expected = sum(norm.logpdf(at, *laws[part.name]) for at, part in zip(z.tolist(), parts, strict=True))
+    assert joint.log_density(z).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_weak_hyperpriors_follow_the_units_of_the_inputs():
+    def medians(x: np.ndarray) -> np.ndarray:
+        priors = weak_hyperpriors({"kernel": parse("rbf + periodic", 1)}, x)
+        return np.array([prior.location.item() for prior in priors.values()])
+
+    difference = medians(10 * X) - medians(X)
+    assert difference[difference != 0] == pytest.approx(np.log(10.0) * np.ones(2))

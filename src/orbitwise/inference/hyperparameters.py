@@ -7,24 +7,98 @@ the density is differentiable in z as often as the evidence is, and serves optim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch import Tensor
+from torch.distributions import Distribution, Normal
 
 from orbitwise.inference.hyperpriors import (
     DEFAULT_SCALE,
+    LogNormalDistance,
     default_hyperprior,
     fitting_hyperprior,
     nearest_name,
 )
-from orbitwise.inference.readings import Reading, parts_of
+from orbitwise.inference.readings import Modules, Part, Reading, parts_of
 
-Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
+
+@final
+class JointHyperprior:
+    """The hyperpriors of several parameters as one density of their unconstrained vector z.
+
+    log p(z) = Σ log p(θ) + log|dθ/dz|. Each parameter has the hyperprior that `given` names, the one that is
+    registered for it, or `default_hyperprior` around its present value.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        given: Mapping[str, Distribution] | None = None,
+        default_scale: float = DEFAULT_SCALE,
+    ) -> None:
+        if default_scale <= 0:
+            raise ValueError(f"default_scale must be positive, not {default_scale}.")
+        self.parts = list(parts)
+        names = [part.name for part in self.parts]
+        chosen = {part.name: part.registered for part in self.parts}
+        chosen |= {nearest_name(name, names): prior for name, prior in (given or {}).items()}
+        self.distributions: dict[str, Distribution] = {}
+        self._others: list[tuple[slice, Part, Distribution, float]] = []
+        normals, start = [], 0
+        for part in self.parts:
+            value, low, high = part.value(), *part.range()
+            if chosen[part.name] is None:
+                prior, log_mass = default_hyperprior(value, low, high, default_scale), 0.0
+            else:
+                prior, log_mass = fitting_hyperprior(part.name, chosen[part.name], value, low, high)
+            self.distributions[part.name] = prior
+            place, start = slice(start, start + part.size), start + part.size
+            law = _normal_law(part, prior, low)
+            if law is None:
+                self._others.append((place, part, prior, log_mass))
+            else:
+                normals.append((torch.arange(place.start, place.stop), *law))
+        self._normals = [torch.cat(each) for each in zip(*normals, strict=True)] if normals else None
+        if self._normals is not None:
+            # -Σ log σ - (p/2) log 2π
+            self._normal_constant = -(self._normals[2] * math.sqrt(2 * math.pi)).log().sum().item()
+
+    @property
+    def dimension(self) -> int:
+        """How many coordinates z has."""
+        return sum(part.size for part in self.parts)
+
+    def log_density(self, vector: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+        """log p(z), which integrates to one."""
+        total = vector.new_zeros(())
+        if self._normals is not None:
+            # all coordinates that are normal at once, because this is evaluated thousands of times
+            index, mean, deviation = self._normals
+            z = vector if len(index) == len(vector) else vector[index]
+            white = (z - mean.to(z)) / deviation.to(z)
+            total = self._normal_constant - 0.5 * white.square().sum()
+        for place, part, prior, log_mass in self._others:
+            value, slope = part.value_and_slope(vector[place])
+            total = total + prior.log_prob(value).sum().to(total) - log_mass + slope.abs().log().sum()
+        return total
+
+
+def _normal_law(part: Part, prior: Distribution, low: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Mean and deviation of z where the hyperprior is normal in it: of θ = z, or of θ = low + exp(z)."""
+    if part.transform is None and isinstance(prior, Normal):
+        mean, deviation = prior.loc, prior.scale
+    elif isinstance(prior, LogNormalDistance) and part.slope is torch.exp and prior.sign > 0:
+        if not torch.equal(prior.end.expand_as(low), low.to(prior.end)):
+            return None
+        mean, deviation = prior.location, torch.full_like(prior.location, prior.scale)
+    else:
+        return None
+    return mean.expand(low.shape).reshape(-1).double(), deviation.expand(low.shape).reshape(-1).double()
 
 
 @final
@@ -49,25 +123,13 @@ class Hyperparameters:
     ) -> None:
         self._log_evidence = log_evidence
         self._parts = parts_of(modules, readings or {})
-        if default_scale <= 0:
-            raise ValueError(f"default_scale must be positive, not {default_scale}.")
-        given = {part.name: part.registered for part in self._parts}
-        own = [part.name for part in self._parts]
-        for name, prior in (priors or {}).items():
-            given[nearest_name(name, own)] = prior
-        self._priors: list[tuple[Distribution, float]] = []
-        for part in self._parts:
-            value, low, high = part.value(), *part.range()
-            if given[part.name] is None:
-                self._priors.append((default_hyperprior(value, low, high, default_scale), 0.0))
-            else:
-                self._priors.append(fitting_hyperprior(part.name, given[part.name], value, low, high))
+        self._hyperprior = JointHyperprior(self._parts, priors, default_scale)
         self._check()
 
     @property
     def dimension(self) -> int:
         """How many coordinates z has."""
-        return sum(part.size for part in self._parts)
+        return self._hyperprior.dimension
 
     @property
     def names(self) -> list[str]:
@@ -77,7 +139,7 @@ class Hyperparameters:
     @property
     def priors(self) -> dict[str, Distribution]:
         """The hyperprior of every parameter, given, registered or default."""
-        return {part.name: prior for part, (prior, _) in zip(self._parts, self._priors, strict=True)}
+        return self._hyperprior.distributions
 
     def vector(self) -> Float[Tensor, " p"]:
         """z at the present parameters."""
@@ -118,11 +180,7 @@ class Hyperparameters:
     def log_prior(self, vector: Float[Tensor, " p"]) -> Float[Tensor, ""]:
         """log p(θ) + log|dθ/dz|: the hyperpriors as a density of z, which integrates to one."""
         self._check_vector(vector)
-        total = vector.new_zeros(())
-        for part, (prior, mass), z in zip(self._parts, self._priors, self._split(vector), strict=True):
-            value, slope = part.value_and_slope(z)
-            total = total + prior.log_prob(value).sum().to(total) - mass + slope.abs().log().sum()
-        return total
+        return self._hyperprior.log_density(vector)
 
     def log_density(self, vector: Float[Tensor, " p"]) -> Float[Tensor, ""]:
         """log p(y | θ) + log p(θ) + log|dθ/dz|: z's posterior density, but for the evidence p(y)."""

@@ -1,23 +1,37 @@
-"""Hyperpriors that fit: their shape, their support, and the share of their mass that a parameter can reach.
+"""Hyperpriors p(θ): those of GPyTorch modules, weak ones from the data, defaults, and their checks.
 
-An evidence needs a proper prior p(θ). A prior that leaves values of the parameter without density would stop
-an optimiser or a sampler at a wall, so it is refused; one that reaches beyond the parameter is cut off there
-and normalised. A parameter without a prior gets a weak one around its start.
+A hyperprior is a distribution of the readable hyperparameter θ: of a lengthscale, not of its raw value. An
+evidence needs a proper one. A prior that leaves values of the parameter without density would stop an
+optimiser or a sampler at a wall, so it is refused; one that reaches beyond the parameter is cut off there and
+normalised. `orbitwise.inference.hyperparameters` makes one joint density of them.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar, final
 
+import numpy as np
 import torch
+from gpytorch.kernels import CosineKernel, PeriodicKernel
+from gpytorch.means import ConstantMean
+from gpytorch.module import Module
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal, Uniform
+from torch.distributions import Distribution, Normal, Uniform, constraints
+
+from orbitwise.functionals.wraps import Wrap
+from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
+from orbitwise.orbits.mirrors import MirrorOrbit
 
 DEFAULT_SCALE = 2.0
 """Deviation of the logarithm under a default hyperprior: 95 % lie within a factor of 50 of the start."""
+
+WEAK_SCALE, WEAK_AMPLITUDE_SCALE = 1.5, 2.0
+"""Deviations of logarithms under `weak_hyperpriors`: of lengths, and of amplitudes and noise variances."""
 
 
 @final
@@ -29,6 +43,12 @@ class LogNormalDistance(Distribution):
     def __init__(self, end: Tensor, sign: float, location: Tensor, scale: float) -> None:
         super().__init__(batch_shape=location.shape, validate_args=False)
         self.end, self.sign, self.location, self.scale = end, sign, location, scale
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """All values on the one side of the end."""
+        side = constraints.greater_than if self.sign > 0 else constraints.less_than
+        return side(self.end)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log p(θ)."""
@@ -65,6 +85,90 @@ def default_hyperprior(
     # |θ - end| ~ LogNormal(log|start - end|, scale²)
     distance = (sign * (value - end)).clamp_min(torch.finfo(value.dtype).tiny)
     return LogNormalDistance(end, sign, distance.log(), scale)
+
+
+def log_prior(*modules: Module) -> Tensor | float:
+    """The log density of all hyperpriors that were registered on GPyTorch modules."""
+    total: Tensor | float = 0.0
+    for module in modules:
+        for _, owner, prior, closure, _ in module.named_priors():
+            total = total + prior.log_prob(closure(owner)).sum()
+    return total
+
+
+def weak_hyperpriors(modules: Mapping[str, nn.Module], x: NDArray[np.float64]) -> dict[str, Distribution]:
+    """Weak hyperpriors for everything learnable of kernels, invariances, means and noise, by parameter name.
+
+    x are the points that the kernel sees, and targets are standardised. Logarithms of what is positive are
+    normal, and so are centres:
+
+        lengthscales    log N(log spread of the columns, 1.5²)     of a periodic kernel: log N(0, 1.5²)
+        periods         log N(log(extent/5), 1.5²)                 alpha of rq: log N(0, 1.5²)
+        amplitudes      log N(log ½, 2²)                           noise: log N(log 0.05, 2²)
+        centres         N(mean of the column, (1.5 spread)²)       constant mean: N(0, 1)
+
+    They make the evidences of different structures comparable, and keep hyperparameters that the data say
+    nothing about from running away. Names are those of `Hyperparameters` for the same modules.
+    """
+    found: dict[str, Distribution] = {}
+    for prefix, root in modules.items():
+        for path, module in root.named_modules(prefix=prefix):
+            for attribute, parameter in module.named_parameters(recurse=False):
+                if parameter.requires_grad:
+                    name = f"{path}.{attribute.removeprefix('raw_')}"
+                    found[name] = _weak_hyperprior(module, attribute, parameter, x)
+    return found
+
+
+def _weak_hyperprior(
+    module: nn.Module, attribute: str, parameter: Tensor, x: NDArray[np.float64]
+) -> Distribution:
+    """The weak hyperprior of one parameter of one module."""
+
+    def normal(mean: float, deviation: float) -> Distribution:
+        entries = torch.full(parameter.shape, mean, dtype=torch.float64)
+        return Normal(entries, torch.full_like(entries, deviation), validate_args=False)
+
+    def log_normal(mean: float, deviation: float, end: float = 0.0) -> Distribution:
+        entries = torch.full(parameter.shape, mean, dtype=torch.float64)
+        return LogNormalDistance(torch.full_like(entries, end), 1.0, entries, deviation)
+
+    if isinstance(module, Gaussian):
+        return log_normal(math.log(0.05), WEAK_AMPLITUDE_SCALE, NOISE_FLOOR)
+    if isinstance(module, ConstantMean):
+        return normal(0.0, 1.0)
+    if isinstance(module, MirrorOrbit):
+        columns = list(module.columns or range(x.shape[1]))
+        return normal(float(x[:, columns].mean()), WEAK_SCALE * float(_spread(x[:, columns]).mean()))
+    if isinstance(module, Wrap):
+        extent = float(np.ptp(x[:, module.column])) or 1.0
+        return normal(math.log(extent / 5), WEAK_SCALE)  # of the logarithm of the period
+    active = getattr(module, "active_dims", None)
+    x = x if active is None else x[:, active.tolist()]
+    spread = float(np.exp(np.log(_spread(x)).mean()))
+    extent = float(np.ptp(x, axis=0).max()) or 1.0
+    if attribute == "centre":
+        return normal(float(x.mean()), WEAK_SCALE * spread)
+    if attribute == "raw_lengthscale":
+        is_relative = isinstance(module, PeriodicKernel)
+        return log_normal(0.0 if is_relative else math.log(spread * x.shape[1] ** 0.5), WEAK_SCALE)
+    if attribute == "raw_period_length":
+        # GPyTorch's cosine kernel repeats after twice its period
+        return log_normal(math.log(extent / (10 if isinstance(module, CosineKernel) else 5)), WEAK_SCALE)
+    if attribute == "raw_variance":
+        return log_normal(math.log(0.5 / (spread**2 * x.shape[1])), WEAK_AMPLITUDE_SCALE)
+    if attribute in ("raw_mixture_means", "raw_mixture_scales"):
+        typical = 3.0 if attribute == "raw_mixture_means" else 0.3
+        return log_normal(math.log(typical / extent), WEAK_AMPLITUDE_SCALE)
+    if attribute in ("raw_outputscale", "raw_constant", "raw_mixture_weights"):
+        return log_normal(math.log(0.5), WEAK_AMPLITUDE_SCALE)
+    return log_normal(0.0, WEAK_SCALE)
+
+
+def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The deviation of every column, 1 where it is constant."""
+    spread = x.std(0)
+    return np.where(spread > 0, spread, 1.0)
 
 
 def fitting_hyperprior(

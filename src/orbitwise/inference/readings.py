@@ -15,8 +15,11 @@ from gpytorch.module import Module
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.orbits.bounds import Bounds
 from orbitwise.orbits.widths import Widths
+
+Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
 class Reading(NamedTuple):
@@ -96,7 +99,7 @@ class Part:
         return torch.minimum(*ends), torch.maximum(*ends)
 
 
-def parts_of(modules: Any, readings: Mapping[str, Reading]) -> list[Part]:
+def parts_of(modules: Modules, readings: Mapping[str, Reading]) -> list[Part]:
     """All parameters of the modules that are learned, each once, with names that are all different."""
     named = _named(modules)
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -134,7 +137,7 @@ def parts_of(modules: Any, readings: Mapping[str, Reading]) -> list[Part]:
     return parts
 
 
-def _named(modules: Any) -> list[tuple[str, nn.Module]]:
+def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
     if isinstance(modules, nn.Module):
         return [("", modules)]
     if isinstance(modules, Mapping):
@@ -173,6 +176,8 @@ def _reading(path: str, module: nn.Module, attribute: str) -> Reading:
             start + "width", _read(module, attribute, lambda: module.values), None, module.names, module.moves
         )
     readable = start + attribute.removeprefix("raw_")
+    if isinstance(module, Gaussian):
+        return Reading(readable, lambda raw: raw.exp() + NOISE_FLOOR, torch.exp)
     constraint = module.constraint_for_parameter_name(attribute) if isinstance(module, Module) else None
     if constraint is None or not constraint.enforced:
         return Reading(readable)

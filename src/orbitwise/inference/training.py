@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from gpytorch.module import Module
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from orbitwise.inference.hyperpriors import log_prior as log_prior
 from orbitwise.inference.journal import Evaluation, Journal
 
 SETTLED = 5
@@ -120,15 +120,6 @@ def maximize(
             raise KeyboardInterrupt
         raise ValueError(f"The objective could not be computed at any start: {best.message}")
     return best
-
-
-def log_prior(*modules: Module) -> Tensor | float:
-    """The log density of all hyperpriors that were registered on GPyTorch modules."""
-    total: Tensor | float = 0.0
-    for module in modules:
-        for _, owner, prior, closure, _ in module.named_priors():
-            total = total + prior.log_prob(closure(owner)).sum()
-    return total
 
 
 class _Visit(NamedTuple):

@@ -49,7 +49,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     scoring : {"bic", "laplace"}, default="bic"
         How structures are compared: the log likelihood less half the number of learned numbers times the
         logarithm of the number of rows, or the evidence by Laplace's approximation over hyperparameters. Both
-        at the mode under the weak hyperpriors of `orbitwise.selection.search.hyperpriors`.
+        at the mode under the weak hyperpriors of `orbitwise.inference.hyperpriors.weak_hyperpriors`.
     max_depth : int, default=3
         Steps of growth after the base kernels.
     base_kernels : sequence of str, default=("rbf", "periodic", "linear", "rq")

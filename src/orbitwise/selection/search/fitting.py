@@ -3,7 +3,8 @@
     bic      log p(y | θ̂) - ½ k log n           (Schwarz 1978; half of minus the usual BIC), k learned numbers
     laplace  log p(y, θ̂) + ½ k log 2π - ½ log|H|, H the curvature of -log p(y, θ) at the mode θ̂
 
-Both take θ̂ at the mode under the weak hyperpriors of `hyperpriors`, and both are for the targets as given.
+Both take θ̂ at the mode under `orbitwise.inference.hyperpriors.weak_hyperpriors`, and both are for the targets
+as given.
 """
 
 from __future__ import annotations
@@ -17,24 +18,28 @@ from typing import Any, final
 import numpy as np
 import torch
 from gpytorch.kernels import AdditiveKernel
+from gpytorch.means import ConstantMean, ZeroMean
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.inference.curvature import Vector, finite_difference_hessian
+from orbitwise.inference.hyperparameters import JointHyperprior
+from orbitwise.inference.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
 from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
+from orbitwise.inference.readings import parts_of
 from orbitwise.inference.training import Training, assign_flat, evaluate, flat_values, maximize
 from orbitwise.kernels.building import build
 from orbitwise.kernels.linear import CentredLinearKernel
 from orbitwise.kernels.spelling import expression_of
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.values import value_covariance
 from orbitwise.selection.laplace import STEP, laplace_log_evidence
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
-from orbitwise.selection.search.hyperpriors import AMPLITUDE_WIDTH, hyperpriors, log_prior
 from orbitwise.selection.search.hypotheses import Hypothesis
 
 Array = NDArray[np.float64]
-NOISE_FLOOR = 1e-8
 FEW_ITERATIONS = 15
 MOST_STARTS = 3
 PATIENCE = 5
@@ -88,10 +93,10 @@ class HypothesisModel:
         moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
         self.kernel = build(moved, width)
         self.functional = functional_of_claims(hypothesis.claims, num_dims).double()
-        start = math.log(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
-        self.raw_noise = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+        self.likelihood = Gaussian(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
         self.x = torch.tensor(problem.x)
         is_odd = kills_constants(hypothesis)
+        self.mean = ZeroMean() if is_odd else ConstantMean().double()
         # as the regressor does: a functional that kills constants leaves the targets where they are
         shift = 0.0 if is_odd else float(problem.y.mean())
         self.scale = float(np.sqrt(np.square(problem.y - shift).mean())) or 1.0
@@ -99,24 +104,34 @@ class HypothesisModel:
         # k(mirrored x, mirrored x') = k(x, x') for what depends on differences alone
         mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
         self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
-        self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=not is_odd)
         for line in [] if is_odd else _lines(self.kernel):
             line.centre.requires_grad_(False)  # c + w(x - a) has many (a, c) for one line
         with torch.no_grad():
             seen = self._atoms().points[:, 0, :].numpy()
-            if not is_odd:
-                self.constant.copy_(self._likely_constant())
-        self.priors = hyperpriors(self.kernel, self.functional, self.raw_noise, self.constant, seen)
+            if isinstance(self.mean, ConstantMean):
+                self.mean.constant = self._likely_constant()
+        modules = {
+            "likelihood": self.likelihood,
+            "mean": self.mean,
+            "functional": self.functional,
+            "kernel": self.kernel,
+        }
+        self.hyperprior = JointHyperprior(parts_of(modules, {}), weak_hyperpriors(modules, seen))
+
+    @property
+    def constant(self) -> Tensor:
+        """What f lies around, for standardised targets."""
+        return self.mean.constant if isinstance(self.mean, ConstantMean) else torch.zeros_like(self.y[0])
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Everything that is learned."""
-        return [each.parameter for each in self.priors]
+        return [part.raw for part in self.hyperprior.parts]
 
     @property
     def num_parameters(self) -> int:
         """How many numbers are learned, the noise and the constant among them."""
-        return sum(parameter.numel() for parameter in self.parameters)
+        return self.hyperprior.dimension
 
     def log_likelihood(self) -> Tensor:
         """log p(y | θ) of the standardised targets."""
@@ -124,36 +139,37 @@ class HypothesisModel:
 
     def log_joint(self) -> Tensor:
         """log p(y, θ), in the coordinates that are learned."""
-        return self.log_likelihood() + log_prior(self.priors)
+        z = torch.cat([parameter.reshape(-1) for parameter in self.parameters])
+        return self.log_likelihood() + self.hyperprior.log_density(z)
 
     def learned(self) -> Hypothesis:
         """The hypothesis with the present values."""
         return Hypothesis(
             located_back(expression_of(self.kernel, values=True, digits=17), self.hypothesis.claims),
             learned_claims(self.hypothesis.claims, self.functional),
-            self.raw_noise.exp().item(),
+            self.likelihood.raw_noise.exp().item(),
         )
 
     @torch.no_grad()
     def residuals(self) -> Array:
         """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹(y - c)."""
         lower, _ = cholesky(self._covariance())
-        noise = self.raw_noise.exp() + NOISE_FLOOR
-        return (noise * torch.cholesky_solve((self.y - self.constant)[:, None], lower)[:, 0]).numpy()
+        return (
+            self.likelihood.noise * torch.cholesky_solve((self.y - self.constant)[:, None], lower)[:, 0]
+        ).numpy()
 
     def _likely_constant(self) -> Tensor:
         """1ᵀK⁻¹y/(1ᵀK⁻¹1 + 1), the mode under its prior; 0 where the start has no covariance."""
         try:
             lower, _ = cholesky(self._covariance())
         except ValueError:
-            return torch.zeros_like(self.constant)
+            return torch.zeros_like(self.y[0])
         weights = torch.cholesky_solve(torch.ones_like(self.y)[:, None], lower)[:, 0]
         return weights @ self.y / (weights.sum() + 1)
 
     def _covariance(self) -> Tensor:
         matrix = value_covariance(self.kernel, self._atoms(), self.one_sided)
-        noise = self.raw_noise.exp() + NOISE_FLOOR
-        return matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype)
+        return matrix + self.likelihood.noise * torch.eye(len(matrix), dtype=matrix.dtype)
 
     def _atoms(self) -> Atoms:
         atoms = self.functional.atoms(self.x)
@@ -258,7 +274,14 @@ def laplace(model: HypothesisModel, joint: float) -> float:
     curvature = finite_difference_hessian(slope_of_fall, mode, STEP, central=True)
     assign_flat(parameters, mode)
     # in units of the priors, whose own curvature is 1
-    deviations = np.concatenate([np.full(each.parameter.numel(), each.deviation) for each in model.priors])
+    hyperpriors = zip(model.hyperprior.parts, model.hyperprior.distributions.values(), strict=True)
+    deviations = np.concatenate([_deviation(prior, part.size) for part, prior in hyperpriors])
     values = np.linalg.eigvalsh(curvature * deviations[:, None] * deviations)
-    values = torch.from_numpy(np.maximum(values, 1.0 / AMPLITUDE_WIDTH))
+    values = torch.from_numpy(np.maximum(values, 1.0 / WEAK_AMPLITUDE_SCALE))
     return laplace_log_evidence(joint, values) + float(np.log(deviations).sum())
+
+
+def _deviation(hyperprior: Distribution, size: int) -> Array:
+    """The deviation of every coordinate under a hyperprior that is normal in it."""
+    assert isinstance(hyperprior, LogNormalDistance | Normal), "weak hyperpriors are normal or log-normal"
+    return np.broadcast_to(np.asarray(hyperprior.scale, dtype=np.float64).reshape(-1), (size,))
