@@ -22,7 +22,8 @@ def test_a_softmax_learns_classes_and_comes_back_from_a_file(engine, likelihood,
     model = InvariantGPClassifier(likelihood=likelihood, inference=engine, random_state=0, **sizes)
     model.fit(X, NAMES)
     assert model.inference_ == ("collapsed" if engine == "auto" else engine)
-    assert model.evidence_kind_ == "lower bound" and model.log_evidence_ < 0
+    assert model.evidence_kind_ == "lower bound"
+    assert model.log_evidence_ < 0
     assert model.log_evidence_ > 45 * np.log(1 / 3), "more than by chance"
     assert model.score(X, NAMES) > 0.9
     probabilities = model.predict_proba(X)

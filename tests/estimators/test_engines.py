@@ -64,8 +64,8 @@ def test_collapsed_with_many_inducing_points_reaches_the_exact_evidence():
 
 
 def test_variational_comes_near_the_collapsed_bound():
-    collapsed = fit_collapsed(make_problem(), None, 40, 30)
-    stochastic = fit_variational(make_problem(), 40, 240, 60)
+    collapsed = fit_collapsed(make_problem(), None, 60, 30)
+    stochastic = fit_variational(make_problem(), 60, 240, 60)
     assert stochastic.log_evidence == pytest.approx(collapsed.log_evidence, abs=8)
     x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     means = [fit.posterior.moments(fit.functional, x).mean.detach() for fit in (collapsed, stochastic)]

@@ -54,6 +54,7 @@ def test_unknown_names_list_those_that_are_known():
 def test_an_instance_is_copied():
     given = StudentT(0.2, 5.0)
     taken = regression_likelihood(given)
-    assert isinstance(taken, StudentT) and taken is not given
+    assert isinstance(taken, StudentT)
+    assert taken is not given
     assert taken.degrees.item() == pytest.approx(5)
     assert isinstance(regression_likelihood("poisson"), Poisson)

@@ -10,7 +10,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise import InvariantGPRegressor
 from orbitwise.estimators.regression_engines import check_settings, generator_on, regression_engine
-from orbitwise.functionals import Evaluation, Gradient
+from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.orbits import SampledOrbit
@@ -29,6 +29,10 @@ def fitted(inference, x, y, **settings) -> InvariantGPRegressor:
 
 def rotation() -> SampledOrbit:
     return SampledOrbit(Rotation(), -0.5, 0.5, num_samples=6)
+
+
+def held_rotation() -> SampledOrbit:
+    return rotation().double().requires_grad_(False)
 
 
 @pytest.mark.parametrize("outputs", [0, 2])
@@ -157,28 +161,100 @@ def test_many_rows_are_collapsed_and_quick(rng):
         (5001, {}, (), "variational"),
         (5001, {"inference": "exact"}, (), "exact"),
         (10, {"inference": "variational"}, (), "variational"),
-        (5001, {"mean": "linear"}, (), "exact"),
+        (5001, {"mean": "linear"}, (), "variational"),
+        (1501, {"mean": "constant"}, (), "collapsed"),
         (5001, {"noise": 0.0}, (), "exact"),
         (5001, {}, (1,), "exact"),
     ],
 )
 def test_the_engine_goes_by_size_and_by_what_is_asked(count, settings, observed, engine):
-    assert regression_engine(InvariantGPRegressor(**settings), np.ones(count), observed) == engine
-    assert regression_engine(InvariantGPRegressor(), np.full(count, 2.0), ()) == "exact"
+    assert regression_engine(InvariantGPRegressor(**settings), count, observed) == engine
 
 
 @pytest.mark.parametrize("inference", SPARSE)
 def test_what_only_exact_inference_takes_is_refused(data, inference):
     x, y = data
     model = InvariantGPRegressor(inference=inference)
-    with pytest.raises(ValueError, match=r"sample weights other than 1.*inference='exact'"):
-        model.fit(x, y, sample_weight=np.full(len(x), 2.0))
-    with pytest.raises(ValueError, match="observations of other functionals"):
+    with pytest.raises(ValueError, match=r"observations of other functionals.*inference='exact'"):
         model.fit(x, y, observations=[(Evaluation(), x[:2], y[:2], None)])
-    with pytest.raises(ValueError, match="mean='constant'"):
-        InvariantGPRegressor(inference=inference, mean="constant").fit(x, y)
     with pytest.raises(ValueError, match="noise=0"):
         InvariantGPRegressor(inference=inference, noise=0).fit(x, y)
+
+
+@pytest.mark.parametrize("outputs", [0, 2])
+def test_weights_count_repetitions_in_the_collapsed_engine(data, new, outputs):
+    x, y = data
+    y = np.stack([y, 2 * np.cos(x[:, 0])], axis=1) if outputs else y
+    weight = np.where(np.arange(len(x)) % 3 == 0, 2.0, 1.0)
+    weight[4] = 0.0
+    copies = np.repeat(np.arange(len(x)), weight.astype(int))
+    settings = {"kernel": ScaleKernel(RBFKernel()), "noise": 0.05, "max_iterations": 0, "normalize_y": False}
+    exact, repeated = (fitted(name, x[copies], y[copies], **settings) for name in ("exact", "collapsed"))
+    weighted = InvariantGPRegressor(inference="collapsed", num_inducing=len(x), random_state=0, **settings)
+    weighted.fit(x, y, sample_weight=weight)
+    for model in (weighted, repeated):
+        # a noise that is given is 1e-8 larger in the sparse engines
+        assert model.certificate_.lower - 1e-4 <= exact.log_evidence_ <= model.certificate_.upper + 1e-4
+        assert model.log_evidence_ == pytest.approx(exact.log_evidence_, rel=1e-3)
+        np.testing.assert_allclose(model.predict(new), exact.predict(new), rtol=1e-3, atol=1e-3)
+    few = InvariantGPRegressor(inference="collapsed", num_inducing=6, random_state=0, **settings)
+    few.fit(x, y + 0.1, sample_weight=weight)
+    exact.fit(x, y + 0.1, sample_weight=weight)
+    assert few.certificate_.lower < exact.log_evidence_ < few.certificate_.upper
+
+
+def test_equal_rows_with_different_targets_are_merged_without_loss(data):
+    x, y = data
+    twice, both = np.concatenate([x, x]), np.concatenate([y, y + 0.3])
+    settings = {"kernel": ScaleKernel(RBFKernel()), "noise": 0.05, "max_iterations": 0}
+    exact, sparse = (fitted(name, twice, both, **settings) for name in ("exact", "collapsed"))
+    assert sparse.log_evidence_ == pytest.approx(exact.log_evidence_, rel=1e-3)
+    drawn = fitted("collapsed", twice, both, invariance=held_rotation(), num_nodes=4, **settings)
+    same = fitted("exact", twice, both, invariance=held_rotation(), num_nodes=64, **settings)
+    assert drawn.log_evidence_ == pytest.approx(same.log_evidence_, abs=0.5 + 4 * drawn.log_evidence_error_)
+    assert not hasattr(drawn, "certificate_"), "no bracket is known of rows that are drawn"
+
+
+@pytest.mark.parametrize("inference", SPARSE)
+def test_sparse_engines_learn_a_mean(data, inference):
+    x, y = data
+    slope = 4 * x[:, 0] + y
+    settings = {"num_inducing": 20, "num_steps": 120, "max_iterations": 60}
+    model = fitted(inference, x, slope, mean="linear", **settings)
+    far = np.array([[40.0, 0.0], [41.0, 0.0]])
+    assert np.diff(model.predict(far))[0] == pytest.approx(4, abs=1.0), "the trend goes on, far from all rows"
+    assert model.log_evidence_ > fitted(inference, x, slope, **settings).log_evidence_ + 3
+
+
+def test_weights_reach_the_stochastic_engine(data, new):
+    x, y = data
+    weight = np.where(x[:, 0] > 0, 20.0, 1.0)
+    settings = {"kernel": ScaleKernel(RBFKernel()).requires_grad_(False), "noise": 2.0, "num_steps": 40}
+    plain = fitted("variational", x, y, **settings)
+    exact = InvariantGPRegressor(settings["kernel"], noise=2.0).fit(x, y, sample_weight=weight)
+    model = InvariantGPRegressor(
+        inference="variational", num_inducing=len(x), random_state=0, **settings
+    ).fit(x, y, sample_weight=weight)
+    np.testing.assert_allclose(model.predict(new), exact.predict(new), atol=0.02)
+    assert np.abs(plain.predict(new) - exact.predict(new)).max() > 0.1
+    assert model.log_evidence_ == pytest.approx(exact.log_evidence_, abs=0.5)
+
+
+def test_the_certificate_brackets_the_evidence_of_an_invariant_model(data):
+    x, y = data
+    settings = {"kernel": ScaleKernel(RBFKernel()), "noise": 0.05, "max_iterations": 0, "mean": "constant"}
+    frozen = OrbitAverage(held_rotation().freeze(6))
+    for invariance in ("permutation", frozen):
+        exact, sparse = (
+            fitted(name, x, 3 * y, invariance=invariance, num_inducing=10, **settings)
+            for name in ("exact", "collapsed")
+        )
+        certificate = sparse.certificate_
+        assert certificate.lower == sparse.log_evidence_
+        assert certificate.lower < exact.log_evidence_ < certificate.upper
+        assert certificate.num_inducing == 10
+        assert "asked for" not in str(certificate)
+    assert not hasattr(sparse.set_params(inference="exact").fit(x, y), "certificate_")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +286,7 @@ def test_a_warm_start_goes_on(data, inference):
     for _ in range(4):
         warm.fit(*data)
     # a search on nodes has settled already, to a tenth of a nat
-    assert warm.log_evidence_ > before + (0.1 if inference == "collapsed" else -0.1)
+    assert warm.log_evidence_ > before + (0.02 if inference == "collapsed" else -0.1)
     repeated = cold.fit(*data)
     assert repeated.log_evidence_ == pytest.approx(before)
 

@@ -132,7 +132,7 @@ def test_bad_weights_are_refused(weight, message, data):
         ({"kernel": RBFKernel(active_dims=[7])}, "kernel does not take points of width 4"),
         (
             {"invariance": "flip", "image_shape": (2, 3)},
-            "have 6 numbers, but the rows have 4",
+            "have 6 pixels, but the rows have 4 columns",
         ),
         ({"invariance": "flip", "image_shape": (4,)}, "image_shape must be"),
         ({"invariance": "quarter_turn", "image_shape": (1, 4)}, "square"),

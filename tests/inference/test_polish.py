@@ -10,8 +10,8 @@ from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import evidence
-from orbitwise.inference.polish import Statistics, gather
-from orbitwise.inference.projection import EstimatedProcess, Estimates, inducing_factor
+from orbitwise.inference.polish import Statistics, best_q_of, gather
+from orbitwise.inference.projection import EstimatedProcess, Estimates, inducing_factor, project_rows
 from orbitwise.inference.variational import SparsePosterior, bound_terms
 from orbitwise.inference.whitened import Whitened
 from orbitwise.likelihoods import Gaussian
@@ -156,3 +156,33 @@ def test_the_bound_has_gradients_in_the_noise(process):
 def test_the_noise_is_one_positive_number(process, noise):
     with pytest.raises(ValueError, match="one positive variance"):
         statistics(process).frozen_bound(noise)
+
+
+def test_a_weight_is_a_number_of_repetitions(process):
+    """Leave-one-out leaves out all repetitions of a row at once."""
+    weight = torch.ones(ROWS).double()
+    weight[:4] = 3
+    index = torch.arange(ROWS).repeat_interleave(weight.long())
+    found = project_rows(process, AVERAGE, Z, X)
+    weighted = Statistics(found.columns, found.residual, Y, found.mean, weight)
+    repeated = statistics(process, X[index], Y[index])
+    for ours, theirs in zip(
+        (weighted.optimum(NOISE).mean, weighted.precision(NOISE)),
+        (repeated.optimum(NOISE).mean, repeated.precision(NOISE)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+    likelihood = Gaussian(NOISE, learnable=False)
+    rows = (process, AVERAGE, likelihood, Z, X, Y)
+    best = best_q_of(*rows, weight=weight)
+    torch.testing.assert_close(best.q.mean, best_q_of(*rows[:4], X[index], Y[index]).q.mean)
+    terms = bound_terms(process, likelihood, best.q, Z, found.lower, AVERAGE.atoms(X), Y, weight=weight)
+    assert float(terms.data - best.q.divergence()) == pytest.approx(float(best.bound()), rel=1e-9)
+    # copies of a row have each their own residual in the bound, one row of weight 3 has only one
+    assert float(best.bound()) > float(best_q_of(*rows[:4], X[index], Y[index]).bound())
+    held_out = weighted.leave_one_out(NOISE)
+    others = index != 2
+    left, lower = gather(process, AVERAGE, Z, X[index][others], Y[index][others])
+    moments = SparsePosterior(process, Z, left.optimum(NOISE), lower).moments(AVERAGE, X[2:3])
+    torch.testing.assert_close(held_out.mean[2], moments.mean[0])
+    torch.testing.assert_close(held_out.variance[2], moments.variance[0, 0])

@@ -4,8 +4,8 @@ import torch
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.totals import Observations
-from orbitwise.inference.variational import SparsePosterior
-from orbitwise.likelihoods import Gaussian
+from orbitwise.inference.variational import SparsePosterior, bound_terms
+from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Translation
 from tests.inference.sparse_problems import exact_evidence, random_problem
@@ -140,6 +140,67 @@ def test_points_can_be_held_and_put_back():
     assert model.num_inducing == 9
     model.place_inducing(held)
     assert model.bound().item() == pytest.approx(before, abs=1e-9)
+
+
+def signs_of(invariant=False):
+    process, rows, _, generator = random_problem(2, 30, outputs=2, invariant=invariant, weighted=True)
+    signs = Observations(rows.functional, rows.x, rows.targets.sign(), rows.weight)
+    model = SparseModel(process, signs, Bernoulli())
+    model.place_inducing(model.choose(12, "greedy", generator).inducing)
+    return model, generator
+
+
+def test_better_tilts_raise_the_bound_of_signs_and_give_its_posterior():
+    model, _ = signs_of(invariant=True)
+    before = model.bound().item()
+    for _ in range(6):
+        model.improve_tilt()
+    assert model.bound().item() > before + 0.1
+    # the posterior attains the bound: E_q of the terms less KL
+    posterior, rows = model.posterior(), model.observations
+    with torch.no_grad():
+        data = bound_terms(
+            model.process,
+            model.likelihood,
+            posterior.q,
+            model.inducing,
+            posterior.lower,
+            rows.atoms(),
+            rows.targets,
+            tilt=model.tilt,
+            weight=rows.weight,
+        ).data
+    assert (data - posterior.q.divergence()).item() == pytest.approx(model.bound().item(), abs=1e-3)
+
+
+def test_a_gaussian_with_a_noise_for_each_output_is_bounded_by_its_quadratic_terms():
+    process, rows, noise, generator = random_problem(3, 30, outputs=2)
+    one, two = Gaussian(noise.item()), Gaussian(noise.item(), num_outputs=2)
+    models = [SparseModel(process, rows, each) for each in (one, two)]
+    points = models[0].choose(8, "greedy", generator).inducing
+    for each in models:
+        each.place_inducing(points)
+    assert models[1].bound().item() == pytest.approx(models[0].bound().item(), rel=1e-10)
+    with pytest.raises(ValueError, match="one variance"):
+        models[1].bracket()
+    with pytest.raises(ValueError, match="bound='cg' needs Gaussian noise"):
+        SparseModel(process, rows, two, "cg")
+
+
+@pytest.mark.parametrize("width", [1, 12])
+def test_the_selection_with_the_best_bound_is_placed(width):
+    process, rows, noise, generator = random_problem(4, 120, width=width)
+    process.kernel.base_kernel.lengthscale = 0.5 * width
+    model = SparseModel(process, rows, Gaussian(noise.item()))
+    state, bounds = generator.get_state(), {}
+    model.place_best(20, generator)
+    best = model.bound().item()
+    generator.set_state(state)
+    for selection in ("greedy", "kmeans", "random"):
+        model.place_inducing(model.choose(20, selection, generator).inducing)
+        bounds[selection] = model.bound().item()
+    assert best == pytest.approx(max(bounds.values()), rel=1e-12)
+    assert best > bounds["random"] + 1e-3
 
 
 def test_wrong_names_are_refused():

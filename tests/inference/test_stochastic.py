@@ -105,6 +105,18 @@ def test_one_full_natural_step_on_exact_rows_is_the_polished_optimum(with_mean):
     assert bound.standard_error == pytest.approx(0, abs=1e-9)
 
 
+def test_the_bound_that_training_settles_by_knows_the_mean_of_any_quadratic_likelihood():
+    mean = ConstantMean().double()
+    mean.constant.data.fill_(0.4)
+    process = Process(mean, ScaleKernel(RBFKernel())).double()
+    trainer = make(Bernoulli(), SIGNS, FINITE, fixed=True, process=process, batch_size=ROWS)
+    trainer.run(60)
+    at_the_mean = trainer._collapsed_bound()
+    assert at_the_mean == pytest.approx(trainer.estimate(1).mean, abs=1e-3)
+    mean.constant.data.fill_(-0.4)
+    assert abs(trainer._collapsed_bound() - at_the_mean) > 0.1
+
+
 def test_bernoulli_on_exact_rows_climbs_to_a_fixed_point():
     trainer = make(Bernoulli(), SIGNS, FINITE, fixed=True, batch_size=ROWS)
     trainer.run(15)

@@ -1,7 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from orbitwise import InvariantGPClassifier
+from orbitwise.likelihoods.bernoulli import Bernoulli
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.report.exploration import choose_examples, explore, own_change, page_data
 from orbitwise.report.predictions import judge
 from orbitwise.report.ranges import orbit_of
@@ -55,10 +59,13 @@ def test_two_classes_and_sticks_speak_for_the_own_class():
     mean = np.arange(1.0, 3.0).reshape(1, 1, 2).repeat(3, axis=0)
     three = labelled(np.full((3, 3), 1 / 3), [0, 1, 2], "abc")
     model = InvariantGPClassifier(likelihood="stick_breaking")
+    model.classes_, model._problem_ = np.arange(3), SimpleNamespace(likelihood=Bernoulli())
     change, _ = own_change(model, three, np.arange(3), mean, mean)
     assert change.ravel().tolist() == [1.0, 2.0, -2.0]
     two = labelled(np.full((2, 2), 0.5), [0, 1])
-    change, _ = own_change(InvariantGPClassifier(), two, np.arange(2), mean[:2, :, :1], mean[:2, :, :1])
+    model = InvariantGPClassifier()
+    model.classes_, model._problem_ = np.arange(2), SimpleNamespace(likelihood=Gaussian())
+    change, _ = own_change(model, two, np.arange(2), mean[:2, :, :1], mean[:2, :, :1])
     assert change.ravel().tolist() == [-1.0, 1.0]
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from orbitwise.estimators.convergence import FIRST_STEPS, MOST_STEPS
 from orbitwise.estimators.objectives import (
     Callback,
-    CollapsedObjective,
     ExactObjective,
     NonconjugateObjective,
     Problem,
@@ -34,6 +33,7 @@ from orbitwise.estimators.orbit_learning import (
 from orbitwise.functionals.freezing import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
+from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.checkpoint import Progress
 from orbitwise.inference.inducing import random_orbit_points
 from orbitwise.inference.polish import Polished, polish
@@ -70,6 +70,8 @@ class Fit:
     """How the ranges of a drawn orbit were found."""
     half_bound: float | None = None
     """The bound that half as many inducing points reached."""
+    certificate: Certificate | None = None
+    """A bracket of the evidence, where rows are exact and noise is Gaussian."""
 
 
 def progress_of(estimator: Any, engine: str, *parts: Any) -> Progress | None:
@@ -172,7 +174,8 @@ def fit_collapsed(
 ) -> Fit:
     """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round.
 
-    What is reported is the bound of the orbit itself at a q polished on more nodes.
+    Inducing points are chosen by `SparseModel.place_best`, at the hyperparameters of the moment. What is
+    reported is the bound of the orbit itself at a q polished on more nodes.
     With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
     A likelihood that is not quadratic in f has its q searched for instead; see `fit_nonconjugate`.
     """
@@ -182,14 +185,14 @@ def fit_collapsed(
     widen_zeros(problem.functional)
     num_nodes = NODES if num_nodes is None else num_nodes
     num_inducing = min(num_inducing, len(problem.x) * (num_nodes if problem.is_drawn else 1))
-    tilt = torch.ones_like(problem.targets) if problem.likelihood.needs_tilt else None
-    turns = 1 if tilt is None else 3
+    tilt: Tensor | None = None
+    turns = 3 if problem.likelihood.needs_tilt else 1
     history: list[float] = []
     half_bound: float | None = None
     for part in (2, 1):
         functional = freeze_functional(problem.functional, max(2, num_nodes // part), problem.generator)
-        inducing = random_orbit_points(functional, problem.x, max(1, num_inducing // part), problem.generator)
-        objective = CollapsedObjective(problem, functional, inducing, tilt)
+        objective = problem.sparse_model(functional, tilt)
+        objective.place_best(max(1, num_inducing // part), problem.generator)
         for _ in range(turns):
             objective.improve_tilt()
             iterations = max(1, max_iterations // turns)
@@ -198,9 +201,9 @@ def fit_collapsed(
             num_restarts = 0
         tilt = objective.tilt
         if part == 2:
-            half_bound = _half_bound(problem, inducing, tilt)
+            half_bound = _half_bound(problem, objective.held_inducing(), tilt)
     frozen = freeze_functional(problem.functional, max(num_nodes, PREDICTION_NODES), problem.generator)
-    polished = _polished(problem, frozen, inducing, tilt)
+    polished = _polished(problem, frozen, objective.held_inducing(), tilt)
     return Fit(
         polished.posterior,
         frozen,
@@ -294,6 +297,7 @@ def fit_variational(
                 generator,
                 batch_size,
                 tilt=tilts,
+                weight=problem.weight,
             )
         else:
             trainer.replace_inducing(inducing)
@@ -338,7 +342,9 @@ def _polished(problem: Problem, frozen: Functional, inducing: Tensor, tilt: Tens
         posterior = SparsePosterior(problem.process, inducing, best.q)
         return Polished(posterior, None, BoundEstimate(best.bound, error))
     parts = (problem.likelihood, inducing, problem.x, problem.targets, problem.generator, tilt)
-    return polish(problem.process, problem.functional, frozen, *parts)
+    polished = polish(problem.process, problem.functional, frozen, *parts, problem.weight)
+    bound = polished.bound._replace(mean=polished.bound.mean + problem.scatter_term())
+    return polished._replace(bound=bound)
 
 
 def _half_bound(problem: Problem, inducing: Tensor, tilt: Tensor | None) -> float:

@@ -1,6 +1,7 @@
-"""What is learned, and what engines maximise: exact evidence, collapsed bound, stochastic bound.
+"""What is learned, and what engines maximise: exact evidence or the stochastic bound.
 
-Objectives are small objects, not closures, so that fitted estimators can be pickled.
+The collapsed bound is `orbitwise.inference.sparse.SparseModel`. Objectives are small objects, not closures,
+so that fitted estimators can be pickled.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from orbitwise.estimators.replicates import Replicates
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference import collapsed, exact, nonconjugate
-from orbitwise.inference.bounds import collapsed_bound
+from orbitwise.inference import exact, nonconjugate
 from orbitwise.inference.checkpoint import Progress
-from orbitwise.inference.projection import project_rows
+from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.stochastic import StochasticTrainer
-from orbitwise.inference.totals import quadratic_totals
+from orbitwise.inference.totals import Observations
 from orbitwise.inference.training import Training, log_prior, maximize
 from orbitwise.inference.variational import natural_step
 from orbitwise.inference.whitened import Whitened
@@ -40,7 +41,11 @@ def noise_of(likelihood: Likelihood) -> Tensor:
 
 @dataclass
 class Problem:
-    """What is to be learned from what: everything is changed in place by an engine."""
+    """What is to be learned from what: everything is changed in place by an engine.
+
+    `replicates` has the weights of rows, and for Gaussian noise what merging equal rows left out of their
+    targets; without it every row counts once.
+    """
 
     process: Process
     functional: Functional
@@ -48,11 +53,30 @@ class Problem:
     x: Tensor
     targets: Tensor
     generator: torch.Generator
+    replicates: Replicates | None = None
 
     @property
     def parts(self) -> tuple[object, ...]:
         """All that a fit depends on, beside its settings."""
-        return (self.process, self.functional, self.likelihood, self.x, self.targets, self.generator)
+        rows = () if self.replicates is None else (self.weight, self.replicates.scatter)
+        return (self.process, self.functional, self.likelihood, self.x, self.targets, self.generator, *rows)
+
+    @property
+    def weight(self) -> Tensor | None:
+        """How many repetitions each row stands for; None where every row counts once."""
+        return None if self.replicates is None else torch.from_numpy(self.replicates.weight).to(self.x.device)
+
+    def scatter_term(self) -> float:
+        """-S/2σ², the share of the log likelihood that is due to targets around the means of equal rows."""
+        if self.replicates is None or not self.replicates.scatter.any():
+            return 0.0
+        return -0.5 * float(self.replicates.scatter.sum()) / noise_of(self.likelihood).item()
+
+    def sparse_model(self, functional: Functional, tilt: Tensor | None = None) -> SparseModel:
+        """The collapsed bound of the rows of a frozen functional, before inducing points are placed."""
+        rows = Observations(functional, self.x, self.targets, self.weight)
+        merged = None if self.replicates is None else self.replicates.log_factor
+        return SparseModel(self.process, rows, self.likelihood, merged=merged, tilt=tilt)
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -118,37 +142,6 @@ class ExactObjective:
 
 
 @dataclass
-class CollapsedObjective:
-    """The collapsed bound of a problem on frozen rows, plus hyperpriors; `tilt` is held fixed."""
-
-    problem: Problem
-    functional: Functional
-    inducing: Tensor
-    tilt: Tensor | None
-
-    def bound(self) -> Tensor:
-        """The bound at the present parameters."""
-        problem = self.problem
-        quadratic = problem.likelihood.quadratic(problem.targets, self.tilt)
-        shared = problem.likelihood.shares_curvature
-        totals = quadratic_totals(
-            problem.process, self.functional, self.inducing, problem.x, quadratic, shared
-        )
-        return collapsed_bound(totals, totals.product.new_ones(()))
-
-    def improve_tilt(self) -> None:
-        """Coordinate ascent of the tilts, where the likelihood has any."""
-        if self.tilt is not None:
-            with torch.no_grad():
-                problem = self.problem
-                projected = project_rows(problem.process, self.functional, self.inducing, problem.x)
-                self.tilt = collapsed.best_tilt(projected, problem.likelihood, problem.targets, self.tilt)
-
-    def __call__(self) -> Tensor:
-        return self.bound() + log_prior(self.problem.process)
-
-
-@dataclass
 class NonconjugateObjective:
     """The bound at the best q of a likelihood that is not quadratic in f, on frozen rows, plus hyperpriors.
 
@@ -197,7 +190,8 @@ class StochasticObjective:
             if isinstance(kept, Whitened):
                 with torch.no_grad():
                     terms, targets = trainer.bound_on(index), trainer.targets[index]
-                    trainer.q = natural_step(trainer.likelihood, kept, terms, targets, scale, 1.0)
+                    weight = trainer.weights_of(index)
+                    trainer.q = natural_step(trainer.likelihood, kept, terms, targets, scale, 1.0, weight)
                 trainer.generator.set_state(state)
             # the slope of the best bound is that at the best q (envelope theorem)
             return scale * trainer.bound_on(index).data - trainer.q.divergence() + log_prior(trainer.process)

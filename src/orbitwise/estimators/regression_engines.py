@@ -1,6 +1,6 @@
 """The engines of regression: which one serves, and how each fits a model that was prepared.
 
-Exact inference merges equal rows and takes any observations; the sparse engines take rows as they came.
+All merge equal rows; only exact inference takes observations of other functionals, or targets without noise.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import check_counts
 from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.automatic import certify
+from orbitwise.inference.sparse import SparseModel
 from orbitwise.inference.training import maximize
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
 MOST_REPEATED = 16
 """Weights that single precision bears: they divide the noise of their rows."""
+REFINED_ATOMS = 8_192
+"""Up to so many points of orbits, conjugate gradients narrow the certificate of a collapsed fit."""
 
 
 def check_settings(estimator: Any) -> None:
@@ -73,12 +77,10 @@ def other_likelihood(
     return likelihood
 
 
-def regression_engine(estimator: Any, weight: NDArray[np.float64], observations: Sequence[Any]) -> str:
+def regression_engine(estimator: Any, num_rows: int, observations: Sequence[Any]) -> str:
     """The engine for these data: by the number of rows, but exact where no other one serves."""
     reasons = {
         "observations of other functionals": len(observations) > 0,
-        "sample weights other than 1": bool((weight != 1).any()),
-        f"mean={estimator.mean!r}": estimator.mean != "zero",
         "noise=0": estimator.noise == 0,
     }
     needs_exact = [reason for reason, holds in reasons.items() if holds]
@@ -89,7 +91,7 @@ def regression_engine(estimator: Any, weight: NDArray[np.float64], observations:
                 f"inference={estimator.inference!r} does not take {reason}: use inference='exact'."
             )
         return estimator.inference
-    return "exact" if estimator.inference == "exact" or needs_exact else engine_for(len(weight))
+    return "exact" if estimator.inference == "exact" or needs_exact else engine_for(num_rows)
 
 
 def resume(model: RegressionModel, previous: RegressionModel) -> None:
@@ -217,18 +219,24 @@ def sparse_problem(
     device: str,
     generator: torch.Generator,
 ) -> Problem:
-    """All rows as they came, with standardised targets; noise that was given stays as it is."""
-    standardised = (torch.from_numpy(targets) - model.shift) / model.scale
-    likelihood = model.likelihood
+    """Rows with standardised targets: merged where rows are equal or weighted and noise is Gaussian.
+
+    Noise that was given stays as it is.
+    """
+    rows, standardised = torch.from_numpy(x), (torch.from_numpy(targets) - model.shift) / model.scale
+    likelihood, replicates = model.likelihood, None
     if likelihood is None:
         likelihood = Gaussian(model.noise()[0].item(), learnable=model.fixed_noise is None)
+        if len(model.x) < len(x) or not bool((model.weight == 1).all()):
+            rows, standardised, replicates = model.x, model.targets, model.merged_rows()
     return Problem(
         model.process,
         functional,
         likelihood.to(device),
-        torch.from_numpy(x).to(device),
+        rows.to(device),
         standardised.to(device),
         generator_on(device, generator),
+        replicates,
     )
 
 
@@ -258,7 +266,11 @@ def fit_sparse(estimator: Any, model: RegressionModel, problem: Problem, report:
         with torch.no_grad():
             model.raw_noise[0].copy_(problem.likelihood.raw_noise[0])
     # p(y) = p(standardised y) / scale, for every row and output
-    constant = len(problem.x) * float(model.scale.log().sum())
+    constant = float(model.weight.sum()) * float(model.scale.log().sum())
     fit.log_evidence -= constant
     fit.half_bound = None if fit.half_bound is None else fit.half_bound - constant
+    if isinstance(fit.objective, SparseModel) and not problem.is_drawn:
+        num_atoms = len(problem.x) * fit.objective.observations.num_atoms
+        fit.certificate = certify(fit.objective, num_atoms <= REFINED_ATOMS).shifted(-constant)
+        fit.log_evidence = fit.certificate.lower
     return fit

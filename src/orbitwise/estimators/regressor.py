@@ -90,11 +90,12 @@ class InvariantGPRegressor(
         Seeds restarts, inducing points and batches.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
         By size: exact to 1,500 rows, collapsed to 5,000, then stochastic. Always exact, and only so, with
-        `observations`, sample weights other than 1, a mean other than "zero", or noise=0. Never exact with
-        other likelihoods than Gaussian noise.
+        `observations` or noise=0. Never exact with other likelihoods than Gaussian noise.
     num_inducing, num_steps, batch_size : int, default=500, None, 256
         Inducing points of collapsed and variational inference; stochastic steps, and rows per step. None
-        takes steps until bound, kernel and ranges stand still, 3,400 at most.
+        takes steps until bound, kernel and ranges stand still, 3,400 at most. Collapsed inference tries
+        points of greatest remaining variance, centres of clusters and random ones, and keeps those of the
+        best bound.
     device, verbose, callback, warm_start : default="cpu", False, None, False
         Where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last.
     checkpoint : str, default=None
@@ -116,6 +117,8 @@ class InvariantGPRegressor(
     orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
         its upper end with 95 %.
     search_, stopped_by_ : what was tried on each number of nodes, where nodes were used, and why that ended.
+    certificate_ : after collapsed inference, unless an orbit is drawn at random: `lower` ≤ log p(y) ≤
+        `upper`, their `gap` and `num_inducing`. `log_evidence_` is then the lower end.
     evidence_terms_ : its "fit", "complexity" and "constant", which sum to it; exact only.
     jitter_ : what the factorisation needed, usually 0; exact only.
     converged_, history_ : of the best start. posterior_ : the posterior of g.
@@ -199,7 +202,7 @@ class InvariantGPRegressor(
         check_settings(self)
         likelihood = other_likelihood(self, targets, weight, observations)
         if likelihood is None:
-            engine = regression_engine(self, weight, observations)
+            engine = regression_engine(self, len(weight), observations)
         else:
             engine = engine_for(len(x), exact_serves=False) if self.inference == "auto" else self.inference
         seed = int(check_random_state(self.random_state).randint(2**31))
@@ -258,6 +261,7 @@ class InvariantGPRegressor(
         return self._model.noise()
 
     def _other_likelihood(self) -> Likelihood | None:
+        check_is_fitted(self)
         return self._model.likelihood
 
     @property
@@ -291,6 +295,9 @@ class InvariantGPRegressor(
         self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
         self.log_evidence_error_ = fit.standard_error
         self.converged_, self.history_ = fit.converged, fit.history
+        vars(self).pop("certificate_", None)
+        if fit.certificate is not None:
+            self.certificate_ = fit.certificate
         if isinstance(fit.posterior, ExactPosterior):
             terms = model.evidence(fit.posterior)
             parts = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}

@@ -57,8 +57,8 @@ class Certificate:
     """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
 
     Both ends allow for rounding (`orbitwise.inference.bounds`). `gap` is upper - lower; `tolerance` what was
-    asked for, in nats a row; `stopped` says why it ended, in the words of `reason`; `history` has one entry a
-    stage.
+    asked for, in nats per row, infinite where nothing was; `stopped` says why it ended, in the words of
+    `reason`; `history` has one entry per stage.
     """
 
     lower: float
@@ -102,12 +102,14 @@ class Certificate:
         return replace(self, **_shifted(self, nats), history=history)
 
     def __str__(self) -> str:
-        met = "met" if self.is_met else "not met"
-        return (
+        bracket = (
             f"{self.lower:,.1f} ≤ log p(y) ≤ {self.upper:,.1f} with {self.num_inducing} inducing variables; "
-            f"gap {self.gap / self.num_rows:.2g} nats a row, {self.tolerance:g} asked for ({met}): "
-            f"{self.reason}"
+            f"gap {self.gap / self.num_rows:.2g} nats a row"
         )
+        if math.isinf(self.tolerance):
+            return bracket
+        met = "met" if self.is_met else "not met"
+        return f"{bracket}, {self.tolerance:g} asked for ({met}): {self.reason}"
 
 
 @dataclass
@@ -201,6 +203,12 @@ def learn(
         last.lower, last.upper, last.num_inducing, model.num_rows, tolerance, stopped, stages
     )
     return Outcome(certificate, history, converged)
+
+
+def certify(model: SparseModel, refine: bool | None = None) -> Certificate:
+    """The certificate of a model as it is, with the inducing variables that it has."""
+    bracket = model.bracket(refine)
+    return Certificate(*bracket, model.num_inducing, model.num_rows, math.inf, "fixed")
 
 
 def warm_up(

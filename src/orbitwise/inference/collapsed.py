@@ -48,14 +48,15 @@ def best_tilt(
     targets: Float[Tensor, "n c"],
     tilt: Float[Tensor, "n c"],
     num_rounds: int = 10,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n c"]:
     """The best tilts c = √E[f²], by rounds of coordinate ascent: each raises the bound.
 
-    Under the tight bound the residual counts as r/(1 + λr).
+    Under the tight bound the residual counts as r/(1 + wλr).
     """
     with torch.no_grad():
         for _ in range(num_rounds):
-            quadratic = likelihood.quadratic(targets, tilt)
+            quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
             q = optimal_q(projected, quadratic, likelihood.shares_curvature)
             mean = projected.columns.mT @ q.mean + projected.mean[:, None]
             spread = q.spread(projected.columns.mT).square().sum(-1)

@@ -37,9 +37,9 @@ class LeaveOneOutMeans(NamedTuple):
 
 @final
 class Statistics:
-    """What Gaussian noise of any size needs of all data: A, AAᵀ, A(y-m) and the residual variances r.
+    """What Gaussian noise of any size needs of all data: A, AWAᵀ, AW(y-m) and the residual variances r.
 
-    `offset` holds the prior means m of the rows, zero where left out.
+    `offset` holds the prior means m of the rows, zero where left out. Rows of weight w have noise σ²/w.
     """
 
     def __init__(
@@ -48,23 +48,26 @@ class Statistics:
         residual: Float[Tensor, " n"],
         targets: Float[Tensor, "n c"],
         offset: Float[Tensor, " n"] | None = None,
+        weight: Float[Tensor, " n"] | None = None,
     ) -> None:
         self.columns, self.residual, self.targets = columns, residual, targets
         self.offset = torch.zeros_like(residual) if offset is None else offset
+        self.weight = torch.ones_like(residual) if weight is None else weight
         self.centred = targets - self.offset[:, None]
-        self.gram = columns @ columns.mT
-        self.product = columns @ self.centred
+        weighted = columns if weight is None else columns * weight
+        self.gram = weighted @ columns.mT
+        self.product = weighted @ self.centred
 
     def totals(self, noise: float | Tensor) -> Totals:
         """What collapsed bounds need of the data."""
-        square, trace = self.centred.square().sum(), self.residual.sum()
-        slack = torch.log1p(self.residual / self._checked(noise)).sum()
-        return Totals(
-            self.gram, self.product, square, trace, slack, len(self.targets), torch.zeros_like(square)
-        )
+        square = (self.weight[:, None] * self.centred.square()).sum()
+        residual = self.weight * self.residual
+        slack = torch.log1p(residual / self._checked(noise)).sum()
+        count, log_weight = len(self.targets), self.weight.log().sum()
+        return Totals(self.gram, self.product, square, residual.sum(), slack, count, log_weight)
 
     def precision(self, noise: float | Tensor) -> Float[Tensor, "u u"]:
-        """P = I + AAᵀ/σ²."""
+        """P = I + AWAᵀ/σ²."""
         return precision(self.totals(noise), self._checked(noise))
 
     def optimum(self, noise: float | Tensor) -> Whitened:
@@ -80,15 +83,16 @@ class Statistics:
         return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
     def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
-        """μ₋ₙ = y - (y-μ)/(1-h), with leverage h = aᵀS a/σ² and variance σ²h/(1-h) + r (METHOD 5)."""
+        """μ₋ₙ = y - (y-μ)/(1-h), leverage h = w aᵀS a/σ², variance σ²h/(w(1-h)) + r (METHOD 5)."""
         noise = self._checked(noise)
         lower = cholesky(self.precision(noise)).lower
         mean = self.columns.mT @ solve_factored(lower, self.product) / noise
         parts = self.columns.split(COLUMNS_AT_ONCE, dim=1)
-        remaining = torch.cat([1 - solve_lower(lower, part).square().sum(0) / noise for part in parts])
-        remaining = remaining.clamp_min(1e-12)
+        leverage = self.weight * torch.cat([solve_lower(lower, part).square().sum(0) for part in parts])
+        remaining = (1 - leverage / noise).clamp_min(1e-12)
         held_out = self.targets - (self.centred - mean) / remaining[:, None]
-        return LeaveOneOutMeans(held_out, noise * (1 - remaining) / remaining + self.residual)
+        variance = noise / self.weight * (1 - remaining) / remaining
+        return LeaveOneOutMeans(held_out, variance + self.residual)
 
     def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
         value = torch.as_tensor(noise, dtype=torch.float64, device=self.columns.device)
@@ -136,17 +140,18 @@ def best_q_of(
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> Frozen:
-    """The best q of frozen rows; `tilt` is where tilts start."""
+    """The best q of frozen rows; `tilt` is where tilts start, and a weight counts repetitions of its row."""
     projected = project_rows(process, frozen, inducing, x, None, generator)
     targets = targets.double()
-    statistics = Statistics(projected.columns, projected.residual, targets, projected.mean)
+    statistics = Statistics(projected.columns, projected.residual, targets, projected.mean, weight)
     if likelihood.needs_tilt:
         start = torch.ones_like(targets) if tilt is None else tilt
-        tilt = collapsed.best_tilt(projected, likelihood, targets, start)
+        tilt = collapsed.best_tilt(projected, likelihood, targets, start, weight=weight)
     else:
         tilt = None
-    quadratic = likelihood.quadratic(targets, tilt)
+    quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
     q = collapsed.optimal_q(projected, quadratic, likelihood.shares_curvature)
     return Frozen(q, statistics, projected, tilt, quadratic)
 
@@ -173,10 +178,11 @@ def polish(
     targets: Float[Tensor, "n c"],
     generator: torch.Generator,
     tilt: Float[Tensor, "n c"] | None = None,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> Polished:
     """The best q by the frozen functional, and the bound of the functional itself at that q."""
-    found = best_q_of(process, frozen, likelihood, inducing, x, targets, generator, tilt)
+    found = best_q_of(process, frozen, likelihood, inducing, x, targets, generator, tilt, weight)
     statistics, lower = found.statistics, found.projected.lower
     parts = (inducing, lower, x, targets, statistics.residual, found.tilt, generator)
-    bound = unbiased_bound(process, functional, likelihood, found.q, *parts)
+    bound = unbiased_bound(process, functional, likelihood, found.q, *parts, weight=weight)
     return Polished(SparsePosterior(process, inducing, found.q, lower), statistics, bound)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Literal, final
 
 import torch
-from gpytorch.means import ZeroMean
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -40,7 +39,6 @@ from orbitwise.inference.training import log_prior
 from orbitwise.inference.unbiased_bound import BoundEstimate, average_passes
 from orbitwise.inference.variational import BoundTerms, Memory, bound_terms, check_drawn, natural_step
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
-from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.recognition import Recognition
 from orbitwise.orbits.finite import FiniteOrbit
@@ -64,6 +62,7 @@ class StochasticTrainer:
     `tilt` says where the Pólya-Gamma tilts come from: remembered for each datum, or from a recognition
     network. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
     `num_rows` says how many rows the given ones stand for, where they are a part that is held at a time.
+    A `weight` counts repetitions of its row.
     """
 
     def __init__(
@@ -83,9 +82,10 @@ class StochasticTrainer:
         q_update: Literal["natural", "adam"] = "natural",
         inducing_functional: Functional | None = None,
         num_rows: int | None = None,
+        weight: Float[Tensor, " N"] | None = None,
     ) -> None:
         self.process, self.functional, self.likelihood = process, functional, likelihood
-        self.x, self.targets = x, targets.double()
+        self.x, self.targets, self.weight = x, targets.double(), weight
         self.generator = generator
         self.num_rows = len(x) if num_rows is None else max(num_rows, len(x))
         self.batches = Batches(len(x), batch_size, generator, x.device)
@@ -104,9 +104,7 @@ class StochasticTrainer:
         self._check_data()
         self._fixed = None
         drawn_finite = any(isinstance(each, FiniteOrbit) and each.is_drawn for each in functional.modules())
-        has_mean = isinstance(process, Process) and not isinstance(process.mean_module, ZeroMean)
-        closed = isinstance(likelihood, Gaussian) or (likelihood.is_quadratic and not has_mean)
-        if isinstance(process, Process) and closed and not drawn_finite:
+        if isinstance(process, Process) and likelihood.is_quadratic and not drawn_finite:
             fixed = torch.Generator(x.device).manual_seed(0)
             self._fixed = freeze_functional(functional, SETTLING_NODES, fixed)
         self._ranges = [(orbit, name) for orbit in learnable_orbits(functional) for name in orbit.learned()]
@@ -235,9 +233,9 @@ class StochasticTrainer:
             return None
         index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
         x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
-        found = best_q_of(
-            self.process, self._fixed, self.likelihood, self.inducing_rows(), x, targets, None, tilt
-        )
+        rows = (self.inducing_rows(), x, targets)
+        weight = self.weights_of(index)
+        found = best_q_of(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
     def _learned_values(self) -> tuple[list[float], list[float]]:
@@ -251,6 +249,10 @@ class StochasticTrainer:
     def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:
         """The bound's terms on a batch of rows, drawn afresh."""
         return self._terms(index, self._rows(index))
+
+    def weights_of(self, index: Int[Tensor, " n"]) -> Float[Tensor, " n"] | None:
+        """The weights of some rows, None where every row counts once."""
+        return None if self.weight is None else self.weight[index]
 
     def estimate(self, num_passes: int | None = None) -> BoundEstimate:
         """The bound on all data with q as it is, without bias; slack and tilts are those remembered."""
@@ -275,9 +277,8 @@ class StochasticTrainer:
         if self.recognition is not None:
             tilt = self.recognition(self.x[index], targets)
         lower = inducing_factor(self.process, inducing)
-        return bound_terms(
-            self.process, self.likelihood, self.q, inducing, lower, rows, targets, residual, tilt, self.method
-        )
+        known = (rows, targets, residual, tilt, self.method, self.weights_of(index))
+        return bound_terms(self.process, self.likelihood, self.q, inducing, lower, *known)
 
     def _evaluate(self, index: Tensor, with_gradients: bool) -> tuple[BoundTerms, float]:
         with torch.set_grad_enabled(with_gradients):
@@ -302,7 +303,8 @@ class StochasticTrainer:
             scale = self.num_rows / len(index)
             rows, groups, size = terms.projection.columns.shape
             rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
-            self.q = natural_step(self.likelihood, self.q, terms, self.targets[index], scale, rate)
+            batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
+            self.q = natural_step(self.likelihood, self.q, *batch)
         self.memory.learn(index, terms)
         self.age += 1
 

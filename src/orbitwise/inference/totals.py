@@ -155,14 +155,16 @@ def quadratic_totals(
     x: Float[Tensor, "n columns"],
     quadratic: Quadratic,
     shared: bool,
+    lower: Float[Tensor, "u u"] | None = None,
+    tight: bool = True,
 ) -> Totals:
     """The totals of quadratic likelihood terms, for σ² = 1: λ takes the place of the weights.
 
-    `shared` says that λ is the same for all outputs.
+    `shared` says that λ is the same for all outputs; `lower` is the factor of K_uu, where it is known.
     """
     rows, log_weight = pseudo_observations(functional, x, quadratic, shared)
-    lower = inducing_factor(process, inducing)
-    totals = gather_totals(process, rows, inducing, lower, lower.new_ones(()))
+    lower = inducing_factor(process, inducing) if lower is None else lower
+    totals = gather_totals(process, rows, inducing, lower, lower.new_ones(()), tight)
     return totals._replace(log_weight=log_weight)
 
 

@@ -85,6 +85,7 @@ def unbiased_bound(
     generator: torch.Generator,
     batch_size: int = 256,
     num_passes: int | None = None,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> BoundEstimate:
     """The bound of q on all rows, with slack and tilts from a pass of draws of its own, which start as given.
 
@@ -101,7 +102,9 @@ def unbiased_bound(
         rows = lower_rows(process, drawn, inducing, x[index], generator)
         # exact rows find their own best slack and tilts
         slack, tilts = memory.recall(index) if rows.is_drawn else (None, None)
-        return bound_terms(process, likelihood, q, inducing, lower, rows, targets[index], slack, tilts)
+        some = None if weight is None else weight[index]
+        known = (rows, targets[index], slack, tilts)
+        return bound_terms(process, likelihood, q, inducing, lower, *known, weight=some)
 
     for index in batches:
         found = terms(index)

@@ -95,18 +95,19 @@ def bound_terms(
     slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
     method: Method = "halves",
+    weight: Float[Tensor, " n"] | None = None,
 ) -> BoundTerms:
-    """The data term Σ_n of the bound for a batch of rows, to be scaled by N/B.
+    """The data term Σ_n w_n of the bound for a batch of rows, to be scaled by N/B.
 
     Slack and tilt must not come from drawn rows themselves; exact rows find their own best ones where none
-    are given.
+    are given. A weight w counts repetitions of its row.
     """
     if rows.is_drawn:
         check_drawn(likelihood)
         if slack_residual is None or (likelihood.needs_tilt and tilt is None):
             raise ValueError("Drawn rows need a slack and a tilt that were not computed from them.")
     projection = project(process, inducing, lower, rows, method)
-    return projected_terms(likelihood, q, projection, targets, slack_residual, tilt)
+    return projected_terms(likelihood, q, projection, targets, slack_residual, tilt, weight)
 
 
 def projected_terms(
@@ -116,6 +117,7 @@ def projected_terms(
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> BoundTerms:
     """The same for rows that were projected already."""
     moments = projected_moments(projection, q)
@@ -125,9 +127,9 @@ def projected_terms(
     if not likelihood.needs_tilt:
         tilt = None
     elif tilt is None:
-        tilt = _best_tilt(likelihood, targets, moments, slack_residual)
+        tilt = _best_tilt(likelihood, targets, moments, slack_residual, weight)
     full = Moments(moments.mean, moments.spread + residual, moments.mean_square + residual)
-    quadratic = likelihood.expansion(full, targets, tilt)
+    quadratic = likelihood.expansion(full, targets, tilt).weighted(weight)
     # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the slack c, in place of -½ λr
     slack = quadratic.curvature * slack_residual
     excess = quadratic.curvature * residual
@@ -144,6 +146,7 @@ def natural_step(
     targets: Float[Tensor, "n c"],
     scale: float,
     rate: float,
+    weight: Float[Tensor, " n"] | None = None,
 ) -> Whitened:
     """q after a natural-gradient step on a batch whose data term counts `scale` times.
 
@@ -160,7 +163,7 @@ def natural_step(
             return stepped
         start = scale * terms.data - q.divergence()
         for _ in range(MAX_HALVINGS):
-            data = projected_terms(likelihood, stepped, terms.projection, targets).data
+            data = projected_terms(likelihood, stepped, terms.projection, targets, weight=weight).data
             if scale * data - stepped.divergence() >= start:
                 return stepped
             rate *= 0.5
@@ -227,13 +230,17 @@ def check_drawn(likelihood: Likelihood) -> None:
 
 
 def _best_tilt(
-    likelihood: Likelihood, targets: Tensor, moments: ProjectedMoments, slack_residual: Tensor
+    likelihood: Likelihood,
+    targets: Tensor,
+    moments: ProjectedMoments,
+    slack_residual: Tensor,
+    weight: Tensor | None,
 ) -> Float[Tensor, "n c"]:
-    """c² = E_q[f²] + r/(1 + λ(c) r): the best tilt of exact rows, by rounds that each raise the bound."""
+    """c² = E_q[f²] + r/(1 + w λ(c) r): the best tilt of exact rows, by rounds that each raise the bound."""
     with torch.no_grad():
         reach, residual = moments.mean_square, moments.residual[:, None]
         tilt = (reach + residual).clamp_min(0).sqrt()
         for _ in range(TILT_ROUNDS):
-            slack = likelihood.quadratic(targets, tilt).curvature * slack_residual
+            slack = likelihood.quadratic(targets, tilt).weighted(weight).curvature * slack_residual
             tilt = (reach + residual / (1 + slack)).clamp_min(0).sqrt()
     return tilt

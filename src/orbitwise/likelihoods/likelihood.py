@@ -40,6 +40,10 @@ class Quadratic(NamedTuple):
         """The expectation of the quadratic under moments of f."""
         return -0.5 * self.curvature * moments.mean_square + self.slope * moments.mean + self.constant
 
+    def weighted(self, weight: Float[Tensor, " n"] | None) -> Quadratic:
+        """The terms of rows that count `weight` times each; None counts every row once."""
+        return self if weight is None else Quadratic(*(weight[:, None] * term for term in self))
+
     def concave(self, mean: Float[Tensor, "n c"]) -> Quadratic:
         """The same slope at the mean of f, and no curvature below 0: q stays a Gaussian after a step."""
         curvature = self.curvature.clamp_min(0)

@@ -152,6 +152,7 @@ ESTIMATORS = {
         },
         {
             **OPTIONAL,
+            "certificate_": Field(Certificate),
             "evidence_terms_": Field(dict, each=(int, float), is_record=True),
             "jitter_": RECORD,
             "noise_": NOISE,

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from orbitwise import InvariantGPRegressor
+from orbitwise.estimators import engines
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.fitting import SearchProblem
@@ -68,3 +70,22 @@ def test_a_search_on_a_sample_goes_on_with_all_rows():
     assert sorted(str(best.hypothesis).split(" + ")) == ["linear", "periodic"]
     assert best.score > first.score or str(first.hypothesis) == str(best.hypothesis)
     assert len(search.history) > count, "what was tried on all rows belongs to the history"
+
+
+def test_sparse_engines_keep_the_learned_mean(monkeypatch):
+    monkeypatch.setattr(engines, "EXACT_ROWS", 20)
+    # a bump on a flat level: the mean of the targets is far above the level
+    targets = 2 + 3 * np.exp(-2 * (X[:, 0] - 1.0) ** 2) + 0.02 * np.cos(40 * X[:, 0])
+    start = Hypothesis(parse_expression("rbf(lengthscale=0.5)"), (), 0.01)
+    estimator, _, _ = refitted(start, X, targets, 1)
+    assert estimator.inference_ == "collapsed"
+    level = estimator.predict(np.array([[400.0]]))[0]
+    assert abs(level - targets.mean()) > 0.2, "the level is learned"
+    assert (
+        estimator.log_evidence_
+        > InvariantGPRegressor(
+            estimator.kernel_, inference="collapsed", noise=estimator.noise_, max_iterations=0, random_state=0
+        )
+        .fit(X, targets)
+        .log_evidence_
+    )

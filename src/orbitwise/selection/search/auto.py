@@ -241,7 +241,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def mean_(self) -> float:
         """The constant that f lies around, in units of y."""
         check_is_fitted(self)
-        module = self.posterior_.process.mean_module if self.inference_ == "exact" else None
+        module = self.posterior_.process.mean_module
         constant = module.constant.item() if isinstance(module, ConstantMean) else 0.0  # pyright: ignore
         return constant * float(self._scale[0]) + float(self._shift[0])
 

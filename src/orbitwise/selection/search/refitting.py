@@ -78,8 +78,7 @@ def refitted(
     estimator = InvariantGPRegressor(
         build(moved, width),
         None if functional.is_identity else functional,
-        # other engines have no mean functions
-        mean="constant" if is_exact and not kills_constants(hypothesis) else "zero",
+        mean="zero" if kills_constants(hypothesis) else "constant",
         random_state=0,
         max_iterations=0 if is_exact else 200,
         callback=stop,
