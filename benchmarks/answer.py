@@ -29,11 +29,10 @@ from orbitwise.estimators import orbit_learning
 from orbitwise.estimators.objectives import ExactObjective
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.recovery import learned_ranges
-from orbitwise.functionals.freezing import freeze_functional, num_dimensions
-from orbitwise.orbits.certainty import Certainty
-from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
+from orbitwise.functionals.averages import freeze_functional, num_dimensions
+from orbitwise.orbits.certainty import SAMPLES, Certainty, image_units
+from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.signals import SignalOrbit
-from orbitwise.orbits.units import SAMPLES, image_units
 
 COMMON_NODES = (128, 256)
 COMMON_SCRAMBLE = 99

@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orbitwise import compare, datasets
-from orbitwise.orbits.certainty import Certainty
-from orbitwise.orbits.units import unit_of
+from orbitwise.orbits.certainty import Certainty, unit_of
 
 parser = argparse.ArgumentParser(description="Learned orbits of digits (LIM figure 1).")
 parser.add_argument("--out", type=Path, default=Path("build/demo"), help="folder for picture and numbers")

@@ -9,7 +9,7 @@ from torch import nn
 from orbitwise.estimators.error_bars import TWO_ERRORS, learned_errors, parameter_errors, searched_errors
 from orbitwise.inference.coordinates import LEAST, Coordinates
 from orbitwise.inference.found import Found
-from orbitwise.orbits.bounds import Bounds
+from orbitwise.orbits.ranges import Bounds
 
 
 def test_a_gaussian_gives_back_its_deviations():

@@ -6,7 +6,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.estimators.objectives import ExactObjective, Problem, StochasticObjective
 from orbitwise.functionals import OrbitAverage
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.stochastic import StochasticTrainer
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import SampledOrbit

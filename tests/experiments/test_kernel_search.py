@@ -7,8 +7,7 @@ import pytest
 
 from orbitwise.experiments import kernel_search
 from orbitwise.experiments.kernel_search import PROBLEMS, Synthetic, carbon_dioxide, run
-from orbitwise.kernels.expressions import Product, summands
-from orbitwise.kernels.spelling import parse_expression
+from orbitwise.kernels.spelling import Product, parse_expression, summands
 from orbitwise.selection.search.claims import claims_of
 from orbitwise.selection.search.hypotheses import Hypothesis
 from orbitwise.selection.search.scaling import Scaling

@@ -1,7 +1,7 @@
 import torch
 
 from orbitwise.functionals import Difference, DirectionalDerivative, Evaluation, OrbitAverage, OrbitSum
-from orbitwise.functionals.freezing import (
+from orbitwise.functionals.averages import (
     drawn_form,
     freeze_functional,
     is_drawn,

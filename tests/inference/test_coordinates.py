@@ -10,8 +10,7 @@ from torch import nn
 
 from orbitwise.inference.coordinates import LEAST, RETRIED, Coordinates
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, SampledOrbit
-from orbitwise.orbits.bounds import Bounds
-from orbitwise.orbits.widths import Widths
+from orbitwise.orbits.ranges import Bounds, Widths
 from orbitwise.transforms import Rotation
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from orbitwise.inference.coordinates import Coordinates
 from orbitwise.inference.found import PER_ROW, Found, covariance_of
-from orbitwise.orbits.bounds import Bounds
+from orbitwise.orbits.ranges import Bounds
 
 
 def found_at(point, gradient, **more) -> Found:

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from torch.distributions import StudentT
 
 from orbitwise.functionals.averages import OrbitAverage
-from orbitwise.functionals.wraps import Wrap
+from orbitwise.functionals.points import Wrap
 from orbitwise.inference.hyperparameters import JointHyperprior
 from orbitwise.inference.hyperpriors import (
     default_hyperprior,

@@ -11,7 +11,7 @@ from torch import nn
 from orbitwise.inference.coordinates import NOTHING, Coordinates
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.orbit_search import CUT_SHORT, FIRST_NODES, INTERRUPTED, TIME_IS_OVER, OrbitSearch
-from orbitwise.orbits.bounds import Bounds
+from orbitwise.orbits.ranges import Bounds
 
 ROWS = 50
 WIDTHS = slice(3, 5)

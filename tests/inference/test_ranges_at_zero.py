@@ -9,7 +9,7 @@ from orbitwise.estimators.error_bars import searched_errors
 from orbitwise.inference.coordinates import LEAST, Coordinates
 from orbitwise.inference.found import Found
 from orbitwise.inference.orbit_search import OrbitSearch
-from orbitwise.orbits.bounds import Bounds
+from orbitwise.orbits.ranges import Bounds
 
 
 def bounds() -> Bounds:

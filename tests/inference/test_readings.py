@@ -8,8 +8,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
 from orbitwise.inference.readings import Reading, parts_of
-from orbitwise.orbits.bounds import Bounds
-from orbitwise.orbits.widths import Widths
+from orbitwise.orbits.ranges import Bounds, Widths
 
 
 def test_gpytorch_parameters_go_by_their_constrained_values():

@@ -4,9 +4,7 @@ import pytest
 import torch
 from gpytorch.kernels import AdditiveKernel, ProductKernel, ScaleKernel
 
-from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import Term
-from orbitwise.kernels.spelling import parse_expression
+from orbitwise.kernels.spelling import Term, build, parse_expression
 
 X = torch.linspace(0, 3, 12, dtype=torch.float64).reshape(6, 2).sin()
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orbitwise.kernels.constraints import log_positive
+from orbitwise.kernels.bases import log_positive
 
 
 @pytest.mark.parametrize("value", [1e-12, 1.0, 3e9])

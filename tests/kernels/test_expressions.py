@@ -2,8 +2,17 @@
 
 import pytest
 
-from orbitwise.kernels.expressions import Sum, Term, add, equivalent, multiply, normal_form, summands, terms
-from orbitwise.kernels.spelling import parse_expression
+from orbitwise.kernels.spelling import (
+    Sum,
+    Term,
+    add,
+    equivalent,
+    multiply,
+    normal_form,
+    parse_expression,
+    summands,
+    terms,
+)
 
 RBF, RQ = Term("rbf"), Term("rq")
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from orbitwise.kernels.expressions import Term
-from orbitwise.kernels.parser import Parser
-from orbitwise.kernels.tokens import SpellingError
+from orbitwise.kernels.spelling import Parser, SpellingError, Term
 
 
 def read(text: str, num_dims: int | None = None) -> str:

@@ -6,7 +6,7 @@ import torch
 from gpytorch.kernels import SpectralMixtureKernel
 
 from orbitwise.kernels import spectral_mixture
-from orbitwise.kernels.spectrum import (
+from orbitwise.kernels.starts import (
     detrend,
     frequency_grid,
     periodogram,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orbitwise.kernels.tokens import SpellingError, tokens_of
+from orbitwise.kernels.spelling import SpellingError, tokens_of
 
 
 def test_words_have_kinds_and_places():

@@ -9,7 +9,8 @@ import torch
 
 from orbitwise.estimators import InvariantGPClassifier
 from orbitwise.functionals import OrbitAverage
-from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel, wide_convolution
+from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel
+from orbitwise.kernels import wide_networks as wide_convolution
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import negation

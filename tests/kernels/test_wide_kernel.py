@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.priors import LogNormalPrior
 
 from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel
-from orbitwise.kernels.wide_kernel import WideKernel, affine
+from orbitwise.kernels.wide_networks import WideKernel, affine
 from tests.storage.round_trip import again
 
 

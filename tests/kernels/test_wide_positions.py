@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from orbitwise.kernels.wide_positions import Layers, shifts
+from orbitwise.kernels.wide_networks import Layers, shifts
 
 
 @pytest.mark.parametrize("padding", ["circular", "zero"])

@@ -16,7 +16,7 @@ from orbitwise.likelihoods.bernoulli import (
     stick_breaking_probabilities,
     stick_breaking_targets,
 )
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 SIGNS = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
 

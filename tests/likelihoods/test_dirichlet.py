@@ -6,7 +6,7 @@ from gpytorch.likelihoods import DirichletClassificationLikelihood
 
 from orbitwise.likelihoods import Dirichlet
 from orbitwise.likelihoods.dirichlet import one_hot, softmax_mean
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 LABELS = torch.tensor([2, 0, 1, 1, 2])
 

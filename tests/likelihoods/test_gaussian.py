@@ -9,7 +9,7 @@ from torch import Tensor
 from orbitwise.likelihoods import Gaussian
 from orbitwise.likelihoods.gaussian import gaussian_quadratic
 from orbitwise.likelihoods.likelihood import hermite
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 MEAN = torch.tensor([[0.3, -1.2], [2.0, 0.1]], dtype=torch.float64)
 VARIANCE = torch.tensor([[0.5, 0.2], [0.01, 3.0]], dtype=torch.float64)

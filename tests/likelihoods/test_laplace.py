@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orbitwise.likelihoods import Laplace
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 MEAN = torch.tensor([[0.3], [0.0], [1.0]], dtype=torch.float64)
 VARIANCE = torch.tensor([[0.2], [0.05], [0.5]], dtype=torch.float64)

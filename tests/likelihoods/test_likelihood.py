@@ -15,7 +15,7 @@ from orbitwise.likelihoods import (
     StudentT,
 )
 from orbitwise.likelihoods.likelihood import expand
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:

@@ -17,7 +17,7 @@ from orbitwise.likelihoods import (
     Softmax,
     StudentT,
 )
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 MEAN = torch.tensor([[0.4, -0.3], [1.5, 0.2]], dtype=torch.float64)
 VARIANCE = torch.tensor([[0.3, 0.1], [0.05, 0.6]], dtype=torch.float64)

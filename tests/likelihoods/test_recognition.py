@@ -4,7 +4,7 @@ import torch
 
 from orbitwise.likelihoods import Bernoulli
 from orbitwise.likelihoods.recognition import START, Recognition
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 TARGETS = torch.where(X[:, :2] > 0, 1.0, -1.0).double()

@@ -7,7 +7,7 @@ from orbitwise.likelihoods import Softmax
 from orbitwise.likelihoods.bernoulli import logistic_mean
 from orbitwise.likelihoods.likelihood import hermite
 from orbitwise.likelihoods.softmax import normal_nodes
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 MEAN = torch.tensor([[1.0, 0.2, -1.0], [0.0, 0.5, 2.0]], dtype=torch.float64)
 VARIANCE = torch.tensor([[0.5, 0.3, 1.0], [0.1, 0.1, 0.2]], dtype=torch.float64)

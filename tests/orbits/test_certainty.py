@@ -4,8 +4,16 @@ import math
 
 import pytest
 
-from orbitwise.orbits.certainty import NOT_COMPUTED, Certainty, Kind, describe_certainty
-from orbitwise.orbits.units import DEGREES, PER_CENT, PLAIN, image_units
+from orbitwise.orbits.certainty import (
+    DEGREES,
+    NOT_COMPUTED,
+    PER_CENT,
+    PLAIN,
+    Certainty,
+    Kind,
+    describe_certainty,
+    image_units,
+)
 
 
 def degrees(*values: float) -> tuple[float, ...]:

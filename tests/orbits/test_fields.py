@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from orbitwise.orbits.fields import smooth_curve, smooth_field, smoothing
+from orbitwise.orbits.images import smooth_curve, smooth_field, smoothing
 from tests.contracts.orbit_contract import seeded
 
 

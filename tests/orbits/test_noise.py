@@ -8,7 +8,7 @@ from scipy import stats
 from orbitwise.functionals import OrbitAverage
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.orbits import JitterOrbit, SampledOrbit
-from orbitwise.orbits.noise import MOST_SOBOL, Noise
+from orbitwise.orbits.nodes import MOST_SOBOL, Noise
 from orbitwise.orbits.orbit import drawn_points
 from orbitwise.process.unbiased import unbiased_variance
 from orbitwise.transforms import Translation

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from orbitwise.orbits import ComposedOrbit, FiniteOrbit, ImageOrbit, JitterOrbit, SampledOrbit
-from orbitwise.orbits.noise import Noise
-from orbitwise.orbits.quadrature import gauss_nodes, nodes_for
+from orbitwise.orbits.nodes import Noise, gauss_nodes, nodes_for
 from orbitwise.transforms import Rotation, Translation, negation
 from tests.contracts.annotations import unchecked
 from tests.contracts.orbit_contract import inputs, seeded

@@ -1,6 +1,6 @@
 import math
 
-from orbitwise.orbits.units import (
+from orbitwise.orbits.certainty import (
     DEGREES,
     PER_CENT,
     PLAIN,

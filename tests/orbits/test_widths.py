@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orbitwise.orbits import Widths
-from orbitwise.orbits.widths import divide
+from orbitwise.orbits.ranges import divide
 
 
 def test_values_by_name():

@@ -30,9 +30,9 @@ from orbitwise.functionals.atoms import exact_atoms
 from orbitwise.orbits import FiniteOrbit, JitterOrbit
 from orbitwise.process import FunctionalKernel, Process, unbiased_variance
 from orbitwise.process import covariance as module
-from orbitwise.process.blurs import is_mixed, pieces, variance_of, widened
 from orbitwise.process.covariance import atom_covariance, block_covariance, pair_covariance
 from orbitwise.process.jets import Jet, jet
+from orbitwise.process.profiles import is_mixed, pieces, variance_of, widened
 from orbitwise.transforms import coordinate_permutations
 
 LEFT, RIGHT = 0.6, 0.3

@@ -28,7 +28,7 @@ from orbitwise.functionals import (
 from orbitwise.kernels import WideNetworkKernel
 from orbitwise.orbits import FiniteOrbit, closure
 from orbitwise.process import Process
-from orbitwise.process.invariance import check_asserted, is_rotation_invariant
+from orbitwise.process.process import check_asserted, is_rotation_invariant
 from orbitwise.transforms import (
     LinearMaps,
     coordinate_permutations,

@@ -2,7 +2,7 @@
 
 import torch
 
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 
 def test_the_mean_square_is_not_computed_from_the_other_two():

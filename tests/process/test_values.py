@@ -7,7 +7,7 @@ from orbitwise.functionals import DirectionalDerivative, Evaluation, Functional,
 from orbitwise.kernels import BASES, parse
 from orbitwise.orbits import FiniteOrbit, MirrorOrbit
 from orbitwise.process import Process
-from orbitwise.process.values import PointPairs, gram, value_covariance
+from orbitwise.process.double_sums import PointPairs, gram, value_covariance
 from orbitwise.transforms import coordinate_permutations
 
 X = torch.rand(9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

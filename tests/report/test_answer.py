@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from orbitwise.orbits.units import DEGREES
+from orbitwise.orbits.certainty import DEGREES
 from orbitwise.report.answer import candidate_of, headline, standing
 from orbitwise.report.ranges import Range
 from orbitwise.selection.compare import Candidate, Comparison

@@ -1,7 +1,7 @@
 import numpy as np
 
 from orbitwise.orbits import ImageOrbit
-from orbitwise.orbits.units import DEGREES, PIXELS
+from orbitwise.orbits.certainty import DEGREES, PIXELS
 from orbitwise.report.figures import (
     change_figure,
     evidence_figure,

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from orbitwise.orbits.units import DEGREES, PER_CENT, PIXELS
+from orbitwise.orbits.certainty import DEGREES, PER_CENT, PIXELS
 from orbitwise.report import ranges
 from orbitwise.report.ranges import (
     Range,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.functionals import OrbitAverage
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference import unbiased_bound
 from orbitwise.inference.polish import best_q_of, polish
 from orbitwise.inference.projection import inducing_factor, project

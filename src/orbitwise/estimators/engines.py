@@ -30,7 +30,7 @@ from orbitwise.estimators.orbit_learning import (
     learn_orbit,
     widen_zeros,
 )
-from orbitwise.functionals.freezing import evenly_drawn, freeze_functional
+from orbitwise.functionals.averages import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
 from orbitwise.inference.automatic import Certificate

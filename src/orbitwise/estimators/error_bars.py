@@ -19,7 +19,7 @@ from orbitwise.inference.coordinates import Coordinates
 from orbitwise.inference.curvature import Vector, finite_difference_hessian, standard_errors
 from orbitwise.inference.found import Found, covariance_of
 from orbitwise.inference.training import assign_flat, evaluate, flat_values
-from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.ranges import Interval
 
 STEP = 0.02
 LARGEST = 3.0

@@ -23,7 +23,7 @@ from orbitwise.estimators.nesting import Start
 from orbitwise.estimators.orbit_learning import Learned
 from orbitwise.estimators.regression_model import constant_part
 from orbitwise.estimators.validation import check_inputs, layout_of
-from orbitwise.functionals.freezing import drawn_form, learnable_orbits, orbit_in
+from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
@@ -32,7 +32,7 @@ from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 from orbitwise.transforms.images import check_image_shape
 
 ROWS_AT_ONCE = 1024

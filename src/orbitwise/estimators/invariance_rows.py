@@ -15,8 +15,8 @@ from torch import Tensor
 
 from orbitwise.estimators.invariances import is_none, penalty_of
 from orbitwise.estimators.validation import check_numbers, check_rows
+from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
-from orbitwise.functionals.freezing import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation

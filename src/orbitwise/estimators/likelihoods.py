@@ -23,7 +23,7 @@ from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.poisson import Poisson
 from orbitwise.likelihoods.softmax import Softmax
 from orbitwise.likelihoods.student import StudentT
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
 NoiseName = Literal["gaussian", "laplace", "poisson", "student_t"]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from orbitwise.inference.coordinates import LEAST
-from orbitwise.orbits.bounds import ZERO, vanishing_widths
+from orbitwise.orbits.ranges import ZERO, vanishing_widths
 
 
 @final

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitwise.estimators.replicates import Replicates
-from orbitwise.functionals.freezing import is_drawn
+from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact, nonconjugate
 from orbitwise.inference.checkpoint import Progress

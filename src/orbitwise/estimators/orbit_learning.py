@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orbitwise.functionals.freezing import freeze_functional, num_dimensions
+from orbitwise.functionals.averages import freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.coordinates import RETRIED, Coordinates
 from orbitwise.inference.cost import check_cost, exact_cost
 from orbitwise.inference.found import Found
 from orbitwise.inference.journal import Journal
 from orbitwise.inference.orbit_search import CUT_SHORT, OTHERS, Callback, OrbitSearch
-from orbitwise.orbits.bounds import ZERO, vanishing_widths
-from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
+from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
+from orbitwise.orbits.ranges import ZERO, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
 

@@ -28,7 +28,7 @@ from orbitwise.estimators.nesting import Start
 from orbitwise.estimators.orbit_learning import LEAST_NOISE, announce_exact, learn_orbit
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import check_counts
-from orbitwise.functionals.freezing import is_drawn
+from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import certify
 from orbitwise.inference.sparse import SparseModel

@@ -26,7 +26,7 @@ from orbitwise.estimators.regression_engines import generator_on, place
 from orbitwise.estimators.regression_model import RegressionModel, prepare
 from orbitwise.estimators.streaming import Stream, learn_from, observe
 from orbitwise.estimators.validation import check_counts, check_training
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Budget, Outcome, learn
 from orbitwise.inference.bounds import BoundName

@@ -28,7 +28,7 @@ from orbitwise.estimators.validation import (
     layout_of,
     set_layout,
 )
-from orbitwise.functionals.freezing import drawn_form
+from orbitwise.functionals.averages import drawn_form
 from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
 from orbitwise.orbits.orbit import Orbit
 

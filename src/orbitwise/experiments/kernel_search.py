@@ -30,9 +30,15 @@ from orbitwise import datasets
 from orbitwise.experiments import mauna_loa
 from orbitwise.experiments.records import write_record
 from orbitwise.inference.exact import sample_prior
-from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import Product, add, multiply, summands
-from orbitwise.kernels.spelling import expression_of, parse_expression
+from orbitwise.kernels.spelling import (
+    Product,
+    add,
+    build,
+    expression_of,
+    multiply,
+    parse_expression,
+    summands,
+)
 from orbitwise.process.process import Process
 from orbitwise.selection.search.auto import AutoGPRegressor
 from orbitwise.selection.search.claims import claims_of, functional_of_claims

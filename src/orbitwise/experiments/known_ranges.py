@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.functionals.averages import OrbitAverage
-from orbitwise.functionals.freezing import freeze_functional, num_dimensions
-from orbitwise.orbits.bounds import Bounds
+from orbitwise.functionals.averages import OrbitAverage, freeze_functional, num_dimensions
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.natural import image_widths
+from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.quadrature import MOST_GAUSS_DIMENSIONS
+from orbitwise.orbits.ranges import Bounds, image_widths
 from orbitwise.orbits.signals import SignalOrbit
 from orbitwise.process.process import Process
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp

@@ -36,7 +36,7 @@ from orbitwise.experiments.known_ranges import (
 )
 from orbitwise.experiments.records import write_record
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.natural import image_widths
+from orbitwise.orbits.ranges import image_widths
 
 Fit = dict[str, Any]
 """What identifies a fit ("part", "problem", "draw"), "truth", "ranges", and how the search went."""

@@ -28,8 +28,7 @@ from orbitwise.estimators.invariances import functional_of
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.wide_models import Cell, Data, Model, cells
 from orbitwise.experiments.wide_sparsity import correlations, draw, sparsity
-from orbitwise.functionals.averages import OrbitAverage
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.averages import OrbitAverage, freeze_functional
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import least_noise

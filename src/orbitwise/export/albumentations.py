@@ -27,9 +27,9 @@ from orbitwise.export.builtin import (
 from orbitwise.export.calls import Call, Constant, make
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.moves import Draw, Moves, uniform_strength
-from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.ranges import Interval
 
 LEAST_SMOOTHNESS = 1.0
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.functionals.freezing import drawn_form
+from orbitwise.functionals.averages import drawn_form
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.transforms.images import check_image_shape
 

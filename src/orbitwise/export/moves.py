@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.export.faithful import image_shape_of
-from orbitwise.orbits.bounds import Interval
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.ranges import Interval
 from orbitwise.transforms.images import AFFINE_PARAMETERS
 
 

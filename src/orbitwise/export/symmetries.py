@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from orbitwise.orbits.closure import closure
-from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.finite import FiniteOrbit, closure
 from orbitwise.transforms.images import check_image_shape, flips, quarter_turns
 from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
 

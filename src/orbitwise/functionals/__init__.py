@@ -2,7 +2,6 @@
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum, average_minus_value
-from orbitwise.functionals.deletions import deletion_pairs
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
     DirectionalDerivatives,
@@ -15,7 +14,7 @@ from orbitwise.functionals.derivatives import (
 from orbitwise.functionals.functional import Block, Combination, Composition, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import NeighbourGraph, neighbour_graph
-from orbitwise.functionals.points import Difference, Evaluation, FeatureMap
+from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap, deletion_pairs
 from orbitwise.functionals.tangents import (
     MOVES,
     PAPER_MOVES,
@@ -25,7 +24,6 @@ from orbitwise.functionals.tangents import (
     moved_pairs,
     smoothed_images,
 )
-from orbitwise.functionals.wraps import Wrap
 
 __all__ = [
     "Atoms",

@@ -1,21 +1,27 @@
 """Averages of g: over orbits, which make f invariant (LIM eq. 6 to 8), and over Gaussians around inputs.
 
-The latter are exact with kernels whose Gaussian averages are known in closed form (RKHS eq. 10).
+Freezing fixes the draws of orbits, for engines that need exact rows.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.functionals.functional import Functional, check_matrix
+from orbitwise.functionals.functional import Combination, Composition, Functional, check_matrix
 from orbitwise.functionals.points import Evaluation
-from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.composed import ComposedOrbit
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.frozen import FrozenOrbit, freeze
+from orbitwise.orbits.nodes import Rule
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 
 
 @final
@@ -70,3 +76,104 @@ class LocalAverage(Functional):
 def average_minus_value(orbit: Orbit) -> Functional:
     """The local average minus the value, ∫ g(τ) p(τ given x) dτ - g(x), for any orbit and any kernel."""
     return OrbitAverage(orbit) - Evaluation()
+
+
+def freeze_functional(
+    functional: Functional, num_nodes: int, generator: torch.Generator | None = None, rule: Rule = "sobol"
+) -> Functional:
+    """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared."""
+    return _with_orbits(functional, lambda orbit: _freeze_orbit(orbit, num_nodes, generator, rule))
+
+
+def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:
+    """The functional with at least so many draws of every orbit with bounds, by Sobol sets for every row.
+
+    Averages over it have the same mean and far less variance; learnable bounds stay shared.
+    """
+    return _with_orbits(functional, lambda orbit: _even_orbit(orbit, num_samples))
+
+
+def num_dimensions(functional: nn.Module) -> int | None:
+    """The most dimensions of noise that a drawn orbit moves by; None where Gauss nodes do not serve."""
+    orbits = [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
+    if not all(orbit.is_smooth for orbit in orbits):
+        return None
+    return max((int(orbit.active.sum()) for orbit in orbits), default=0)
+
+
+def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
+    """The orbits with bounds to learn inside a functional, whether drawn afresh or frozen."""
+    return [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
+
+
+def orbit_in(functional: nn.Module, width: int | None = None) -> Orbit | None:
+    """The orbit that a functional averages over: one to learn where there is one, else any, say finite.
+
+    With `width`, only an orbit that moves rows of this width to rows of the same width counts, so that a row
+    and a moved row can be compared: patches are no images.
+    """
+    orbits = [module for module in functional.modules() if isinstance(module, Orbit)]
+    found = [*learnable_orbits(functional), *orbits]
+    return next((orbit for orbit in found if width is None or _keeps_width(orbit, width)), None)
+
+
+@torch.no_grad()
+def _keeps_width(orbit: Orbit, width: int) -> bool:
+    """Whether a row of this width is moved to another of the same width."""
+    like = next(iter(orbit.state_dict().values()), torch.zeros(()))
+    row = torch.zeros(1, width, dtype=torch.float64, device=like.device)
+    generator = torch.Generator(row.device).manual_seed(0)
+    try:
+        drawn = drawn_form(orbit)
+        return drawn.move(row, drawn.noise((1, 1), generator, row)).shape[-1] == width
+    except (IndexError, RuntimeError, ValueError):
+        return False  # an orbit of other rows, say one that moves the patches of another
+
+
+def drawn_form(orbit: Orbit) -> DrawnOrbit:
+    """An orbit as one that draws: a frozen one by its source, a finite one by its elements."""
+    if isinstance(orbit, FrozenOrbit):
+        return orbit.source
+    return orbit if isinstance(orbit, DrawnOrbit) else ComposedOrbit(orbit)
+
+
+def is_drawn(functional: nn.Module) -> bool:
+    """Whether the functional draws its rows at random; a frozen orbit inside it does not."""
+    if isinstance(functional, FrozenOrbit):
+        return False
+    if isinstance(functional, Orbit) and functional.is_drawn:
+        return True
+    return any(is_drawn(part) for part in functional.children())
+
+
+def _with_orbits(functional: Functional, change: Callable[[Orbit], Orbit]) -> Functional:
+    """The functional with every orbit that it averages or sums over changed."""
+    if isinstance(functional, OrbitAverage):
+        return OrbitAverage(change(functional.orbit))
+    if isinstance(functional, OrbitSum):
+        return OrbitSum(change(functional.average.orbit))
+    if isinstance(functional, Composition):
+        return Composition(*(_with_orbits(part, change) for part in (functional.outer, functional.inner)))
+    if isinstance(functional, Combination):
+        parts = [_with_orbits(part, change) for part in functional.parts if isinstance(part, Functional)]
+        return Combination(parts, functional.factors)
+    return functional
+
+
+def _freeze_orbit(orbit: Orbit, num_nodes: int, generator: torch.Generator | None, rule: Rule) -> Orbit:
+    if isinstance(orbit, DrawnOrbit):
+        like = next((p for p in orbit.parameters()), torch.zeros((), dtype=torch.float64))
+        return freeze(orbit, num_nodes, generator, like, rule)
+    if isinstance(orbit, FiniteOrbit) and orbit.is_drawn:
+        return FiniteOrbit(orbit.transform, orbit.elements, orbit.weights)
+    return orbit
+
+
+def _even_orbit(orbit: Orbit, num_samples: int) -> Orbit:
+    if not isinstance(orbit, DrawnOrbit):
+        return orbit
+    even = copy.copy(orbit)  # shares its parameters
+    even.num_groups = max(2, orbit.num_groups)
+    even.num_samples = even.num_groups * math.ceil(max(num_samples, orbit.num_samples) / even.num_groups)
+    even.draws = "sobol"
+    return even

@@ -1,15 +1,18 @@
-"""Functionals at points: evaluation, the difference of two inputs, and evaluation of features."""
+"""Functionals at points: evaluation, differences, features, deleted features, and wrapped columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms, exact_atoms
 from orbitwise.functionals.functional import Functional, check_matrix
+from orbitwise.transforms.transform import check_rows
 
 
 @final
@@ -55,3 +58,69 @@ class FeatureMap(Functional):
         if not mapped.is_floating_point():
             raise ValueError(f"A feature map must give floating-point features, not {mapped.dtype}.")
         return exact_atoms(mapped[:, None, :], torch.ones_like(mapped[:, :1]))
+
+
+def deletion_pairs(
+    x: Float[Tensor, "n d"],
+    features: Sequence[int] | None = None,
+    reference: float | Float[Tensor, " d"] = 0.0,
+) -> Float[Tensor, "pairs 2 d"]:
+    """(x, x with x_j set to the reference) for every row and feature, as `Difference` takes them.
+
+    The k `features` are all of them by default and run fastest. The `reference` is what a deleted feature is
+    set to: one number, or one for every feature, such as the means of x. The difference of a feature that has
+    this value already is zero for every f.
+    """
+    check_rows(x, "deletion_pairs")
+    width = x.shape[-1]
+    chosen = list(range(width)) if features is None else list(features)
+    if not chosen or not all(-width <= j < width for j in chosen):
+        raise ValueError(f"features={chosen} must name columns of inputs of width {width}, at least one.")
+    value = torch.as_tensor(reference, dtype=x.dtype, device=x.device)
+    if value.shape not in ((), (width,)):
+        raise ValueError(
+            f"reference must be one number, or {width} numbers for inputs of width {width}, not shape "
+            f"{tuple(value.shape)}."
+        )
+    is_deleted = torch.eye(width, dtype=torch.bool, device=x.device)[chosen]
+    deleted = torch.where(is_deleted, value, x[:, None, :])
+    return torch.stack([x[:, None, :].expand_as(deleted), deleted], dim=2).flatten(0, 1)
+
+
+@final
+class Wrap(Functional):
+    """f(x) = g(x with column c wound around a circle of circumference p): f(x + p e_c) = f(x) for any kernel.
+
+    The column becomes two, (p/2π)(cos 2πx_c/p, sin 2πx_c/p), in its place: g lives on one column more. Close
+    by, distances on the circle are those of x, so lengthscales keep their meaning. With an RBF kernel of that
+    column it is the periodic kernel. All shifts by p form a group that no sum over an orbit can exhaust.
+    """
+
+    def __init__(self, period: float, column: int = 0, learnable: bool = True) -> None:
+        super().__init__()
+        if not 0 < period < math.inf:
+            raise ValueError(f"The period of Wrap must be positive and finite, not {period}.")
+        if column < 0:
+            raise ValueError(f"The column of Wrap is counted from 0, so it cannot be {column}.")
+        self.column = column
+        self.log_period = nn.Parameter(
+            torch.tensor(math.log(period), dtype=torch.float64), requires_grad=learnable
+        )
+
+    @property
+    def period(self) -> Tensor:
+        """The present period p."""
+        return self.log_period.exp()
+
+    def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Atoms:
+        check_matrix(x, self)
+        if self.column >= x.shape[1]:
+            raise ValueError(f"Wrap turns column {self.column}, but the inputs have width {x.shape[1]}.")
+        radius = self.period.to(x) / (2 * math.pi)
+        angle = x[:, self.column] / radius
+        circle = radius * torch.stack([angle.cos(), angle.sin()], 1)
+        points = torch.cat([x[:, : self.column], circle, x[:, self.column + 1 :]], 1)
+        return exact_atoms(points[:, None, :], torch.ones_like(points[:, :1]))
+
+    def __repr__(self) -> str:
+        return f"Wrap(period={self.period.item():.6g}, column={self.column})"

@@ -5,7 +5,7 @@ from orbitwise.inference.exact import Evidence, ExactPosterior, LeaveOneOut
 from orbitwise.inference.hyperparameters import Hyperparameters
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.training import Training, log_prior, maximize
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 __all__ = [
     "Certificate",

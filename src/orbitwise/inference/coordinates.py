@@ -23,7 +23,7 @@ from orbitwise.inference.ascent import Box
 from orbitwise.inference.curvature import Vector
 from orbitwise.inference.journal import Evaluation
 from orbitwise.inference.training import evaluate
-from orbitwise.orbits.bounds import ZERO, LearnedCentres, LearnedWidths
+from orbitwise.orbits.ranges import ZERO, LearnedCentres, LearnedWidths
 
 LEAST, NOTHING = 1e-6, 1e-5
 """The least v, where a slope can still be had, and below which a range is set to zero: a third of a per cent

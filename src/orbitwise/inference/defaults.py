@@ -10,7 +10,7 @@ from gpytorch.means import Mean
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.kernels.constraints import log_positive
+from orbitwise.kernels.bases import log_positive
 
 QUARTILES = 0.7413
 """The standard deviation of a normal distribution over the distance of its quartiles."""

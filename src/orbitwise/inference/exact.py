@@ -22,8 +22,7 @@ from orbitwise.inference.linear_algebra import (
     solve_lower,
 )
 from orbitwise.inference.posterior import Posterior
-from orbitwise.process.moments import Moments
-from orbitwise.process.process import Process, Rows, as_blocks
+from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
 
 class Evidence(NamedTuple):

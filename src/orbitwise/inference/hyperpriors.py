@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal, Uniform, constraints
 
-from orbitwise.functionals.wraps import Wrap
+from orbitwise.functionals.points import Wrap
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.orbits.mirrors import MirrorOrbit
 

@@ -20,8 +20,7 @@ from orbitwise.inference.products import covariance_product, cross_product, prio
 from orbitwise.inference.projection import Inducing, inducing_factor
 from orbitwise.inference.totals import Observations
 from orbitwise.inference.variational import SparsePosterior
-from orbitwise.process.moments import Moments
-from orbitwise.process.process import Process, Rows
+from orbitwise.process.process import Moments, Process, Rows
 
 Variance = Literal["sparse", "exact"]
 ROWS_AT_ONCE = 2048

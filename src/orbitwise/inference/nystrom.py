@@ -23,8 +23,7 @@ from orbitwise.inference.products import prior_means
 from orbitwise.inference.projection import Inducing, inducing_factor, project
 from orbitwise.inference.totals import Observations, Totals, gather_totals
 from orbitwise.inference.variational import SparsePosterior
-from orbitwise.process.moments import Moments
-from orbitwise.process.process import Process, Rows
+from orbitwise.process.process import Moments, Process, Rows
 
 Kind = Literal["nystrom", "sor", "dtc"]
 

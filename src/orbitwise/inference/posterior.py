@@ -14,8 +14,7 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import gaussian_draws
-from orbitwise.process.moments import Moments
-from orbitwise.process.process import Rows
+from orbitwise.process.process import Moments, Rows
 
 
 class Posterior(ABC):

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
-from orbitwise.orbits.bounds import Bounds
-from orbitwise.orbits.widths import Widths
+from orbitwise.orbits.ranges import Bounds, Widths
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 

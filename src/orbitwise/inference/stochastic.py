@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.freezing import freeze_functional, learnable_orbits
+from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.checkpoint import Slots
 from orbitwise.inference.descent import Descent, Group, Snapshot

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.functionals.freezing import evenly_drawn
+from orbitwise.functionals.averages import evenly_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.projection import EstimatedProcess, Inducing, lower_rows
 from orbitwise.inference.variational import BoundTerms, Memory, bound_terms

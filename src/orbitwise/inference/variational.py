@@ -29,8 +29,7 @@ from orbitwise.inference.projection import (
 )
 from orbitwise.inference.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.moments import Moments
-from orbitwise.process.process import Process
+from orbitwise.process.process import Moments, Process
 from orbitwise.process.unbiased import Method
 
 TILT_ROUNDS = 4

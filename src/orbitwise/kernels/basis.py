@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.kernels.constraints import log_positive
+from orbitwise.kernels.bases import log_positive
 
 
 @final

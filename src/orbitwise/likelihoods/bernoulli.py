@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance, hermite
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 
 @final

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from orbitwise.likelihoods.gaussian import gaussian_log_density, gaussian_quadratic
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 
 @final

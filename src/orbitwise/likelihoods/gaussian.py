@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 NOISE_FLOOR = 1e-8
 

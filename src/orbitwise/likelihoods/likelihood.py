@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 SMALLEST_VARIANCE = 1e-12
 NUM_NODES = 40

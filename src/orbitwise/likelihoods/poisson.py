@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance, expand
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 
 @final

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 
 @final

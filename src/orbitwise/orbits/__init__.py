@@ -1,23 +1,19 @@
 """Orbits A(x): which moves a function should not care about, and how far."""
 
-from orbitwise.orbits.bounds import Bounds
-from orbitwise.orbits.closure import closure
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
-from orbitwise.orbits.crops import CropOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
-from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.finite import FiniteOrbit, WeightedOrbit, closure
 from orbitwise.orbits.frozen import FrozenOrbit, freeze
-from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.images import CropOrbit, ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Group, Orbit, OrbitPoints, Symmetry
 from orbitwise.orbits.patches import PatchOrbit
+from orbitwise.orbits.ranges import Bounds, Widths
 from orbitwise.orbits.sampled import SampledOrbit
 from orbitwise.orbits.signals import SignalOrbit
-from orbitwise.orbits.weighted import WeightedOrbit
-from orbitwise.orbits.widths import Widths
 
 __all__ = [
     "Bounds",

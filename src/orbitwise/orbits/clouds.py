@@ -10,11 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from orbitwise.orbits.bounds import Bounds, Interval
-from orbitwise.orbits.natural import ANGLE
-from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.widths import Widths, divide
+from orbitwise.orbits.ranges import ANGLE, Bounds, Interval, Widths, divide
 from orbitwise.transforms.vectors import Rotation
 
 

@@ -9,13 +9,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.certainty import Unit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit
-from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.nodes import Draws, Nodes, Noise
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
-from orbitwise.orbits.quadrature import Nodes
-from orbitwise.orbits.units import Unit
+from orbitwise.orbits.ranges import Interval
 
 ELEMENT = Noise((("uniform", 1),))
 

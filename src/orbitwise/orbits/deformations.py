@@ -9,13 +9,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from orbitwise.orbits.bounds import Bounds, Interval
-from orbitwise.orbits.fields import smooth_field
-from orbitwise.orbits.natural import image_widths
-from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.certainty import Unit, image_units
+from orbitwise.orbits.images import smooth_field
+from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.units import Unit, image_units
-from orbitwise.orbits.widths import Widths, divide
+from orbitwise.orbits.ranges import Bounds, Interval, Widths, divide, image_widths
 from orbitwise.transforms.deformations import TangentDeformation
 
 THICKNESS = ("thickness",)

@@ -1,17 +1,154 @@
-"""Orbits with finitely many elements: all, or some drawn afresh without replacement (LIM-A eq. 8 and 12)."""
+"""Orbits with finitely many elements: whole groups, closed under composition, with equal or learned weights.
+
+All elements are taken, or some are drawn afresh without replacement (LIM-A eq. 8 and 12).
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import replace
-from typing import final
+from typing import Literal, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from orbitwise.orbits.orbit import Orbit, OrbitPoints, Symmetry, check_samples, drawn_points, exact_points
+from orbitwise.orbits.ranges import Interval
 from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
 from orbitwise.transforms.transform import Transform, element_numbers
+from orbitwise.transforms.vectors import LinearMaps
+
+ROUNDING = 1e-6
+"""Matrices are one element when their entries differ by less."""
+COARSE_ROUNDING = 1e-4
+"""The same where a generator was given in less than double precision."""
+
+
+def closure(*generators: SignedPermutations | LinearMaps, max_size: int = 10_000) -> FiniteOrbit:
+    """The orbit of the group that the elements of the generators generate.
+
+    Raises a ValueError as soon as more than `max_size` elements are found: some generators (a rotation by an
+    irrational part of a turn) generate an infinite group.
+    """
+    if not generators:
+        raise ValueError("closure needs at least one generator.")
+    permutations = [generator for generator in generators if isinstance(generator, SignedPermutations)]
+    if len(permutations) == len(generators):
+        return FiniteOrbit(_close_permutations(permutations, max_size))
+    matrices = [generator for generator in generators if isinstance(generator, LinearMaps)]
+    if len(matrices) == len(generators):
+        return FiniteOrbit(_close_matrices(matrices, max_size))
+    raise TypeError("closure takes generators of one kind: all SignedPermutations, or all LinearMaps.")
+
+
+def _close_permutations(generators: list[SignedPermutations], max_size: int) -> SignedPermutations:
+    _check_widths([generator.index.shape[-1] for generator in generators])
+    # One integer for each coordinate: ±(1 + where it comes from).
+    signed = torch.cat(
+        [(generator.index.cpu() + 1) * generator.sign.cpu() for generator in generators]
+    ).numpy()
+    known: set[bytes] = set()
+
+    def add(element: NDArray) -> bool:
+        before = len(known)
+        known.add(element.tobytes())
+        return len(known) > before
+
+    def then(first: NDArray, second: NDArray) -> NDArray:
+        return first[:, np.abs(second) - 1] * np.sign(second)
+
+    members = torch.from_numpy(_generate(signed, then, add, max_size))
+    return SignedPermutations(members.abs() - 1, members.sign(), is_group=True)
+
+
+def _close_matrices(generators: list[LinearMaps], max_size: int) -> LinearMaps:
+    width = _check_widths([generator.matrices.shape[-1] for generator in generators])
+    is_double = all(generator.matrices.dtype == torch.float64 for generator in generators)
+    tolerance = ROUNDING if is_double else COARSE_ROUNDING
+    matrices = torch.cat([generator.matrices.detach().cpu().double() for generator in generators]).numpy()
+    # Powers of a matrix that shrinks would run into each other and look like a finite set.
+    if np.abs(np.abs(np.linalg.det(matrices)) - 1).max() > tolerance * width:
+        raise ValueError("A matrix whose determinant is not 1 or -1 generates infinitely many elements.")
+    known = _Matrices(width, tolerance)
+    # Products that overflow are refused when they are added.
+    with np.errstate(over="ignore", invalid="ignore"):
+        members = _generate(matrices, lambda first, second: second @ first, known.add, max_size)
+    return LinearMaps(torch.from_numpy(members), is_group=True)
+
+
+def _generate(
+    elements: NDArray,
+    then: Callable[[NDArray, NDArray], NDArray],
+    add: Callable[[NDArray], bool],
+    max_size: int,
+) -> NDArray:
+    """All products of the elements, the first of which is the identity; `add` says whether one is new."""
+    add(elements[0])
+    found, used = [elements[0]], []
+    for element in elements[1:]:
+        if not add(element):
+            continue
+        found.append(element)
+        used.append(element)
+        # What was found before is closed under the generators used before, but not under the new one.
+        frontier, factors = found, [element]
+        while frontier:
+            fresh = []
+            for factor in factors:
+                for product in then(np.stack(frontier), factor):
+                    if add(product):
+                        fresh.append(product)
+                        _check_size(len(found) + len(fresh), max_size)
+            found = found + fresh
+            frontier, factors = fresh, used
+        _check_size(len(found), max_size)
+    return np.stack(found)
+
+
+@final
+class _Matrices:
+    """A set of matrices that are equal up to rounding, found again by their projection on one direction."""
+
+    def __init__(self, width: int, tolerance: float) -> None:
+        self.direction = np.cos(np.arange(width * width)).reshape(width, width)
+        self.tolerance = tolerance
+        self.reach = tolerance * np.abs(self.direction).sum()
+        self.keys: list[float] = []
+        self.members: list[NDArray] = []
+
+    def add(self, matrix: NDArray) -> bool:
+        """Whether the matrix was not in the set; it is now."""
+        if not np.isfinite(matrix).all():
+            raise ValueError(
+                "These generators generate infinitely many elements: their products grow forever."
+            )
+        key = float((self.direction * matrix).sum())
+        near = slice(bisect_left(self.keys, key - self.reach), bisect_right(self.keys, key + self.reach))
+        if any(np.abs(member - matrix).max() <= self.tolerance for member in self.members[near]):
+            return False
+        place = bisect_right(self.keys, key)
+        self.keys.insert(place, key)
+        self.members.insert(place, matrix)
+        return True
+
+
+def _check_widths(widths: list[int]) -> int:
+    if len(set(widths)) > 1:
+        raise ValueError(f"Generators act on different numbers of coordinates: {sorted(set(widths))}.")
+    return widths[0]
+
+
+def _check_size(size: int, max_size: int) -> None:
+    if size > max_size:
+        raise ValueError(
+            f"These generators generate more than max_size={max_size:,} elements. Use fewer generators, "
+            "raise max_size, or list the elements you need in a FiniteOrbit."
+        )
+
 
 LARGEST_CHARACTER_TABLE = 512
 
@@ -142,3 +279,52 @@ def _is_character(transform: Transform, weights: Tensor) -> bool:
         if None in products or not torch.allclose(weights[torch.tensor(products)], weights[e] * weights):
             return False
     return True
+
+
+Weighting = Literal["softmax", "free"]
+
+
+@final
+class WeightedOrbit(Orbit):
+    """f(x) = Σ_e w_e g(x_e) over the elements of an exact finite orbit, with learned weights w.
+
+    "softmax" weights are positive and sum to one: f becomes insensitive to the elements that the data
+    support. "free" weights take any sign and size, as the patches of a convolutional GP want. All start
+    equal, where f is the average over the orbit; weights that the orbit has itself are kept as factors.
+    """
+
+    size: int
+
+    def __init__(self, orbit: Orbit, weighting: Weighting = "softmax", learnable: bool = True) -> None:
+        super().__init__()
+        if orbit.is_drawn or orbit.size is None:
+            raise ValueError(
+                f"{type(orbit).__name__} is drawn at random; weights belong to the elements of an exact "
+                "finite orbit: leave out num_samples, or freeze it first."
+            )
+        if weighting not in ("softmax", "free"):
+            raise ValueError(f"weighting must be 'softmax' or 'free', not {weighting!r}.")
+        self.orbit = orbit
+        self.size = orbit.size
+        self.weighting: Weighting = weighting
+        start = torch.full((self.size,), 0.0 if weighting == "softmax" else 1 / self.size)
+        self.raw = nn.Parameter(start.double(), requires_grad=learnable)
+
+    @property
+    def weights(self) -> Float[Tensor, " e"]:
+        """The present weights w."""
+        return self.raw.softmax(-1) if self.weighting == "softmax" else self.raw
+
+    def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
+        exact = self.orbit.points(x, generator)
+        # The orbit's own weights are 1/size where all elements count alike, the same in every row; a symmetry
+        # of the elements is none of the weighted sum.
+        return exact_points(exact.points, exact.weights[0] * (self.size * self.weights).to(x))
+
+    def learned(self) -> dict[str, Interval]:
+        """The smallest and the largest weight, and what the orbit itself has learned."""
+        weights = self.weights.detach()
+        return {**self.orbit.learned(), "weight": (float(weights.min()), float(weights.max()))}
+
+    def __repr__(self) -> str:
+        return f"WeightedOrbit({type(self.orbit).__name__}, {self.describe()})"

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.certainty import Unit
+from orbitwise.orbits.nodes import Rule, nodes_for
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit, OrbitPoints, exact_points
-from orbitwise.orbits.quadrature import Rule, nodes_for
-from orbitwise.orbits.units import Unit
+from orbitwise.orbits.ranges import Interval
 from orbitwise.transforms.transform import check_rows
 
 

@@ -1,4 +1,4 @@
-"""Learnable orbits of images: affine moves and smooth local deformations, in one warp (METHOD 7)."""
+"""Learnable orbits of images: affine moves and smooth deformations in one warp, and crops (METHOD 7)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,31 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.bounds import Bounds, Interval, LearnedWidths
-from orbitwise.orbits.fields import smooth_field
-from orbitwise.orbits.natural import AMPLITUDE, image_widths
-from orbitwise.orbits.noise import Density, Draws, Noise
+from orbitwise.orbits.certainty import Unit, image_units
+from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.units import Unit, image_units
+from orbitwise.orbits.ranges import AMPLITUDE, Bounds, Interval, LearnedWidths, Widths, divide, image_widths
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
+
+
+def smoothing(size: int, smoothness: Tensor, like: Tensor) -> Float[Tensor, "{size} {size}"]:
+    """Gaussian weights over `size` places, each row of unit norm: white noise keeps its variance."""
+    place = torch.arange(size, dtype=like.dtype, device=like.device)
+    weights = torch.exp(-0.5 * ((place[:, None] - place) / smoothness.to(like)).square())
+    return weights / weights.square().sum(-1, keepdim=True).sqrt()
+
+
+def smooth_curve(noise: Float[Tensor, "*batch t"], smoothness: Tensor) -> Float[Tensor, "*batch t"]:
+    """A smooth curve of unit variance at every place, from white noise."""
+    return noise @ smoothing(noise.shape[-1], smoothness, noise).T
+
+
+def smooth_field(noise: Float[Tensor, "*batch h w"], smoothness: Tensor) -> Float[Tensor, "*batch h w"]:
+    """A smooth field of unit variance at every pixel, from white noise."""
+    rows, columns = (smoothing(size, smoothness, noise) for size in noise.shape[-2:])
+    # W n Wᵀ
+    return rows @ noise @ columns.T
+
 
 LIMITS = {
     "angle": math.pi,
@@ -138,3 +156,63 @@ def _check_learnable(learnable: Sequence[str] | None, deforms: bool) -> None:
         if name not in known:
             hint = " (with amplitude above 0)" if name in DEFORMATION else ""
             raise ValueError(f"{name!r} cannot be learned{hint}; there are {', '.join(known)}.")
+
+
+SHIFTS = ("shift_x", "shift_y")
+
+
+@final
+class CropOrbit(DrawnOrbit):
+    """A window of 1/exp(z) of the image's sides, anywhere inside it, resized to the whole; then shifted.
+
+    z is uniform between 0 and `log_zoom` (0 for none), which is learned. `shift` bounds what the content
+    moves beyond that, in fractions of half the image (2/width is one pixel), with zeros where nothing was:
+    alone it is the crop of a padded image. `learnable` names what is learned, all that is not zero by
+    default.
+    """
+
+    is_smooth = True
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        log_zoom: float = 0.1,
+        shift: float | Interval = 0.0,
+        learnable: Sequence[str] | None = None,
+        two_sided: Sequence[str] = (),
+        num_samples: int = 32,
+        num_groups: int = 2,
+        draws: Draws = "random",
+    ) -> None:
+        super().__init__(num_samples, num_groups, draws)
+        self.warp = AffineWarp(image_shape)
+        start: dict[str, float | Interval] = {} if shift == 0 else dict.fromkeys([*SHIFTS], shift)
+        widths = {} if log_zoom == 0 else {"log_zoom": log_zoom}
+        in_bounds, in_widths = divide(learnable, start, widths)
+        natural = image_widths(image_shape)
+        self.bounds = Bounds(SHIFTS, start, in_bounds, two_sided, dict.fromkeys(SHIFTS, 1.0), natural)
+        self.widths = Widths(widths, in_widths, natural)
+        self.zooms = log_zoom != 0
+
+    @property
+    def randomness(self) -> Noise:
+        """The shifts, then the zoom and the window's place."""
+        return Noise((("uniform", len(SHIFTS) + (3 if self.zooms else 0)),))
+
+    @property
+    def active(self) -> Bool[Tensor, " q"]:
+        rest = torch.ones(self.num_noise - len(SHIFTS), dtype=torch.bool)
+        return torch.cat([self.bounds.active.cpu(), rest])
+
+    def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        shift = self.bounds.place(noise[..., : len(SHIFTS)])
+        zoom = torch.zeros_like(shift[..., :1])
+        if self.zooms:
+            zoom = self.widths["log_zoom"].to(noise) * (noise[..., 2:3] + 1) / 2
+            # A window of half-size w = exp(-z) about c = place·(1-w) fills the image by p ↦ (p-c)/w.
+            shift = shift - noise[..., 3:] * zoom.expm1()
+        zero = torch.zeros_like(zoom)
+        return self.warp(x, torch.cat([zero, zoom, zoom, zero, shift], dim=-1))
+
+    def units(self) -> Mapping[str, Unit]:
+        return image_units(self.warp.image_shape)

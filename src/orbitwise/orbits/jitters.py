@@ -7,9 +7,9 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.widths import Widths
+from orbitwise.orbits.ranges import Widths
 
 
 @final

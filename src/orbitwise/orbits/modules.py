@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.noise import Density, Draws, Noise
+from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit, OrbitPoints, drawn_points
 from orbitwise.transforms.transform import check_rows
 

@@ -16,11 +16,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from orbitwise.orbits.bounds import Bounds, Interval
-from orbitwise.orbits.noise import Draws, Noise
-from orbitwise.orbits.quadrature import Nodes, Rule
-from orbitwise.orbits.units import Unit, describe
-from orbitwise.orbits.widths import Widths
+from orbitwise.orbits.certainty import Unit, describe
+from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule
+from orbitwise.orbits.ranges import Bounds, Interval, Widths
 from orbitwise.transforms.transform import check_rows
 
 if TYPE_CHECKING:

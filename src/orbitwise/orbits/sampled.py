@@ -13,11 +13,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from orbitwise.orbits.bounds import Bounds
-from orbitwise.orbits.natural import widths_of
-from orbitwise.orbits.noise import Density, Draws, Noise
+from orbitwise.orbits.certainty import Unit, image_units
+from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.units import Unit, image_units
+from orbitwise.orbits.ranges import Bounds, widths_of
 from orbitwise.transforms.images import AffineWarp
 from orbitwise.transforms.transform import Transform
 

@@ -10,13 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from orbitwise.orbits.bounds import Bounds, Interval
-from orbitwise.orbits.fields import smooth_curve
-from orbitwise.orbits.natural import signal_widths
-from orbitwise.orbits.noise import Draws, Noise
+from orbitwise.orbits.certainty import SAMPLES, Unit
+from orbitwise.orbits.images import smooth_curve
+from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.units import SAMPLES, Unit
-from orbitwise.orbits.widths import Widths, divide
+from orbitwise.orbits.ranges import Bounds, Interval, Widths, divide, signal_widths
 from orbitwise.transforms.signals import Boundary, TimeShift, check_length, read_delayed
 
 RANGES = ("shift", "log_scale")

@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.process.blurs import assembled, is_mixed, pieces, variance_of
 from orbitwise.process.double_sums import double_sum, takes_double_sums
 from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
 from orbitwise.process.jets import jet
+from orbitwise.process.profiles import assembled, is_mixed, pieces, variance_of
 
 PAIRS_AT_ONCE = {"cpu": 2**20, "cuda": 2**27}
 """Kernel evaluations held at a time when `row_block` is not given: on a CPU 8 MiB in double precision, which

@@ -16,9 +16,8 @@ from torch import Tensor
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.process.blurs import SHARP, check_blur, variance_of, widened
 from orbitwise.process.jets import in_lengthscales, select, snapped_squared_distance
-from orbitwise.process.profiles import radial_profile
+from orbitwise.process.profiles import SHARP, check_blur, radial_profile, variance_of, widened
 
 
 def takes_gradients(kernel: Kernel, left: Block, right: Block) -> bool:

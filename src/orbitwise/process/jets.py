@@ -2,7 +2,7 @@
 
 A jet holds k(p, q), ∂_v k, ∂_w k and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w). Leaves
 come from `orbitwise.process.profiles`; scale, sum and product rules combine them. Values alone work for every
-GPyTorch kernel. With a blur, a jet is the average over Gaussians around p and q (`orbitwise.process.blurs`).
+GPyTorch kernel. With a blur, a jet is the average over Gaussians around p and q.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ from gpytorch.kernels import (
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.process.blurs import SHARP, Blur, average_power, check_blur, check_power, widened
-from orbitwise.process.profiles import Profile, dot_product_profile, over_rows, radial_profile, rbf
+from orbitwise.process.profiles import (
+    SHARP,
+    Blur,
+    Profile,
+    average_power,
+    check_blur,
+    check_power,
+    dot_product_profile,
+    over_rows,
+    radial_profile,
+    rbf,
+    widened,
+)
 
 
 @dataclass(frozen=True)

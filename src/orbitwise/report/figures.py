@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy import ndarray
 
-from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.ranges import Interval
 from orbitwise.report.drawing import BLUE, COLOURS, GREY, INK, ORANGE, PALE, SMALL_WIDTH, shortened, svg_uri
 from orbitwise.report.moves import Move
 from orbitwise.report.numbers import number

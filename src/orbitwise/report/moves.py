@@ -16,15 +16,15 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from orbitwise.functionals.freezing import drawn_form
+from orbitwise.functionals.averages import drawn_form
 from orbitwise.functionals.points import Difference
+from orbitwise.orbits.certainty import Unit, unit_of
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
-from orbitwise.orbits.crops import CropOrbit
 from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.images import CropOrbit
 from orbitwise.orbits.modules import ModuleOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
-from orbitwise.orbits.units import Unit, unit_of
 from orbitwise.report.numbers import number
 from orbitwise.report.ranges import label_of
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from scipy.stats import norm
 
-from orbitwise.orbits.units import decimals_of
+from orbitwise.orbits.certainty import decimals_of
 
 SMALLEST, LARGEST = 1e-4, 1e7
 """Numbers beyond these are written with a power of ten."""

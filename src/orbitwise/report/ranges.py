@@ -10,12 +10,11 @@ from typing import Any, final
 from orbitwise.estimators.error_bars import expected_seconds
 from orbitwise.estimators.families import input_shape
 from orbitwise.estimators.invariances import NAMES, functional_of
-from orbitwise.functionals.freezing import learnable_orbits, orbit_in
-from orbitwise.orbits.bounds import Interval
-from orbitwise.orbits.certainty import Certainty, Kind
+from orbitwise.functionals.averages import learnable_orbits, orbit_in
+from orbitwise.orbits.certainty import Certainty, Kind, Unit, decimals_of, unit_of
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.units import Unit, decimals_of, unit_of
+from orbitwise.orbits.ranges import Interval
 from orbitwise.report.numbers import number
 
 ERROR_SECONDS = 20.0

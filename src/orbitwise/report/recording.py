@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from orbitwise.orbits.bounds import Interval
+from orbitwise.orbits.ranges import Interval
 
 
 @final

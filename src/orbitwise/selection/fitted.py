@@ -20,7 +20,7 @@ from orbitwise.estimators.families import input_shape
 from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import NOISE_FLOOR, NOISE_START, RegressionModel, prepare
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.functionals.freezing import freeze_functional
+from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.hyperparameters import Hyperparameters

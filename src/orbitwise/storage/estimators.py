@@ -29,7 +29,7 @@ from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.estimators.streaming import Stream
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.estimators.virtual import VirtualSVC
-from orbitwise.functionals.freezing import orbit_in
+from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior

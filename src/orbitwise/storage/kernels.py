@@ -40,10 +40,9 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.defaults import LinearTrend
+from orbitwise.kernels.bases import CentredLinearKernel
 from orbitwise.kernels.basis import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
-from orbitwise.kernels.linear import CentredLinearKernel
-from orbitwise.kernels.wide_convolution import WideConvolutionKernel
-from orbitwise.kernels.wide_network import WideNetworkKernel
+from orbitwise.kernels.wide_networks import WideConvolutionKernel, WideNetworkKernel
 from orbitwise.process.functional_kernel import FunctionalKernel
 from orbitwise.storage.recipes import LARGEST, SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 

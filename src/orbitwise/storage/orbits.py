@@ -17,11 +17,10 @@ from torch import Tensor
 
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
-from orbitwise.orbits.crops import CropOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
-from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.finite import FiniteOrbit, WeightedOrbit
 from orbitwise.orbits.frozen import FrozenOrbit
-from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.images import CropOrbit, ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
@@ -29,7 +28,6 @@ from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 from orbitwise.orbits.patches import PatchOrbit
 from orbitwise.orbits.sampled import SampledOrbit
 from orbitwise.orbits.signals import SignalOrbit
-from orbitwise.orbits.weighted import WeightedOrbit
 from orbitwise.storage.recipes import SMALLEST, Field, Recipe, is_plain_numbers, require, table_of
 from orbitwise.transforms.deformations import TangentDeformation
 from orbitwise.transforms.images import AffineWarp

@@ -27,9 +27,8 @@ from orbitwise.functionals.derivatives import (
 )
 from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.functionals.points import Difference, Evaluation, FeatureMap
+from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap
 from orbitwise.functionals.tangents import ImageTangent
-from orbitwise.functionals.wraps import Wrap
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.variational import SparsePosterior
 from orbitwise.inference.whitened import Whitened, WhitenedFactor

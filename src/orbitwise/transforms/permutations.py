@@ -27,7 +27,7 @@ class SignedPermutations(Transform):
     """A finite list of moves x ↦ sign_e ∘ x[index_e]; element 0 is the identity.
 
     `is_group` states that the elements are closed under composition, as those of the functions below are; for
-    a list of your own, `orbitwise.orbits.closure` builds the group that it generates.
+    a list of your own, `orbitwise.orbits.finite` builds the group that it generates.
     """
 
     parameter_names = ("element",)

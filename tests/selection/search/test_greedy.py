@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from joblib import parallel_config
 
-from orbitwise.kernels.expressions import Term
+from orbitwise.kernels.spelling import Term
 from orbitwise.selection.search.claims import claims_of
 from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent

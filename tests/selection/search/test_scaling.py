@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import terms
-from orbitwise.kernels.spelling import parse_expression
+from orbitwise.kernels.spelling import build, parse_expression, terms
 from orbitwise.process import Process
 from orbitwise.selection.search.claims import Claim, functional_of_claims, relocated
 from orbitwise.selection.search.hypotheses import Hypothesis

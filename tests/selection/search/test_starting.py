@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from orbitwise.kernels.expressions import Product, Term, terms
-from orbitwise.kernels.spelling import parse_expression
+from orbitwise.kernels.spelling import Product, Term, parse_expression, terms
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.hypotheses import Hypothesis, bare
 from orbitwise.selection.search.starting import anew, beside_a_line, fresh, grown

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand, hermite
-from orbitwise.process.moments import Moments
+from orbitwise.process.process import Moments
 
 NUM_NODES = 20
 MAX_HALVINGS = 6

@@ -23,8 +23,7 @@ from orbitwise.inference.sampling.chains import Chains
 from orbitwise.inference.sampling.elliptical import Source, alternate, standard_noise
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.softmax import normal_nodes
-from orbitwise.process.moments import Moments
-from orbitwise.process.process import Process, Rows, as_blocks
+from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
 NUM_NODES = 32
 LARGEST_CHUNK = 2**22

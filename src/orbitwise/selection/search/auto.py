@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.estimators.calls import learning
 from orbitwise.estimators.estimator import RegressionPredictions
 from orbitwise.estimators.validation import as_array, check_counts, check_data
-from orbitwise.kernels.expressions import Term
+from orbitwise.kernels.spelling import Term
 from orbitwise.selection.search.claims import Claim, claims_of, located_back
 from orbitwise.selection.search.components import Component, additive_parts, part_moments
 from orbitwise.selection.search.dates import without_dates

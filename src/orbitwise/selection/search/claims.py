@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from orbitwise.estimators.invariances import SEARCHED, find
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Evaluation
-from orbitwise.functionals.wraps import Wrap
-from orbitwise.kernels.expressions import Expression, Product, Sum, Term, terms
-from orbitwise.kernels.spectrum import spectral_peaks
+from orbitwise.functionals.points import Evaluation, Wrap
+from orbitwise.kernels.spelling import Expression, Product, Sum, Term, terms
+from orbitwise.kernels.starts import spectral_peaks
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.transforms.permutations import exchange_permutations

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.components import components
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import Expression, summands
-from orbitwise.kernels.spelling import expression_of
+from orbitwise.kernels.spelling import Expression, build, expression_of, summands
 
 
 class Component(NamedTuple):

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from orbitwise.kernels.expressions import Expression, Term, terms
+from orbitwise.kernels.spelling import Expression, Term, terms
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.hypotheses import SMOOTH
 

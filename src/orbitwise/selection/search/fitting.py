@@ -30,11 +30,10 @@ from orbitwise.inference.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDista
 from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
 from orbitwise.inference.readings import parts_of
 from orbitwise.inference.training import Training, assign_flat, evaluate, flat_values, maximize
-from orbitwise.kernels.building import build
-from orbitwise.kernels.linear import CentredLinearKernel
-from orbitwise.kernels.spelling import expression_of
+from orbitwise.kernels.bases import CentredLinearKernel
+from orbitwise.kernels.spelling import build, expression_of
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.process.values import value_covariance
+from orbitwise.process.double_sums import value_covariance
 from orbitwise.selection.laplace import STEP, laplace_log_evidence
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, located_back, relocated
 from orbitwise.selection.search.hypotheses import Hypothesis

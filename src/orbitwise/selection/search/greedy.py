@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from joblib import Parallel, delayed
 
-from orbitwise.kernels.expressions import Term
+from orbitwise.kernels.spelling import Term
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.fitting import Fitted, HypothesisModel, SearchProblem, fit
 from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbours, simplifications

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import final
 
-from orbitwise.kernels.expressions import (
+from orbitwise.kernels.spelling import (
     Expression,
     Form,
     Product,
@@ -23,10 +23,10 @@ from orbitwise.kernels.expressions import (
     add,
     multiply,
     normal_form,
+    parse_expression,
     summands,
     terms,
 )
-from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.claims import Claim
 
 MOST_CLAIMS = 2

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.kernels.building import build
+from orbitwise.kernels.spelling import build
 from orbitwise.selection.search.claims import functional_of_claims, learned_claims, relocated
 from orbitwise.selection.search.fitting import Fitted, fit, kills_constants
 from orbitwise.selection.search.greedy import STEP_COST, Search, chosen_rows

@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from orbitwise.kernels.expressions import Expression, Sum, Term, add, multiply
+from orbitwise.kernels.spelling import Expression, Sum, Term, add, multiply
 from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.hypotheses import Hypothesis
 

@@ -10,11 +10,19 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from orbitwise.kernels.building import build
-from orbitwise.kernels.expressions import Expression, Product, Sum, Term, add, multiply, summands, terms
-from orbitwise.kernels.spectrum import detrend, strongest_periods
-from orbitwise.kernels.spelling import expression_of
-from orbitwise.kernels.starts import start
+from orbitwise.kernels.spelling import (
+    Expression,
+    Product,
+    Sum,
+    Term,
+    add,
+    build,
+    expression_of,
+    multiply,
+    summands,
+    terms,
+)
+from orbitwise.kernels.starts import detrend, start, strongest_periods
 from orbitwise.selection.search.claims import relocated, started
 from orbitwise.selection.search.hypotheses import SMOOTH, Hypothesis, bare
 

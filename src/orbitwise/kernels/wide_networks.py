@@ -1,0 +1,466 @@
+"""Infinitely wide networks, fully connected and convolutional (Neal 1996; Lee, Matthews 2018; Talk, recap).
+
+Convolutions follow Garriga-Alonso et al. 2019 and Novak et al. 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, cast, final
+
+import torch
+from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from orbitwise.kernels.activations import ACTIVATIONS, Activation, mean_square, second_moment
+from orbitwise.kernels.bases import log_positive
+
+
+class WideKernel(Kernel, ABC):
+    """The prior covariance of a network with infinitely many units or channels in every hidden layer.
+
+    `weight_variance` and `bias_variance` are those of all layers, weights scaled by one over the number of
+    their inputs. They are learned on a logarithmic scale; a bias variance of 0 says that there are no biases.
+    Each may be given a `gpytorch.priors.Prior` and another constraint.
+    """
+
+    has_lengthscale = False
+    activation: Activation
+    raw_weight_variance: nn.Parameter
+    raw_bias_variance: nn.Parameter
+    raw_weight_variance_constraint: Interval
+    raw_bias_variance_constraint: Interval
+
+    def __init__(
+        self,
+        depth: int,
+        activation: str,
+        weight_variance: float,
+        bias_variance: float,
+        residual: bool,
+        weight_variance_prior: Any = None,
+        bias_variance_prior: Any = None,
+        weight_variance_constraint: Interval | None = None,
+        bias_variance_constraint: Interval | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _check(depth, activation, weight_variance, bias_variance, residual)
+        super().__init__(**kwargs)
+        self.depth = depth
+        self.activation = cast(Activation, activation)
+        self.residual = residual
+        self._register("weight_variance", weight_variance, weight_variance_constraint, weight_variance_prior)
+        if bias_variance > 0:
+            self._register("bias_variance", bias_variance, bias_variance_constraint, bias_variance_prior)
+        elif bias_variance_prior is not None or bias_variance_constraint is not None:
+            raise ValueError(
+                "bias_variance=0 has nothing to learn: give it neither a prior nor a constraint."
+            )
+
+    def _register(self, name: str, value: float, constraint: Interval | None, prior: Any) -> None:
+        raw = nn.Parameter(torch.zeros(*self.batch_shape, 1, 1))
+        self.register_parameter(f"raw_{name}", raw)
+        self.register_constraint(f"raw_{name}", log_positive() if constraint is None else constraint)
+        self._set(name, value)
+        if prior is not None:
+            self.register_prior(
+                f"{name}_prior", prior, lambda m: getattr(m, name), lambda m, v: m._set(name, v)
+            )
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the network has biases."""
+        return hasattr(self, "raw_bias_variance")
+
+    @property
+    def weight_variance(self) -> Tensor:
+        """The variance of weights, times the number of inputs of a unit."""
+        return self.raw_weight_variance_constraint.transform(self.raw_weight_variance)
+
+    @weight_variance.setter
+    def weight_variance(self, value: Tensor | float) -> None:
+        self._set("weight_variance", value)
+
+    @property
+    def bias_variance(self) -> Tensor:
+        """The variance of biases."""
+        if not self.has_bias:
+            return torch.zeros_like(self.raw_weight_variance)
+        return self.raw_bias_variance_constraint.transform(self.raw_bias_variance)
+
+    @bias_variance.setter
+    def bias_variance(self, value: Tensor | float) -> None:
+        if not self.has_bias:
+            raise ValueError(
+                "This network has no biases; make one with bias_variance > 0 to have some to learn."
+            )
+        self._set("bias_variance", value)
+
+    def _set(self, name: str, value: Tensor | float) -> None:
+        raw = getattr(self, f"raw_{name}")
+        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device).reshape(-1, 1, 1)
+        value = value.expand(math.prod(self.batch_shape), 1, 1)
+        constraint = getattr(self, f"raw_{name}_constraint")
+        self.initialize(**{f"raw_{name}": constraint.inverse_transform(value.reshape(raw.shape))})
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        if params.get("last_dim_is_batch"):
+            raise ValueError(
+                f"{type(self).__name__} sees whole inputs: last_dim_is_batch=True has no meaning for it. Use "
+                "active_dims for networks of some columns, and sums of them."
+            )
+        # Variances follow the points, so that single precision stays single.
+        weight, bias = self.weight_variance.to(x1), self.bias_variance.to(x1)
+        return self._paired(x1, x2, weight, bias) if diag else self._covariance(x1, x2, weight, bias)
+
+    @abstractmethod
+    def _covariance(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """k(x_i, x′_j) for all pairs, [*batch, n, m]."""
+
+    @abstractmethod
+    def _paired(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """k(x_i, x′_i), [*batch, n]."""
+
+
+def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """weight · values + bias; overwrites the values, which must be one's own, unless it needs gradients."""
+    tracked = values.requires_grad or weight.requires_grad or bias.requires_grad
+    if torch.is_grad_enabled() and tracked:
+        return values * weight + bias
+    if torch.broadcast_shapes(values.shape, weight.shape) != values.shape:
+        return (values * weight).add_(bias)
+    return values.mul_(weight).add_(bias)
+
+
+def _check(depth: Any, activation: Any, weight_variance: Any, bias_variance: Any, residual: Any) -> None:
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
+        raise ValueError(f"depth counts hidden layers, a whole number of at least 1, not {depth!r}.")
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, not {activation!r}."
+        )
+    if residual and depth < 2:
+        raise ValueError(
+            "A residual network has a first layer and at least one block: give depth 2 or more, or "
+            "residual=False."
+        )
+    if not 0 < weight_variance < math.inf:
+        raise ValueError(f"weight_variance must be positive and finite, not {weight_variance!r}.")
+    if not 0 <= bias_variance < math.inf:
+        raise ValueError(f"bias_variance must be finite and not negative, not {bias_variance!r}.")
+
+
+@final
+class WideNetworkKernel(WideKernel):
+    """The covariance of one output of a random fully connected network with infinitely wide hidden layers.
+
+    `depth` counts the hidden layers: a first affine layer, after it depth - 1 more (or residual blocks), each
+    of which sees activations of the one before, and an affine readout of the last activations. The first
+    layer's weights have variance σ_w²/d, so inputs of unit spread in each column are of the right size. The
+    default is the one that keeps the scale of ReLU layers. A kernel of erf units is bounded: wrap it in a
+    `ScaleKernel` to learn its height.
+    """
+
+    def __init__(
+        self,
+        depth: int = 1,
+        activation: str = "relu",
+        weight_variance: float = 2.0,
+        bias_variance: float = 0.1,
+        residual: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(depth, activation, weight_variance, bias_variance, residual, **kwargs)
+
+    def _covariance(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        left, right = (affine(x.square().mean(-1, keepdim=True), weight, bias) for x in (x1, x2))
+        product = (x1 / x1.shape[-1]) @ x2.mT
+        return self._layers(affine(product, weight, bias), left, right.mT, weight, bias)
+
+    def _paired(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        weight, bias = weight[..., 0], bias[..., 0]
+        left, right, product = (
+            affine((a * b).mean(-1), weight, bias) for a, b in ((x1, x1), (x2, x2), (x1, x2))
+        )
+        return self._layers(product, left, right, weight, bias)
+
+    def _layers(self, inner: Tensor, left: Tensor, right: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """From the covariance of the first layer to that of the output."""
+        for layer in range(self.depth):
+            is_block = self.residual and layer < self.depth - 1
+            moment = affine(second_moment(self.activation, inner, left, right), weight, bias)
+            inner = inner + moment if is_block else moment
+            if layer < self.depth - 1:
+                left, right = (
+                    (variance if is_block else 0) + weight * mean_square(self.activation, variance) + bias
+                    for variance in (left, right)
+                )
+        return inner
+
+
+Padding = Literal["circular", "zero"]
+
+
+class Layers(NamedTuple):
+    """A convolutional network: how many layers of what kind, the size of filters, and what is outside."""
+
+    depth: int
+    activation: Activation
+    filter_size: int
+    padding: Padding
+    residual: bool
+
+    def moments(
+        self, products: Tensor, left: list[Tensor], right: list[Tensor], weight: Tensor, bias: Tensor
+    ) -> Tensor:
+        """E[φ(u)φ(v)] of the last layer from products of pixels; `left`, `right` hold variances a layer."""
+        inner = self.convolve(products, weight, bias)
+        for layer in range(self.depth - 1):
+            moment = second_moment(self.activation, inner, left[layer], right[layer])
+            block = self.convolve(moment, weight, bias)
+            inner = inner + block if self.residual else block
+        return second_moment(self.activation, inner, left[-1], right[-1])
+
+    def variances(self, squares: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+        """The variances of every layer at every position, from squares of pixels."""
+        found = [self.convolve(squares, weight, bias)]
+        for _ in range(self.depth - 1):
+            block = self.convolve(mean_square(self.activation, found[-1]), weight, bias)
+            found.append(found[-1] + block if self.residual else block)
+        return found
+
+    def convolve(self, moments: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """σ_b² + σ_w² times the mean over the filter."""
+        summed = _BoxSum.apply(moments, self.filter_size, self.padding == "circular")
+        return affine(summed, weight / self.filter_size**2, bias)  # pyright: ignore
+
+
+class Shift(NamedTuple):
+    """Positions p of one image with p + (down, across) of another, all of them or those inside both."""
+
+    down: int
+    across: int
+    is_circular: bool
+
+    def left(self, values: Tensor) -> Tensor:
+        """The values at p."""
+        return values if self.is_circular else _inside(_inside(values, -self.down, 0), -self.across, 1)
+
+    def right(self, values: Tensor) -> Tensor:
+        """The values at p + shift."""
+        if self.is_circular:
+            both = (-self.down, -self.across)
+            return values.roll(both, (0, 1)) if any(both) else values
+        return _inside(_inside(values, self.down, 0), self.across, 1)
+
+
+def shifts(height: int, width: int, padding: Padding, pooling: bool) -> Iterator[Shift]:
+    """All shifts that the output depends on: none but zero without pooling."""
+    is_circular = padding == "circular"
+    if not pooling:
+        yield Shift(0, 0, is_circular)
+        return
+    for down in range(0 if is_circular else 1 - height, height):
+        for across in range(0 if is_circular else 1 - width, width):
+            yield Shift(down, across, is_circular)
+
+
+def _inside(values: Tensor, start: int, dim: int) -> Tensor:
+    """Without the first `start` entries, or without the last ones where it is negative."""
+    return values.narrow(dim, max(start, 0), values.shape[dim] - abs(start))
+
+
+@final
+class _BoxSum(torch.autograd.Function):
+    """Sums over windows of the first two dimensions; its own adjoint, because windows are symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, size: int, is_circular: bool) -> Tensor:
+        ctx.window = size, is_circular
+        return _box_sum(values, size, is_circular)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _BoxSum.apply(gradient, *ctx.window), None, None  # pyright: ignore
+
+
+def _box_sum(values: Tensor, size: int, is_circular: bool) -> Tensor:
+    if size == 1:
+        return values.clone()
+    for dim in (0, 1):
+        length, total = values.shape[dim], values.clone()
+        for step in range(1, size // 2 + 1):
+            if step < length:
+                total.narrow(dim, step, length - step).add_(values.narrow(dim, 0, length - step))
+                total.narrow(dim, 0, length - step).add_(values.narrow(dim, step, length - step))
+            if is_circular:
+                total.narrow(dim, 0, step).add_(values.narrow(dim, length - step, step))
+                total.narrow(dim, length - step, step).add_(values.narrow(dim, 0, step))
+        values = total
+    return values
+
+
+ENTRIES_AT_ONCE = {"cpu": 2**18, "cuda": 2**25}
+"""Covariances of positions held at a time: on a CPU what stays in its caches, on a GPU enough to fill it. A
+few arrays of this size (or of one pair of images, if that is more) are all that is held beside inputs and
+result, and in the backward pass as well."""
+
+
+@final
+class WideConvolutionKernel(WideKernel):
+    """The covariance of one output of a random convolutional network with infinitely many channels.
+
+    `depth` counts convolutional layers, each followed by the activation; after the first they may be residual
+    blocks. The readout is affine, of all positions, or with `pooling` of their average: with circular padding
+    the kernel is then invariant to translations. Inputs are rows of h·w (or c·h·w) pixels.
+    """
+
+    padding: Padding
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        depth: int = 2,
+        filter_size: int = 3,
+        activation: str = "relu",
+        weight_variance: float = 2.0,
+        bias_variance: float = 0.1,
+        padding: str = "zero",
+        pooling: bool = False,
+        residual: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(depth, activation, weight_variance, bias_variance, residual, **kwargs)
+        self.image_shape = _checked_shape(image_shape)
+        self.filter_size = filter_size
+        self.padding = cast(Padding, padding)
+        self.pooling = pooling
+        if not isinstance(filter_size, int) or filter_size < 1 or filter_size % 2 == 0:
+            raise ValueError(f"filter_size must be an odd whole number, not {filter_size!r}.")
+        if filter_size > min(self.image_shape[-2:]):
+            raise ValueError(
+                f"A filter of {filter_size}×{filter_size} does not fit in images of shape {self.image_shape}."
+            )
+        if padding not in ("circular", "zero"):
+            raise ValueError(f"padding must be 'circular' or 'zero', not {padding!r}.")
+
+    @property
+    def layers(self) -> Layers:
+        """What is between the pixels and the readout."""
+        return Layers(self.depth, self.activation, self.filter_size, self.padding, self.residual)
+
+    def _covariance(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if x1.dim() > 2 or x2.dim() > 2 or weight.dim() > 2:
+            return _over_batches(self._covariance, x1, x2, weight, bias)
+        symmetric = _is_same(x1, x2)
+        left, right = (self._positions(x, weight, bias) for x in (x1, x2))
+        # Long rows and few of them: the last dimension is what a processor's vectors run over.
+        pairs = self._pairs_at_once(x1)
+        columns = min(pairs, len(x2))
+        rows = max(1, pairs // columns)
+        bands = []
+        for i in range(0, len(x1), rows):
+            upper = [each[:, :, i : i + rows] for each in left]
+            last = min(i + rows, len(x2)) if symmetric else len(x2)
+            tiles = [
+                self._tile(upper, [each[:, :, j : min(j + columns, last)] for each in right], weight, bias)
+                for j in range(0, last, columns)
+            ]
+            bands.append(nn.functional.pad(torch.cat(tiles, dim=1), (0, len(x2) - last)))
+        whole = torch.cat(bands)
+        return whole.tril() + whole.tril(-1).mT if symmetric else whole
+
+    def _paired(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if x1.dim() > 2 or x2.dim() > 2 or weight.dim() > 2:
+            return _over_batches(self._paired, x1, x2, weight, bias)
+        step = self._pairs_at_once(x1)
+        parts = []
+        for both in zip(x1.split(step), x2.split(step), strict=True):
+            left, right = (self._positions(x, weight, bias) for x in both)
+            parts.append(self._tile(left, right, weight, bias, crosses=False))
+        return torch.cat(parts)
+
+    def _pairs_at_once(self, x: Tensor) -> int:
+        """How many pairs of images fit in a tile."""
+        entries = ENTRIES_AT_ONCE["cpu" if x.device.type == "cpu" else "cuda"]
+        return max(1, entries // math.prod(self.image_shape[-2:]))
+
+    def _positions(self, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+        """Pixels [h, w, n, c] and the variances [h, w, n] of every layer: once an image, not once a pair."""
+        channels, height, width = self.image_shape
+        if x.shape[-1] != channels * height * width:
+            raise ValueError(
+                f"Images of shape {self.image_shape} are rows of {channels * height * width} pixels, not of "
+                f"{x.shape[-1]}: give the image_shape of these inputs."
+            )
+        pixels = x.reshape(-1, channels, height, width).permute(2, 3, 0, 1) / math.sqrt(channels)
+        pixels = pixels.contiguous()
+        squares = pixels.square().sum(-1)
+        return [pixels, *self.layers.variances(squares, weight.reshape(()), bias.reshape(()))]
+
+    def _tile(
+        self, left: list[Tensor], right: list[Tensor], weight: Tensor, bias: Tensor, crosses: bool = True
+    ) -> Tensor:
+        """The kernel of some images with some others, crossed or paired, shift by shift."""
+        weight, bias = weight.reshape(()), bias.reshape(())
+        height, width = self.image_shape[-2:]
+        tracked = torch.is_grad_enabled() and any(
+            each.requires_grad for each in (*left, *right, weight, bias)
+        )
+        total: Tensor | None = None
+        for shift in shifts(height, width, self.padding, self.pooling):
+            arguments = (shift, left, right, weight, bias, crosses)
+            # Only the sum of a tile is remembered; its layers are computed again in the backward pass.
+            part = (
+                checkpoint(self._summed, *arguments, use_reentrant=False)
+                if tracked
+                else self._summed(*arguments)
+            )
+            total = part if total is None else total + part  # pyright: ignore
+        count = height * width
+        return affine(total, weight / (count**2 if self.pooling else count), bias)  # pyright: ignore
+
+    def _summed(
+        self,
+        shift: Shift,
+        left: list[Tensor],
+        right: list[Tensor],
+        weight: Tensor,
+        bias: Tensor,
+        crosses: bool,
+    ) -> Tensor:
+        """Σ_p M(p, p + shift) of the last layer."""
+        a, *left_variances = (shift.left(each) for each in left)
+        b, *right_variances = (shift.right(each) for each in right)
+        products = (a @ b.mT) if crosses else (a * b).sum(-1)
+        if crosses:
+            left_variances = [each[..., :, None] for each in left_variances]
+            right_variances = [each[..., None, :] for each in right_variances]
+        moments = self.layers.moments(products, left_variances, right_variances, weight, bias)
+        return moments.sum((0, 1))
+
+
+def _over_batches(evaluate: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+    """One batch entry at a time: the work of a pair of images dwarfs the loop."""
+    shape = torch.broadcast_shapes(*(each.shape[:-2] for each in arguments))
+    flat = [each.expand(*shape, *each.shape[-2:]).reshape(-1, *each.shape[-2:]) for each in arguments]
+    whole = torch.stack([evaluate(*each) for each in zip(*flat, strict=True)])
+    return whole.reshape(*shape, *whole.shape[1:])
+
+
+def _is_same(x1: Tensor, x2: Tensor) -> bool:
+    """Whether one half of the matrix is enough: equal copies have gradients of their own."""
+    return x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
+
+
+def _checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
+    shape = tuple(image_shape)
+    if len(shape) not in (2, 3) or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ValueError(
+            f"image_shape must be (height, width) or (channels, height, width), not {image_shape!r}."
+        )
+    return (1, *shape) if len(shape) == 2 else shape  # pyright: ignore
