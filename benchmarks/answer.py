@@ -25,8 +25,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 from orbitwise import InvariantGPClassifier, __version__, datasets
-from orbitwise.estimators import orbit_learning
-from orbitwise.estimators.objectives import ExactObjective
+from orbitwise.estimators import learned_ranges as orbit_learning
+from orbitwise.estimators.engines import ExactObjective
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.recovery import learned_ranges
 from orbitwise.functionals.averages import freeze_functional, num_dimensions

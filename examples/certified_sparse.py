@@ -28,12 +28,11 @@ from rich.table import Table
 from orbitwise import SparseGPRegressor
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
-from orbitwise.inference.bounds import collapsed_bound, upper_bound
-from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
-from orbitwise.inference.inducing import greedy_choice
-from orbitwise.inference.iterative import solve_rows
-from orbitwise.inference.projection import inducing_factor
-from orbitwise.inference.totals import Observations, gather_totals
+from orbitwise.inference.sparse.bounds import collapsed_bound, upper_bound
+from orbitwise.inference.sparse.inducing import greedy_choice
+from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, solve_rows
+from orbitwise.inference.sparse.projection import inducing_factor
+from orbitwise.inference.sparse.totals import Observations, gather_totals
 from orbitwise.process import Process
 
 parser = argparse.ArgumentParser(description="Bounds that meet, and what they cost (Talk; Burt et al.).")

@@ -39,7 +39,7 @@ from orbitwise.experiments.mauna_loa import (
     rebuilt,
     seasonal,
 )
-from orbitwise.selection.mixtures import PredictiveMixture
+from orbitwise.selection.model_posterior import PredictiveMixture
 
 RECORD = Path(__file__).resolve().parents[1] / "results" / "mauna_loa.json"
 parser = argparse.ArgumentParser(description="Four components of CO2, twenty years ahead.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orbitwise.estimators import orbit_learning
+from orbitwise.estimators import learned_ranges as orbit_learning
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "answer.py"
 

@@ -13,7 +13,7 @@ import pytest
 
 from orbitwise import load
 from orbitwise.cli import main
-from orbitwise.inference import training
+from orbitwise.inference.optimise import training
 from tests.cli.conftest import QUICK, bars, symmetric, write_csv
 
 

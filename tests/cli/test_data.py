@@ -5,7 +5,7 @@ import pytest
 
 from orbitwise.cli.data import Data, Source, batches, read
 from orbitwise.cli.errors import CommandError
-from orbitwise.estimators.channels import Layout
+from orbitwise.estimators.forms import Layout
 from tests.cli.conftest import symmetric, write_csv
 
 

@@ -15,15 +15,15 @@ from orbitwise.functionals import (
     Gradient,
     OrbitAverage,
 )
-from orbitwise.inference import collapsed
-from orbitwise.inference.bounds import collapsed_bound
 from orbitwise.inference.exact import condition, evidence
-from orbitwise.inference.polish import gather
-from orbitwise.inference.projection import inducing_factor, project_rows
-from orbitwise.inference.stochastic import StochasticTrainer
-from orbitwise.inference.totals import held_totals, quadratic_totals
-from orbitwise.inference.variational import SparsePosterior, bound_terms
-from orbitwise.inference.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse import bounds as collapsed
+from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse.projection import inducing_factor, project_rows
+from orbitwise.inference.sparse.totals import held_totals, quadratic_totals
+from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.stochastic.polish import gather
+from orbitwise.inference.stochastic.trainer import StochasticTrainer
+from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.orbits import FiniteOrbit, SampledOrbit

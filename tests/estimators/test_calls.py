@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from orbitwise import InvariantGPRegressor, InvariantSVC
-from orbitwise.estimators.calls import answering, learning
+from orbitwise.estimators.estimator import answering, learning
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
 

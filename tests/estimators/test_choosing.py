@@ -10,8 +10,9 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from orbitwise.estimators import choosing
-from orbitwise.estimators.choosing import (
+from orbitwise.estimators import machine_fit as choosing
+from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.machine_fit import (
     RATES,
     Choice,
     by_cross_validation,
@@ -23,8 +24,7 @@ from orbitwise.estimators.choosing import (
     one_class,
     rate_grid,
 )
-from orbitwise.estimators.invariance_rows import gradient_rows
-from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.machine_rows import gradient_rows
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
 from orbitwise.inference.risk.evidence import laplace_evidence

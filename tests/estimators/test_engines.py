@@ -15,9 +15,9 @@ from orbitwise.estimators.engines import (
     fit_variational,
 )
 from orbitwise.estimators.invariances import functional_of
-from orbitwise.estimators.orbit_learning import announce_exact
+from orbitwise.estimators.learned_ranges import announce_exact
 from orbitwise.functionals import Evaluation, OrbitAverage, OrbitSum
-from orbitwise.inference.cost import Cost
+from orbitwise.inference.optimise.cost import Cost
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import PatchOrbit, SampledOrbit
 from orbitwise.process import Process
@@ -180,7 +180,7 @@ def test_a_group_whose_kernel_is_isotropic_costs_one_side_only():
 def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
     counted = []
     monkeypatch.setattr(
-        "orbitwise.estimators.orbit_learning.exact_cost",
+        "orbitwise.estimators.learned_ranges.exact_cost",
         lambda *sizes: counted.append(sizes) or Cost(0.0, 0.0),
     )
     process = Process(None, RBFKernel(ard_num_dims=None if symmetric else 4).double())
@@ -191,7 +191,7 @@ def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
 
 
 def test_advice_fits_the_orbit_and_names_the_users_line(monkeypatch):
-    monkeypatch.setattr("orbitwise.estimators.orbit_learning.exact_cost", lambda *sizes: Cost(1e30, 1.0))
+    monkeypatch.setattr("orbitwise.estimators.learned_ranges.exact_cost", lambda *sizes: Cost(1e30, 1.0))
     x = np.random.default_rng(0).normal(size=(12, 2))
     orbit = SampledOrbit(Rotation(), -0.3, 0.3)
     for invariance, says in (

@@ -6,9 +6,9 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import nn
 
-from orbitwise.estimators.error_bars import TWO_ERRORS, learned_errors, parameter_errors, searched_errors
-from orbitwise.inference.coordinates import LEAST, Coordinates
-from orbitwise.inference.found import Found
+from orbitwise.estimators.learned_ranges import TWO_ERRORS, learned_errors, parameter_errors, searched_errors
+from orbitwise.inference.optimise.ascent import LEAST, Coordinates
+from orbitwise.inference.optimise.orbit_search import Found
 from orbitwise.orbits.ranges import Bounds
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orbitwise.estimators.families import check_family, check_picture, family_of, is_picture, own_shape
+from orbitwise.estimators.forms import check_family, check_picture, family_of, is_picture, own_shape
 from orbitwise.estimators.invariances import NAMES
 from orbitwise.functionals import ImageTangent, OrbitAverage
 from orbitwise.orbits import (

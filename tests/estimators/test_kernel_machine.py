@@ -7,11 +7,10 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from orbitwise.estimators import kernel_machine as module
-from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows
 from orbitwise.estimators.kernel_machine import BANDWIDTHS, Ground, distinct_points, median_distance
-from orbitwise.estimators.laplacian_rows import LaplacianRows
+from orbitwise.estimators.machine_rows import InvarianceRows, LaplacianRows, invariance_rows
 from orbitwise.functionals import Evaluation, Gradient
-from orbitwise.inference.cost import Cost, dense_cost, gradient_search_cost
+from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.losses import EpsilonInsensitive, Logistic, Loss, Multinomial, Squared
 from orbitwise.process import Process
 

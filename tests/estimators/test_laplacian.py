@@ -17,7 +17,7 @@ from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Difference, Evaluation
 from orbitwise.functionals.graphs import neighbour_graph
-from orbitwise.inference.cost import dense_cost
+from orbitwise.inference.optimise.cost import dense_cost
 
 RNG = np.random.default_rng(0)
 X, MORE, NEW = RNG.normal(size=(16, 2)), RNG.normal(size=(20, 2)), RNG.normal(size=(15, 2))
@@ -163,15 +163,15 @@ def test_bad_settings_get_a_clear_error(settings: dict[str, Any], message: str):
 
 
 def test_the_cost_of_a_graph_is_said_before_it_is_decomposed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
-    monkeypatch.setattr("orbitwise.inference.cost.machine_memory", lambda: 1e4)
+    monkeypatch.setattr("orbitwise.inference.optimise.cost.OPERATIONS_A_SECOND", 100.0)
+    monkeypatch.setattr("orbitwise.inference.optimise.cost.machine_memory", lambda: 1e4)
     with pytest.raises(ValueError, match=r"graph of 36 points would take .*: pass fewer unlabelled rows"):
         LaplacianSVC().fit(X, Y, MORE)
 
 
 @pytest.mark.parametrize("strength", [0.1, "cross_validation"])
 def test_the_cost_of_a_graph_is_said_once(strength: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    monkeypatch.setattr("orbitwise.inference.optimise.cost.OPERATIONS_A_SECOND", 100.0)
     with warnings.catch_warnings(record=True, action="always") as said:
         LaplacianSVC(strength=strength, neighbours=(3, 6)).fit(X, Y, MORE)
     (message,) = (str(each.message) for each in said)

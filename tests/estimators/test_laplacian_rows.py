@@ -2,7 +2,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from orbitwise.estimators.laplacian_rows import LaplacianRows
+from orbitwise.estimators.machine_rows import LaplacianRows
 from orbitwise.functionals import Evaluation
 from orbitwise.functionals.graphs import neighbour_graph
 from orbitwise.process import Process

@@ -4,10 +4,10 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from orbitwise.estimators.objectives import ExactObjective, Problem, StochasticObjective
+from orbitwise.estimators.engines import ExactObjective, Problem, StochasticObjective
 from orbitwise.functionals import OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
-from orbitwise.inference.stochastic import StochasticTrainer
+from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import SampledOrbit
 from orbitwise.process import Process

@@ -9,8 +9,8 @@ from gpytorch.kernels import PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from torch import nn
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
-from orbitwise.estimators import orbit_learning
-from orbitwise.estimators.orbit_learning import freeze_at, most_nodes
+from orbitwise.estimators import learned_ranges as orbit_learning
+from orbitwise.estimators.learned_ranges import freeze_at, most_nodes
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import sample_prior
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, ModuleOrbit, SampledOrbit

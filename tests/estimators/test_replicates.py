@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from orbitwise.estimators.replicates import merge
+from orbitwise.estimators.regression_model import merge
 
 NOISE = 0.3
 

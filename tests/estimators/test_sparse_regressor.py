@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPRegressor, SparseGPRegressor
-from orbitwise.inference.sparse import SparseModel
+from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Translation
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from orbitwise import SparseGPRegressor
-from orbitwise.inference.sparse import SparseModel
+from orbitwise.inference.sparse.model import SparseModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 RNG = np.random.default_rng(0)

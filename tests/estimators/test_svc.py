@@ -11,7 +11,7 @@ from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from orbitwise.estimators import invariance_rows as rows_module
+from orbitwise.estimators import machine_rows as rows_module
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
@@ -19,7 +19,7 @@ from orbitwise.functionals.functional import Block
 from orbitwise.inference.calibration import best_scale, two_columns
 from orbitwise.inference.exact import condition
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
-from orbitwise.inference.risk.machine import Machine, basis_rows
+from orbitwise.inference.risk.problem import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Squared, SquaredHinge
 from orbitwise.process import Process
 from tests.contracts.estimator_contract import assert_follows_scikit_learn
@@ -154,7 +154,7 @@ def test_large_problems_are_searched_and_agree(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rows_module, "LARGEST_DENSE", 10)
     found = InvariantSVC(**settings).fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, dense, rtol=0, atol=1e-4)
-    monkeypatch.setattr("orbitwise.inference.risk.machine.gram_of.__defaults__", (10,))
+    monkeypatch.setattr("orbitwise.inference.risk.problem.gram_of.__defaults__", (10,))
     found = InvariantSVC(**settings, invariance_loss="absolute").fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, other, rtol=0, atol=0.02)
 
@@ -253,7 +253,7 @@ def test_few_points_in_thousands_of_dimensions_are_a_small_problem():
 
 
 def test_the_cost_is_said_before_the_work_begins(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    monkeypatch.setattr("orbitwise.inference.optimise.cost.OPERATIONS_A_SECOND", 100.0)
     monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
     with (
         pytest.warns(
@@ -264,13 +264,13 @@ def test_the_cost_is_said_before_the_work_begins(monkeypatch: pytest.MonkeyPatch
         pytest.raises(pytest.fail.Exception),
     ):
         InvariantSVC().fit(X, Y, MORE)
-    monkeypatch.setattr("orbitwise.inference.cost.machine_memory", lambda: 1e4)
+    monkeypatch.setattr("orbitwise.inference.optimise.cost.machine_memory", lambda: 1e4)
     with pytest.raises(ValueError, match=r"would take about .* of memory, and this machine has"):
         InvariantSVC().fit(X, Y, MORE)
 
 
 def test_a_graph_is_no_advice_to_who_has_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orbitwise.inference.cost.OPERATIONS_A_SECOND", 100.0)
+    monkeypatch.setattr("orbitwise.inference.optimise.cost.OPERATIONS_A_SECOND", 100.0)
     with pytest.warns(UserWarning, match=r"pass fewer unlabelled rows, or reduce the features \(PCA\)\.$"):
         InvariantSVC(invariance="graph").fit(X, Y, MORE)
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from orbitwise.experiments.forecasts import Series, growth, judge
-from orbitwise.selection.mixtures import PredictiveMixture
+from orbitwise.selection.model_posterior import PredictiveMixture
 
 
 def quarters(every: int = 1) -> Series:

@@ -8,9 +8,8 @@ import pytest
 from orbitwise.experiments import kernel_search
 from orbitwise.experiments.kernel_search import PROBLEMS, Synthetic, carbon_dioxide, run
 from orbitwise.kernels.spelling import Product, parse_expression, summands
-from orbitwise.selection.search.claims import claims_of
-from orbitwise.selection.search.hypotheses import Hypothesis
-from orbitwise.selection.search.scaling import Scaling
+from orbitwise.selection.search.auto import Scaling
+from orbitwise.selection.search.hypotheses import Hypothesis, claims_of
 
 QUICK = Synthetic("a line", "linear(centre=5)", num_rows=12, seed=3)
 

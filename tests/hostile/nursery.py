@@ -85,7 +85,7 @@ def nurse() -> None:
 
     import orbitwise.cli
     import orbitwise.report  # noqa: F401
-    from orbitwise.inference import journal
+    from orbitwise.inference.optimise import checkpoints as journal
 
     # a kill loses nothing that the disk does not have yet, and the number of steps does not depend on speed
     journal.SYNCED_EVERY = math.inf

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from orbitwise.inference.ascent import (
+from orbitwise.inference.optimise.ascent import (
     Box,
     best_step,
     climb,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal
 
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.bounds import (
+from orbitwise.inference.sparse.bounds import (
     Bracket,
     best_q,
     collapsed_bound,
@@ -15,12 +15,11 @@ from orbitwise.inference.bounds import (
     safe_bracket,
     upper_bound,
 )
-from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket
-from orbitwise.inference.inducing import greedy_choice
-from orbitwise.inference.iterative import solve_rows
-from orbitwise.inference.projection import inducing_factor
-from orbitwise.inference.totals import Totals, gather_totals
-from orbitwise.inference.variational import SparsePosterior
+from orbitwise.inference.sparse.inducing import greedy_choice
+from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, solve_rows
+from orbitwise.inference.sparse.projection import inducing_factor
+from orbitwise.inference.sparse.totals import Totals, gather_totals
+from orbitwise.inference.stochastic.variational import SparsePosterior
 from tests.inference.sparse_problems import exact_evidence, random_problem
 
 problems = st.fixed_dictionaries(

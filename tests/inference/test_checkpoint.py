@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from orbitwise.inference import checkpoint
-from orbitwise.inference.checkpoint import LENGTH, MAGIC, START, Progress, Slots, State, fingerprint
+from orbitwise.inference.optimise import checkpoints as checkpoint
+from orbitwise.inference.optimise.checkpoints import LENGTH, MAGIC, START, Progress, Slots, State, fingerprint
 
 
 def state(number: int) -> State:

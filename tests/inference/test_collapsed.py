@@ -5,11 +5,12 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation, OrbitAverage
-from orbitwise.inference import collapsed, exact
-from orbitwise.inference import totals as totals_module
-from orbitwise.inference.bounds import collapsed_bound
-from orbitwise.inference.projection import project_rows
-from orbitwise.inference.totals import held_totals, quadratic_totals
+from orbitwise.inference import exact
+from orbitwise.inference.sparse import bounds as collapsed
+from orbitwise.inference.sparse import totals as totals_module
+from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse.projection import project_rows
+from orbitwise.inference.sparse.totals import held_totals, quadratic_totals
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process

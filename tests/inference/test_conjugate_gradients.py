@@ -1,11 +1,16 @@
 import pytest
 import torch
 
-from orbitwise.inference.bounds import collapsed_bound
-from orbitwise.inference.conjugate_gradients import Preconditioner, quadratic_bracket, solve
-from orbitwise.inference.iterative import noisy_product, solve_rows
-from orbitwise.inference.projection import inducing_factor
-from orbitwise.inference.totals import gather_totals
+from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse.iterative import (
+    Preconditioner,
+    noisy_product,
+    quadratic_bracket,
+    solve,
+    solve_rows,
+)
+from orbitwise.inference.sparse.projection import inducing_factor
+from orbitwise.inference.sparse.totals import gather_totals
 from tests.inference.sparse_problems import random_problem
 
 

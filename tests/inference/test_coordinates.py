@@ -8,7 +8,7 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import nn
 
-from orbitwise.inference.coordinates import LEAST, RETRIED, Coordinates
+from orbitwise.inference.optimise.ascent import LEAST, RETRIED, Coordinates
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, SampledOrbit
 from orbitwise.orbits.ranges import Bounds, Widths
 from orbitwise.transforms import Rotation

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orbitwise.inference import cost as module
-from orbitwise.inference.cost import (
+from orbitwise.inference.optimise import cost as module
+from orbitwise.inference.optimise.cost import (
     OPERATIONS_A_SECOND,
     Cost,
     check_cost,

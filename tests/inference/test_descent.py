@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.descent import Descent, Group, Snapshot
+from orbitwise.inference.stochastic.trainer_state import Descent, Group, Snapshot
 
 
 def parameter(value: float) -> nn.Parameter:

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from orbitwise.functionals import Difference, Evaluation, Gradient
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.inference import folding
 from orbitwise.inference.exact import condition
-from orbitwise.inference.folding import fold, fold_weights, nearest_positive
-from orbitwise.inference.shifted_search import Invariances
+from orbitwise.inference.risk import folding
+from orbitwise.inference.risk.folding import Invariances, fold, fold_weights, nearest_positive
 from orbitwise.process import Process
 from orbitwise.process.gradient_products import GradientOperator
 

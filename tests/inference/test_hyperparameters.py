@@ -12,7 +12,7 @@ from torch import nn
 
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
-from orbitwise.inference.hyperparameters import Hyperparameters
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters
 from orbitwise.process import Process
 
 

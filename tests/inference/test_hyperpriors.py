@@ -19,14 +19,13 @@ from torch.distributions import StudentT
 
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.points import Wrap
-from orbitwise.inference.hyperparameters import JointHyperprior
-from orbitwise.inference.hyperpriors import (
+from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
+from orbitwise.inference.optimise.hyperpriors import (
     default_hyperprior,
     fitting_hyperprior,
     nearest_name,
     weak_hyperpriors,
 )
-from orbitwise.inference.readings import parts_of
 from orbitwise.kernels import BASES, parse
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits.mirrors import MirrorOrbit

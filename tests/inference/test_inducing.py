@@ -6,13 +6,13 @@ from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
-from orbitwise.inference.inducing import (
+from orbitwise.inference.sparse.inducing import (
     cluster_centres,
     greedy_choice,
     greedy_orbit_points,
     random_orbit_points,
 )
-from orbitwise.inference.projection import inducing_factor, project
+from orbitwise.inference.sparse.projection import inducing_factor, project
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import Rotation, coordinate_permutations

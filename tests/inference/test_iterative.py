@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from orbitwise.functionals import Evaluation
-from orbitwise.inference import exact, iterative
+from orbitwise.inference import exact
+from orbitwise.inference.sparse import iterative
 from tests.inference.sparse_problems import random_problem
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from orbitwise.inference import maximize
-from orbitwise.inference.journal import Evaluation, Journal
+from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
 
 
 def points(count: int) -> list[np.ndarray]:

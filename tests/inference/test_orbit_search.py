@@ -8,9 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.coordinates import NOTHING, Coordinates
-from orbitwise.inference.journal import Journal
-from orbitwise.inference.orbit_search import CUT_SHORT, FIRST_NODES, INTERRUPTED, TIME_IS_OVER, OrbitSearch
+from orbitwise.inference.optimise.ascent import NOTHING, Coordinates
+from orbitwise.inference.optimise.checkpoints import Journal
+from orbitwise.inference.optimise.orbit_search import (
+    CUT_SHORT,
+    FIRST_NODES,
+    INTERRUPTED,
+    TIME_IS_OVER,
+    OrbitSearch,
+)
 from orbitwise.orbits.ranges import Bounds
 
 ROWS = 50
@@ -160,7 +166,7 @@ def test_a_zero_is_tried_again_when_the_nodes_double():
 def test_time_that_is_over_keeps_the_best_so_far_and_says_so(monkeypatch):
     now = 0.0
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("orbitwise.inference.orbit_search.time", clock)
+    monkeypatch.setattr("orbitwise.inference.optimise.orbit_search.time", clock)
 
     class Slow(Toy):
         def value(self, nodes, scramble):

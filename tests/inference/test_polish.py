@@ -10,10 +10,10 @@ from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import evidence
-from orbitwise.inference.polish import Statistics, best_q_of, gather
-from orbitwise.inference.projection import EstimatedProcess, Estimates, inducing_factor, project_rows
-from orbitwise.inference.variational import SparsePosterior, bound_terms
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.sparse.projection import EstimatedProcess, Estimates, inducing_factor, project_rows
+from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.stochastic.polish import Statistics, best_q_of, gather
+from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process

@@ -16,7 +16,7 @@ from orbitwise.functionals import (
     OrbitAverage,
     average_minus_value,
 )
-from orbitwise.inference.projection import (
+from orbitwise.inference.sparse.projection import (
     EstimatedProcess,
     Estimates,
     RowsNotFiniteError,
@@ -27,7 +27,7 @@ from orbitwise.inference.projection import (
     project,
     projected_moments,
 )
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import Translation, coordinate_permutations

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from orbitwise.estimators.error_bars import searched_errors
-from orbitwise.inference.coordinates import LEAST, Coordinates
-from orbitwise.inference.found import Found
-from orbitwise.inference.orbit_search import OrbitSearch
+from orbitwise.estimators.learned_ranges import searched_errors
+from orbitwise.inference.optimise.ascent import LEAST, Coordinates
+from orbitwise.inference.optimise.orbit_search import Found, OrbitSearch
 from orbitwise.orbits.ranges import Bounds
 
 

@@ -7,7 +7,7 @@ from gpytorch.kernels import AdditiveKernel, RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
-from orbitwise.inference.readings import Reading, parts_of
+from orbitwise.inference.optimise.hyperparameters import Reading, parts_of
 from orbitwise.orbits.ranges import Bounds, Widths
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from orbitwise.inference.schedule import BLOCK, BLOCKS, SPAN, Batches, History, Rates
+from orbitwise.inference.stochastic.trainer_state import BLOCK, BLOCKS, SPAN, Batches, History, Rates
 
 
 def test_adam_rates_are_constant_and_then_fall_to_nearly_nothing():

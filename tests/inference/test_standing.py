@@ -7,10 +7,9 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import OrbitAverage
-from orbitwise.inference.checkpoint import Slots, State
-from orbitwise.inference.schedule import BLOCKS, Rates
-from orbitwise.inference.standing import Standing, misfit
-from orbitwise.inference.stochastic import StochasticTrainer
+from orbitwise.inference.optimise.checkpoints import Slots, State
+from orbitwise.inference.stochastic.trainer import StochasticTrainer
+from orbitwise.inference.stochastic.trainer_state import BLOCKS, Rates, Standing, misfit
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import JitterOrbit
 from orbitwise.process import Process

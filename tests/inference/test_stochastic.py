@@ -12,13 +12,18 @@ from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, Functional, Gradient, OrbitAverage
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.inference import stochastic
-from orbitwise.inference.polish import gather
-from orbitwise.inference.projection import EstimatedProcess, Estimates, RowsNotFiniteError, inducing_factor
-from orbitwise.inference.schedule import BLOCK, BLOCKS, DECAY_STEPS
-from orbitwise.inference.stochastic import Rates, StochasticTrainer
-from orbitwise.inference.variational import SparsePosterior, bound_terms
-from orbitwise.inference.whitened import WhitenedFactor
+from orbitwise.inference.sparse.projection import (
+    EstimatedProcess,
+    Estimates,
+    RowsNotFiniteError,
+    inducing_factor,
+)
+from orbitwise.inference.sparse.whitened import WhitenedFactor
+from orbitwise.inference.stochastic import trainer as stochastic
+from orbitwise.inference.stochastic.polish import gather
+from orbitwise.inference.stochastic.trainer import Rates, StochasticTrainer
+from orbitwise.inference.stochastic.trainer_state import BLOCK, BLOCKS, DECAY_STEPS
+from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian, Likelihood, Poisson, Softmax, StudentT
 from orbitwise.likelihoods.bernoulli import stick_breaking_targets
 from orbitwise.likelihoods.dirichlet import one_hot

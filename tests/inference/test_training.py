@@ -10,7 +10,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
 from orbitwise.inference import log_prior, maximize
-from orbitwise.inference.training import TIME_IS_OVER, Training
+from orbitwise.inference.optimise.training import TIME_IS_OVER, Training
 
 
 def parameter(*values: float, dtype: torch.dtype = torch.float64) -> nn.Parameter:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from orbitwise.inference.unbiased_bound import DEGREES_OF_FREEDOM, LEAST_PASSES, average_passes
+from orbitwise.inference.stochastic.polish import DEGREES_OF_FREEDOM, LEAST_PASSES, average_passes
 
 BATCHES = torch.arange(12).split(5)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from orbitwise.inference.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 
 SIZE, OUTPUTS, ROWS = 4, 3, 6
 

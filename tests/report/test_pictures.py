@@ -4,7 +4,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from orbitwise.estimators.channels import Layout
+from orbitwise.estimators.forms import Layout
 from orbitwise.report.pictures import painter_for, png_uri
 
 

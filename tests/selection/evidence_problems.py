@@ -6,7 +6,7 @@ from gpytorch.priors import NormalPrior
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, Normal
 
-from orbitwise.inference.hyperparameters import Hyperparameters
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters
 from orbitwise.kernels import log_positive
 
 NOISE = 0.3

@@ -7,9 +7,9 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.priors import LogNormalPrior
 
 from orbitwise import InvariantGPRegressor
-from orbitwise.selection.averaging import average_hyperparameters
 from orbitwise.selection.evidence import integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
+from orbitwise.selection.model_posterior import average_hyperparameters
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from orbitwise.selection.bridge import bridge, variance_of_mean
+from orbitwise.selection.evidence import bridge, variance_of_mean
 from tests.selection.evidence_problems import Linear, gaussian_sampler
 
 # Few iterations or inducing variables are enough for what is tested here.

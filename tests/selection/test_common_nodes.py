@@ -4,8 +4,8 @@ import torch
 from scipy.stats import multivariate_normal
 
 from orbitwise import InvariantGPRegressor, load, save
-from orbitwise.estimators.orbit_learning import OTHER_GAUSS, freeze_in_common
-from orbitwise.selection.common_nodes import HELD_OUT, CommonNodes, common_nodes, has_data, nodes_of
+from orbitwise.estimators.learned_ranges import OTHER_GAUSS, freeze_in_common
+from orbitwise.selection.differences import HELD_OUT, CommonNodes, common_nodes, has_data, nodes_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

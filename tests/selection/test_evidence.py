@@ -4,10 +4,8 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from orbitwise.inference.hyperparameters import Hyperparameters
-from orbitwise.selection.evidence import integrate_evidence, whitened_nuts
-from orbitwise.selection.laplace import laplace
-from orbitwise.selection.thermodynamic import thermodynamic
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters
+from orbitwise.selection.evidence import integrate_evidence, laplace, thermodynamic, whitened_nuts
 from tests.selection.evidence_problems import Linear, SmallProcess, gaussian_sampler, quadrature
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy.stats import genpareto
 
-from orbitwise.selection.importance import importance, pareto_shape, summarise
-from orbitwise.selection.laplace import LaplaceFit, laplace
+from orbitwise.selection.evidence import LaplaceFit, importance, laplace, pareto_shape, summarise
 from tests.selection.evidence_problems import Linear, SmallProcess, quadrature
 
 

@@ -5,8 +5,8 @@ import torch
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel
 from torch import nn
 
-from orbitwise.inference.hyperparameters import Hyperparameters
-from orbitwise.selection.laplace import hessian, laplace
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters
+from orbitwise.selection.evidence import hessian, laplace
 from tests.selection.evidence_problems import Linear, SmallProcess, quadrature
 
 X = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from orbitwise.selection.mixtures import PredictiveMixture
+from orbitwise.selection.model_posterior import PredictiveMixture
 
 
 class Member:

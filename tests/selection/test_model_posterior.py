@@ -10,8 +10,8 @@ from sklearn.linear_model import LinearRegression
 
 from orbitwise import InvariantGPRegressor
 from orbitwise.kernels import BasisKernel, PolynomialBasis
+from orbitwise.selection.evidence import laplace
 from orbitwise.selection.fitted import hyperparameters_of
-from orbitwise.selection.laplace import laplace
 from orbitwise.selection.model_posterior import model_posterior
 
 RNG = np.random.default_rng(2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, multivariate_t
 
-from orbitwise.selection.proposals import Proposal
+from orbitwise.selection.evidence import Proposal
 
 LOCATION = torch.tensor([0.5, -1.0], dtype=torch.float64)
 LOWER = torch.tensor([[0.8, 0.0], [0.3, 0.4]], dtype=torch.float64)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.hyperparameters import Hyperparameters
-from orbitwise.selection.thermodynamic import thermodynamic
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters
+from orbitwise.selection.evidence import thermodynamic
 from tests.selection.evidence_problems import NOISE, Linear, gaussian_sampler
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.inference.projection import inducing_factor
-from orbitwise.inference.stochastic import StochasticTrainer
-from orbitwise.inference.variational import bound_terms
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.sparse.projection import inducing_factor
+from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.stochastic.trainer import StochasticTrainer
+from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian, Likelihood
 from orbitwise.likelihoods.bernoulli import stick_breaking_targets
 from orbitwise.likelihoods.dirichlet import one_hot

@@ -12,10 +12,10 @@ from torch import Tensor
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.functionals import OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
-from orbitwise.inference import unbiased_bound
-from orbitwise.inference.polish import best_q_of, polish
-from orbitwise.inference.projection import inducing_factor, project
-from orbitwise.inference.variational import projected_terms
+from orbitwise.inference.sparse.projection import inducing_factor, project
+from orbitwise.inference.stochastic import polish as unbiased_bound
+from orbitwise.inference.stochastic.polish import best_q_of, polish
+from orbitwise.inference.stochastic.variational import projected_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian, Likelihood
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.orbits import SampledOrbit

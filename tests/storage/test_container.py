@@ -12,7 +12,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitwise.inference import cost
+from orbitwise.inference.optimise import cost
 from orbitwise.storage import StorageError
 from orbitwise.storage.container import (
     MOST_BYTES,

@@ -33,7 +33,7 @@ from gpytorch.priors import (
 
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive
-from orbitwise.inference.training import log_prior
+from orbitwise.inference.optimise.training import log_prior
 from orbitwise.kernels import CentredLinearKernel
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import FunctionalKernel

@@ -18,7 +18,7 @@ from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.cli.images import class_folders, images_in, is_image, load_images
 from orbitwise.cli.members import inputs_member
 from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
-from orbitwise.estimators.channels import Layout, Order
+from orbitwise.estimators.forms import Layout, Order
 
 Part = Literal["train", "test"]
 ROWS_AT_ONCE = 1024

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from orbitwise.inference.orbit_search import FIRST_NODES
+from orbitwise.inference.optimise.orbit_search import FIRST_NODES
 
 FEW = 3
 """Evaluations whose median is the present pace."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, nearest
-from orbitwise.estimators.families import check_family, check_picture, is_picture, looks_like
+from orbitwise.estimators.forms import check_family, check_picture, is_picture, looks_like
 from orbitwise.estimators.invariances import (
     NAMES,
     NO_INVARIANCE,

@@ -27,13 +27,13 @@ from orbitwise.cli.invariances import has_images, parse
 from orbitwise.cli.targets import Task
 from orbitwise.cli.watching import Stopwatch, Watch
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.convergence import fit_quietly, iterations_of, steps_of
 from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
+from orbitwise.estimators.estimator import fit_quietly, iterations_of, steps_of
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.orbit_learning import most_nodes
+from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.selection.common_nodes import CommonNodes
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of, fit_from_member, judge
+from orbitwise.selection.differences import CommonNodes
 from orbitwise.storage import StorageError, load
 from orbitwise.storage.files import packed
 

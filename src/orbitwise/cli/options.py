@@ -15,7 +15,7 @@ import typer
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
-from orbitwise.estimators.channels import image_layout
+from orbitwise.estimators.forms import image_layout
 
 TaskName = StrEnum("TaskName", ["classification", "regression"])
 BadRows = StrEnum("BadRows", ["stop", "skip"])

@@ -22,7 +22,7 @@ from orbitwise.cli.metrics import check_classes, measure
 from orbitwise.cli.showing import Metrics, comparison_table
 from orbitwise.cli.targets import checked_targets
 from orbitwise.cli.watching import Watch
-from orbitwise.estimators.convergence import (
+from orbitwise.estimators.estimator import (
     argument_to_raise,
     iterations_of,
     num_nodes_of,

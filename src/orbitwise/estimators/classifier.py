@@ -15,11 +15,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.calls import answering, learning
-from orbitwise.estimators.channels import Channels
-from orbitwise.estimators.convergence import iterations_of
 from orbitwise.estimators.engines import (
     Engine,
+    ExactObjective,
     Fit,
     Problem,
     Tilts,
@@ -27,15 +25,15 @@ from orbitwise.estimators.engines import (
     fit_collapsed,
     fit_exact,
     fit_variational,
+    noise_of,
     progress_of,
 )
-from orbitwise.estimators.estimator import LearnedOrbit
-from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.estimator import LearnedOrbit, answering, iterations_of, learning
+from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
+from orbitwise.estimators.learned_ranges import Start, adopt
 from orbitwise.estimators.likelihoods import LabelCoding, class_likelihood, class_probabilities
 from orbitwise.estimators.machine_fit import warn_of_one_class
-from orbitwise.estimators.nesting import Start, adopt
-from orbitwise.estimators.objectives import ExactObjective, noise_of
 from orbitwise.estimators.validation import (
     check_data,
     check_inputs,

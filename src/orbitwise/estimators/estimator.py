@@ -1,39 +1,224 @@
-"""What estimators share: what they tell of a learned invariance (LIM-A A), and how regressors predict."""
+"""What estimators share: their calls, whether learning converged, what they tell of a learned invariance.
+
+Also how regressors predict, and how much f changes along learned moves (LIM-A A).
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import wraps
 from statistics import NormalDist
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from orbitwise.estimators.calls import answering
-from orbitwise.estimators.error_bars import NORMAL, learned_errors, parameter_errors, searched_errors
-from orbitwise.estimators.nesting import Start
-from orbitwise.estimators.orbit_learning import Learned
+from orbitwise.estimators.learned_ranges import (
+    NORMAL,
+    Learned,
+    Start,
+    learned_errors,
+    parameter_errors,
+    searched_errors,
+)
 from orbitwise.estimators.regression_model import constant_part
 from orbitwise.estimators.validation import check_inputs, layout_of
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import two_columns
-from orbitwise.inference.cost import users_level
+from orbitwise.inference.optimise.cost import users_level
+from orbitwise.inference.optimise.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
 from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import Moments
 from orbitwise.transforms.images import check_image_shape
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TOLD: WeakSet[Any] = WeakSet()
+"""Estimators that gave a ConvergenceWarning; no attribute of theirs, because it is not part of the model."""
+
+
+def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
+
+    The attributes called `results` must be finite afterwards, and learning that did not come to its end is
+    said by a ConvergenceWarning. With `once`, for methods that take one batch after the other, it is not said
+    again by an estimator that said it before.
+    """
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @wraps(method)
+        def fit(*arguments: P.args, **named: P.kwargs) -> R:
+            with torch.inference_mode(False), torch.enable_grad():
+                fitted = method(*arguments, **named)
+            estimator: Any = arguments[0]
+            for name in results:
+                _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
+            reason = shortfall(estimator)
+            if reason is not None and not (once and estimator in TOLD):
+                TOLD.add(estimator)
+                warnings.warn(reason, ConvergenceWarning, stacklevel=2)
+            elif reason is None and not once:
+                TOLD.discard(estimator)
+            return fitted
+
+        return fit
+
+    return decorate
+
+
+def answering(method: Callable[P, R]) -> Callable[P, R]:
+    """For methods that predict: a result that is not finite is an error, never an answer."""
+
+    @wraps(method)
+    def answer(*arguments: P.args, **named: P.kwargs) -> R:
+        result = method(*arguments, **named)
+        for part in result if isinstance(result, tuple) else (result,):
+            _require_finite(part, f"The result of {method.__name__} contains {{}}")
+        return result
+
+    return answer
+
+
+def _require_finite(values: Any, found: str) -> None:
+    """Raise a ValueError with what was `found` where values are not finite."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        wrong = array[~np.isfinite(array)].ravel()[0]
+        raise ValueError(
+            f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
+            "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
+        )
+
+
+ITERATIONS, DRAWN_ITERATIONS = 200, 40
+FIRST_STEPS, MOST_STEPS = 400, 3000
+"""The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
+ADVICE = {
+    "gap": "raise max_iterations",
+    "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
+    "complete": "take bound='cg', or raise the tolerance",
+    "fixed": "raise num_inducing, take num_inducing='auto', or raise the tolerance",
+    "max_inducing": "raise max_inducing or the tolerance, or take bound='cg'",
+    "time_limit": "raise time_limit or the tolerance",
+    "interrupted": "fit again, without interrupting it",
+}
+"""What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
+
+
+def iterations_of(estimator: Any) -> int:
+    """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
+
+    There they are those on each number of nodes.
+    """
+    if estimator.max_iterations is not None:
+        return estimator.max_iterations
+    return DRAWN_ITERATIONS if getattr(estimator.orbit_, "is_drawn", False) else ITERATIONS
+
+
+def steps_of(estimator: Any) -> int:
+    """The most stochastic steps that an estimator may take."""
+    return FIRST_STEPS + MOST_STEPS if estimator.num_steps is None else estimator.num_steps
+
+
+def shortfall(estimator: Any) -> str | None:
+    """What a fitted estimator did not reach and which argument to raise, or None where all is well.
+
+    With `max_iterations=0` nothing was to be learned, so nothing is missing.
+    """
+    certificate = getattr(estimator, "certificate_", None)
+    # unknown after stochastic steps, which `partial_fit` documents
+    if certificate is not None and math.isfinite(certificate.gap) and not certificate.is_met:
+        return f"{certificate}; {ADVICE[certificate.stopped]}."
+    if getattr(estimator, "stopped_", "complete") == "time_limit":
+        return (
+            f"The search was cut short by time_limit={estimator.time_limit:g}, after "
+            f"{len(estimator.history_)} fits. {estimator.spelling_} is the best so far, and its "
+            "hyperparameters may not have converged. Raise time_limit, or ask for less by max_depth, "
+            "base_kernels, invariances, num_restarts or search_rows."
+        )
+    if getattr(estimator, "converged_", True):
+        return None
+    if not hasattr(estimator, "max_iterations"):
+        return (
+            "The hyperparameters of the structure that was found did not converge. Predictions use the best "
+            "values found; InvariantGPRegressor(model.kernel_, max_iterations=1000) learns on from there."
+        )
+    if getattr(estimator, "inference_", "") == "variational":
+        steps = steps_of(estimator)
+        return (
+            f"The stochastic steps ended before bound, kernel and ranges settled (num_steps={steps}): raise "
+            "num_steps. Predictions use the last values."
+        )
+    if estimator.max_iterations == 0:
+        return None
+    if hasattr(estimator, "stopped_by_"):
+        if estimator.stopped_by_ == INTERRUPTED:
+            return (
+                "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
+            )
+        return (
+            f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
+            f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
+            "values found, and orbit_errors_ says how sure the ranges are."
+        )
+    return (
+        f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "
+        "max_iterations. Predictions use the best values found."
+    )
+
+
+def num_nodes_of(estimator: Any) -> int:
+    """The nodes on which a search for ranges ended."""
+    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+
+
+def argument_to_raise(estimator: Any) -> str:
+    """Which argument cut the learning of a fitted estimator short."""
+    if getattr(estimator, "inference_", "") == "variational":
+        return "num_steps"
+    stopped_by = getattr(estimator, "stopped_by_", USED_UP)
+    if stopped_by == USED_UP:
+        return "max_iterations"
+    if stopped_by == TIME_IS_OVER:
+        return "max_seconds"
+    return "max_nodes" if estimator.num_nodes is None else "num_nodes"
+
+
+def fit_quietly(estimator: Any, *data: Any) -> Any:
+    """Fit one of several estimators; `warn_of_shortfalls` then speaks for all of them at once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return estimator.fit(*data)
+
+
+def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
+    """One ConvergenceWarning, to the caller's caller, for all estimators that did not come to their end."""
+    reasons = [shortfall(model) for model in fitted]
+    missing = [name for name, reason in zip(names, reasons, strict=True) if reason is not None]
+    if missing:
+        warnings.warn(
+            f"{len(missing)} of {len(fitted)} fits ended too early ({', '.join(missing)}), so that their "
+            f"evidence may still rise. {next(reason for reason in reasons if reason is not None)}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
 
 ROWS_AT_ONCE = 1024
 

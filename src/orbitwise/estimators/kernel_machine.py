@@ -17,16 +17,24 @@ from gpytorch.kernels import Kernel, RBFKernel
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from orbitwise.estimators.invariance_rows import InvarianceRows
-from orbitwise.estimators.laplacian_rows import LaplacianRows
+from orbitwise.estimators.machine_rows import InvarianceRows, LaplacianRows
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.cost import Cost, dense_cost, gradient_search_cost
-from orbitwise.inference.folding import nearest_positive, places_among
-from orbitwise.inference.risk.grams import CopiedGram, DenseGram
-from orbitwise.inference.risk.machine import LARGEST_DENSE, Machine, basis_rows, gram_of, has_products
-from orbitwise.inference.risk.problem import Problem, Solution, Term
-from orbitwise.inference.risk.solving import solve
+from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
+from orbitwise.inference.risk.folding import nearest_positive, places_among
+from orbitwise.inference.risk.problem import (
+    LARGEST_DENSE,
+    CopiedGram,
+    DenseGram,
+    Machine,
+    Problem,
+    Solution,
+    Term,
+    basis_rows,
+    gram_of,
+    has_products,
+)
+from orbitwise.inference.risk.solvers import solve
 from orbitwise.losses import Loss, Multinomial, Squared
 from orbitwise.process.process import Process
 

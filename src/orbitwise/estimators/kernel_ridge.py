@@ -15,14 +15,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from orbitwise.estimators.calls import answering, learning
-from orbitwise.estimators.channels import Channels
-from orbitwise.estimators.choosing import by_squared_evidence
-from orbitwise.estimators.families import input_shape
-from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
+from orbitwise.estimators.estimator import answering, learning
+from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import TOLERANCE, announce, asked_grids, certify, check_basis
+from orbitwise.estimators.machine_fit import (
+    TOLERANCE,
+    announce,
+    asked_grids,
+    by_squared_evidence,
+    certify,
+    check_basis,
+)
 from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
+from orbitwise.estimators.machine_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.estimators.validation import (
     check_data,
     check_inputs,

@@ -14,12 +14,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from orbitwise.estimators.calls import learning
-from orbitwise.estimators.estimator import KernelDecisions
+from orbitwise.estimators.estimator import KernelDecisions, learning
 from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.laplacian_rows import LaplacianRows
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
 from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
+from orbitwise.estimators.machine_rows import LaplacianRows
 from orbitwise.losses import Loss, Squared, loss_of
 
 

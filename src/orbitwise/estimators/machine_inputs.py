@@ -21,8 +21,8 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
-from orbitwise.inference.risk.machine import BASES
-from orbitwise.inference.risk.solving import SOLVERS
+from orbitwise.inference.risk.problem import BASES
+from orbitwise.inference.risk.solvers import SOLVERS
 
 CHOOSERS = ("evidence", "cross_validation")
 

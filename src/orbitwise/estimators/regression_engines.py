@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orbitwise.estimators.convergence import iterations_of
 from orbitwise.estimators.engines import (
     Callback,
     Fit,
@@ -23,16 +22,16 @@ from orbitwise.estimators.engines import (
     fit_variational,
     progress_of,
 )
+from orbitwise.estimators.estimator import iterations_of
+from orbitwise.estimators.learned_ranges import LEAST_NOISE, Start, announce_exact, learn_orbit
 from orbitwise.estimators.likelihoods import regression_likelihood
-from orbitwise.estimators.nesting import Start
-from orbitwise.estimators.orbit_learning import LEAST_NOISE, announce_exact, learn_orbit
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import check_counts
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.automatic import certify
-from orbitwise.inference.sparse import SparseModel
-from orbitwise.inference.training import maximize
+from orbitwise.inference.optimise.training import maximize
+from orbitwise.inference.sparse.certificate import certify
+from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 

@@ -14,15 +14,12 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.calls import learning
-from orbitwise.estimators.channels import Channels
 from orbitwise.estimators.engines import Engine, Fit, engine_for
-from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
-from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
+from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
+from orbitwise.estimators.learned_ranges import adopt, freeze_at
 from orbitwise.estimators.likelihoods import NoiseName
-from orbitwise.estimators.nesting import adopt
-from orbitwise.estimators.orbit_learning import freeze_at
 from orbitwise.estimators.regression_engines import (
     check_settings,
     fit_model,

@@ -12,14 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 
-from orbitwise.estimators.calls import learning
-from orbitwise.estimators.channels import Channels
-from orbitwise.estimators.estimator import KernelDecisions
-from orbitwise.estimators.families import input_shape
-from orbitwise.estimators.invariance_rows import InvarianceRows, invariance_rows, may_turn
+from orbitwise.estimators.estimator import KernelDecisions, learning
+from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
 from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
+from orbitwise.estimators.machine_rows import InvarianceRows, invariance_rows, may_turn
 from orbitwise.losses import Logistic, Loss, Multinomial, loss_of
 
 

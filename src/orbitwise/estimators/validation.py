@@ -14,18 +14,20 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
-from orbitwise.estimators.channels import Layout, check_channels, image_layout
-from orbitwise.estimators.dates import refuse_dates
-from orbitwise.estimators.families import (
+from orbitwise.estimators.forms import (
     PLURALS,
+    Layout,
+    check_channels,
     check_family,
     check_picture,
     family_of,
+    image_layout,
     input_shape,
     is_picture,
     looks_like,
     named,
     own_shape,
+    refuse_dates,
     whole_points,
 )
 from orbitwise.transforms.images import check_image_shape

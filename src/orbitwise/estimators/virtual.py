@@ -14,9 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.calls import answering, learning
-from orbitwise.estimators.channels import Channels
-from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.estimator import answering, learning
+from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
 from orbitwise.estimators.kernel_machine import median_distance
 from orbitwise.estimators.machine_fit import ALONE, warn_of_one_class

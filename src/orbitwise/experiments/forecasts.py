@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from orbitwise.selection.mixtures import PredictiveMixture
+from orbitwise.selection.model_posterior import PredictiveMixture
 
 Array = NDArray[np.float64]
 HORIZONS = (5, 10, 20)

@@ -40,12 +40,9 @@ from orbitwise.kernels.spelling import (
     summands,
 )
 from orbitwise.process.process import Process
-from orbitwise.selection.search.auto import AutoGPRegressor
-from orbitwise.selection.search.claims import claims_of, functional_of_claims
-from orbitwise.selection.search.fitting import SearchProblem, fit
-from orbitwise.selection.search.hypotheses import Hypothesis
-from orbitwise.selection.search.scaling import Scaling
-from orbitwise.selection.search.starting import fresh
+from orbitwise.selection.search.auto import AutoGPRegressor, Scaling
+from orbitwise.selection.search.fitting import SearchProblem, fit, fresh
+from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, functional_of_claims
 
 
 @final

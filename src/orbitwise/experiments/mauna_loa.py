@@ -32,10 +32,9 @@ from orbitwise.functionals import Evaluation, Functional, OrbitAverage
 from orbitwise.inference.components import Component, components, summands
 from orbitwise.kernels import parse, spell
 from orbitwise.orbits import FiniteOrbit
-from orbitwise.selection.averaging import mixture_of
 from orbitwise.selection.evidence import integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
-from orbitwise.selection.mixtures import PredictiveMixture
+from orbitwise.selection.model_posterior import PredictiveMixture, mixture_of
 from orbitwise.transforms.vectors import Translation
 
 LECTURE = "rbf"

@@ -33,11 +33,10 @@ from orbitwise.inference.calibration import (
     least_noise,
 )
 from orbitwise.inference.defaults import default_kernel
-from orbitwise.inference.inducing import random_orbit_points
-from orbitwise.inference.polish import gather
-from orbitwise.inference.stochastic import Rates, StochasticTrainer
-from orbitwise.inference.unbiased_bound import unbiased_bound
-from orbitwise.inference.variational import SparsePosterior
+from orbitwise.inference.sparse.inducing import random_orbit_points
+from orbitwise.inference.stochastic.polish import gather, unbiased_bound
+from orbitwise.inference.stochastic.trainer import Rates, StochasticTrainer
+from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.images import ImageOrbit

@@ -25,18 +25,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.estimators.choosing import Scores, held_out_scores, least_error, rate_grid
-from orbitwise.estimators.invariance_rows import gradient_rows
 from orbitwise.estimators.kernel_machine import median_distance
-from orbitwise.estimators.laplacian_rows import LaplacianRows
-from orbitwise.estimators.machine_fit import stratified_folds
+from orbitwise.estimators.machine_fit import Scores, held_out_scores, least_error, rate_grid, stratified_folds
+from orbitwise.estimators.machine_rows import LaplacianRows, gradient_rows
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.folding import fold, nearest_positive
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
-from orbitwise.inference.risk.grams import DenseGram
-from orbitwise.inference.risk.newton import newton
-from orbitwise.inference.risk.problem import Problem, Term
+from orbitwise.inference.risk.folding import fold, nearest_positive
+from orbitwise.inference.risk.problem import DenseGram, Problem, Term
+from orbitwise.inference.risk.solvers import newton
 from orbitwise.losses import Hinge, Logistic, Loss, Squared
 from orbitwise.process.process import Process
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-from orbitwise.estimators.channels import Layout
+from orbitwise.estimators.forms import Layout
 from orbitwise.estimators.validation import check_inputs, layout_of
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.orbit import Orbit

@@ -15,7 +15,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.convergence import shortfall
+from orbitwise.estimators.estimator import shortfall
 from orbitwise.estimators.validation import layout_of
 from orbitwise.report.answer import headline, standing
 from orbitwise.report.examples import (

@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 from PIL import Image
 
-from orbitwise.estimators.channels import Layout, Order
+from orbitwise.estimators.forms import Layout, Order
 from orbitwise.transforms.images import check_image_shape
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from orbitwise.estimators.error_bars import expected_seconds
-from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import NAMES, functional_of
+from orbitwise.estimators.learned_ranges import expected_seconds
 from orbitwise.functionals.averages import learnable_orbits, orbit_in
 from orbitwise.orbits.certainty import Certainty, Kind, Unit, decimals_of, unit_of
 from orbitwise.orbits.finite import FiniteOrbit

@@ -1,11 +1,14 @@
 """Selection: compare, weigh and average models by evidence, with hyperparameters integrated out; search."""
 
-from orbitwise.selection.averaging import average_hyperparameters
 from orbitwise.selection.compare import Candidate, Comparison, compare
 from orbitwise.selection.evidence import EvidenceEstimate, integrate_evidence
 from orbitwise.selection.fitted import hyperparameters_of
-from orbitwise.selection.mixtures import PredictiveMixture
-from orbitwise.selection.model_posterior import ModelPosterior, model_posterior
+from orbitwise.selection.model_posterior import (
+    ModelPosterior,
+    PredictiveMixture,
+    average_hyperparameters,
+    model_posterior,
+)
 from orbitwise.selection.search import AutoGPRegressor
 
 __all__ = [

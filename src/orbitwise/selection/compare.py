@@ -16,15 +16,22 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.convergence import fit_quietly, iterations_of, warn_of_shortfalls
-from orbitwise.estimators.families import check_picture
+from orbitwise.estimators.estimator import fit_quietly, iterations_of, warn_of_shortfalls
+from orbitwise.estimators.forms import check_picture
 from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
 from orbitwise.estimators.invariances import Invariance, is_of_images, name_of
-from orbitwise.estimators.nesting import Start, may_contain
+from orbitwise.estimators.learned_ranges import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.inference.orbit_search import FINELY
-from orbitwise.selection.common_nodes import CommonNodes, common_nodes, has_data, nodes_of
-from orbitwise.selection.differences import Difference, difference_between, verdict_of
+from orbitwise.inference.optimise.orbit_search import FINELY
+from orbitwise.selection.differences import (
+    CommonNodes,
+    Difference,
+    common_nodes,
+    difference_between,
+    has_data,
+    nodes_of,
+    verdict_of,
+)
 from orbitwise.selection.differences import is_tie as is_tie
 
 DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")

@@ -1,26 +1,398 @@
 """The evidence of a model with its hyperparameters integrated out: log ∫ p(y | θ, H) p(θ | H) dθ.
 
-The third level of inference (Lecture 2.7, eq. 1) weighs models H by it. From cheap to sure: Laplace's method
-at the mode, importance sampling around it, samples of the posterior with a bridge, and thermodynamic
-integration.
+By Laplace's method, a normal approximation at the mode; by importance sampling from a Student-t around it; by
+bridge sampling (Meng and Wong 1996); by thermodynamic integration (Lartillot and Philippe 2006).
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+import gpytorch
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from orbitwise.inference.hyperparameters import Hyperparameters
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
+from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters
+from orbitwise.inference.optimise.training import maximize
 from orbitwise.inference.sampling import nuts
-from orbitwise.selection.bridge import bridge
-from orbitwise.selection.importance import importance
-from orbitwise.selection.laplace import LaplaceFit, laplace
-from orbitwise.selection.thermodynamic import Sampler, thermodynamic
+from orbitwise.inference.sampling.proposal import student_log_density
+
+
+@final
+@dataclass(frozen=True)
+class Proposal:
+    """t_ν(location, L Lᵀ): tails heavier than a posterior's keep weights bounded; ν = ∞ is normal."""
+
+    location: Float[Tensor, " p"]
+    lower: Float[Tensor, "p p"]
+    freedom: float = 5.0
+
+    @staticmethod
+    def fitted(
+        samples: Float[Tensor, "q p"], weights: Float[Tensor, " q"] | None = None, freedom: float = 5.0
+    ) -> Proposal:
+        """Location and scale from (weighted) samples of a posterior."""
+        count = len(samples)
+        weights = samples.new_full((count,), 1 / count) if weights is None else weights / weights.sum()
+        location = weights @ samples
+        centred = samples - location
+        covariance = (weights[:, None] * centred).mT @ centred
+        # A small share of the diagonal keeps few samples from spanning less than all directions.
+        ridge = 1e-6 * covariance.diagonal().clamp_min(1e-12)
+        return Proposal(location, cholesky(covariance + torch.diag(ridge)).lower, freedom)
+
+    def sample(self, num_samples: int, generator: torch.Generator) -> Float[Tensor, "q p"]:
+        """Independent draws."""
+        kind, size = self.location.dtype, len(self.location)
+        normal = torch.randn(num_samples, size, generator=generator, dtype=kind)
+        if math.isfinite(self.freedom):
+            # χ²_ν / ν, a sum of squares of normals where ν is a whole number
+            squares = torch.randn(num_samples, round(self.freedom), generator=generator, dtype=kind).square()
+            normal = normal * (squares.sum(-1, keepdim=True) / round(self.freedom)).rsqrt()
+        return self.location + normal @ self.lower.mT
+
+    def log_density(self, points: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
+        """log q(z) of every point."""
+        # |L⁻¹(z - m)|²
+        squares = solve_lower(self.lower, (points - self.location).mT).square().sum(0)
+        if math.isfinite(self.freedom):
+            return student_log_density(squares, self.lower, self.freedom)
+        size = len(self.location)
+        return -0.5 * (squares + size * math.log(2 * math.pi) + log_determinant(self.lower))
+
+
+STEP = 1e-4
+FLATTEST = 1e-3
+"""A curvature below this says that the density is not log-concave at its mode: cut off here."""
+
+
+@final
+@dataclass(frozen=True)
+class LaplaceFit:
+    """The mode of z's posterior, the covariance (-H)⁻¹ there, and the log evidence that follows."""
+
+    log_evidence: float
+    mode: Float[Tensor, " p"]
+    covariance: Float[Tensor, "p p"]
+    converged: bool
+    is_peak: bool
+
+    def proposal(self, freedom: float = 5.0) -> Proposal:
+        """A Student-t of this location and scale."""
+        return Proposal(self.mode, torch.linalg.cholesky(self.covariance), freedom)
+
+
+def laplace(
+    hyperparameters: Hyperparameters, max_iterations: int = 200, start: Float[Tensor, " p"] | None = None
+) -> LaplaceFit:
+    """Find the mode from `start` (the present parameters by default), and the curvature there.
+
+    The modules' parameters are left as they were.
+    """
+    z = nn.Parameter((hyperparameters.vector() if start is None else start).double().clone())
+    if not len(z):
+        value = hyperparameters.log_density(z).item()
+        return LaplaceFit(value, z.detach(), z.new_zeros(0, 0).detach(), True, True)
+    training = maximize(lambda: hyperparameters.log_density(z), [z], max_iterations)
+    mode = z.detach().clone()
+    values, vectors = torch.linalg.eigh(-hessian(hyperparameters, mode))
+    is_peak = bool(values[0] > FLATTEST)
+    if not is_peak:
+        warnings.warn(
+            f"At the mode the curvature is {values[0].item():.3g} in one direction (converged: "
+            f"{training.converged}), so the posterior of the hyperparameters has no peak there and "
+            "Laplace's method cannot be trusted: use 'bridge' or 'importance', or stronger hyperpriors.",
+            stacklevel=2,
+        )
+    values = values.clamp_min(FLATTEST)
+    value = laplace_log_evidence(training.value, values)
+    covariance = (vectors / values) @ vectors.mT
+    return LaplaceFit(value, mode, (covariance + covariance.mT) / 2, training.converged, is_peak)
+
+
+def laplace_log_evidence(log_joint: float, curvatures: Float[Tensor, " p"]) -> float:
+    """log p(y, z*) + (p/2) log 2π - ½ Σ log λ, λ the eigenvalues of -∂² log p(y, z)/∂z² at the mode z*."""
+    return log_joint + 0.5 * len(curvatures) * math.log(2 * math.pi) - 0.5 * curvatures.log().sum().item()
+
+
+def hessian(hyperparameters: Hyperparameters, z: Float[Tensor, " p"]) -> Float[Tensor, "p p"]:
+    """The second derivatives of the log density, by automatic differentiation, checked by differences."""
+
+    def gradient(point: Vector) -> Vector:
+        free = torch.from_numpy(point).to(z).requires_grad_()
+        return torch.autograd.grad(hyperparameters.log_density(free), free)[0].double().numpy()
+
+    with gpytorch.settings.trace_mode(True), warnings.catch_warnings():
+        # Branches on values are noted by a tracer that is not at work here.
+        warnings.simplefilter("ignore", category=UserWarning)
+        try:
+            exact = torch.autograd.functional.hessian(hyperparameters.log_density, z)
+        except RuntimeError:
+            exact = None
+    point = z.detach().double().numpy()
+    if isinstance(exact, Tensor):
+        # H·(1, …, 1) by a central difference of gradients
+        along = torch.from_numpy(gradient(point + STEP) - gradient(point - STEP)).to(z) / (2 * STEP)
+        size = along.abs().max().clamp_min(exact.abs().max())
+        if bool(exact.isfinite().all()) and bool(((exact.sum(1) - along).abs() < 1e-3 * size).all()):
+            return (exact + exact.mT) / 2
+    return torch.from_numpy(finite_difference_hessian(gradient, point, STEP, central=True)).to(z)
+
+
+LARGEST_SHAPE = 0.7
+SMALLEST_SHARE = 0.01
+
+
+@final
+@dataclass(frozen=True)
+class ImportanceSample:
+    """Weighted samples of z's posterior, and the log evidence as the mean of their weights."""
+
+    log_evidence: float
+    standard_error: float
+    effective_size: float
+    pareto_shape: float
+    points: Float[Tensor, "q p"]
+    weights: Float[Tensor, " q"]
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether a few weights make up the estimate."""
+        too_few = self.effective_size < max(10.0, SMALLEST_SHARE * len(self.points))
+        return too_few or not self.pareto_shape <= LARGEST_SHAPE
+
+
+def importance(
+    hyperparameters: Hyperparameters,
+    fit: LaplaceFit,
+    num_samples: int = 1000,
+    num_adaptations: int = 1,
+    generator: torch.Generator | None = None,
+) -> ImportanceSample:
+    """Sample around a Laplace fit; each adaptation first moves the proposal to the posterior that it saw.
+
+    An adaptation uses a quarter of `num_samples`, which are then thrown away, so that the estimate stays
+    unbiased.
+    """
+    if num_samples < 50:
+        raise ValueError(f"num_samples={num_samples} is too few to judge the weights; take at least 50.")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    proposal = fit.proposal()
+    if not len(fit.mode):
+        ones = torch.ones(num_samples, dtype=torch.float64)
+        return ImportanceSample(
+            fit.log_evidence,
+            0.0,
+            float(num_samples),
+            -math.inf,
+            proposal.sample(num_samples, generator),
+            ones,
+        )
+    for _ in range(num_adaptations):
+        points, logarithms = _weighted(hyperparameters, proposal, max(50, num_samples // 4), generator)
+        weights = torch.softmax(logarithms, 0)
+        # Moments of too few effective samples would make matters worse.
+        if 1 / weights.square().sum().item() > 4 * len(fit.mode):
+            proposal = Proposal.fitted(points, weights)
+    points, logarithms = _weighted(hyperparameters, proposal, num_samples, generator)
+    sample = summarise(points, logarithms)
+    if sample.is_degenerate:
+        warnings.warn(
+            f"Importance weights are degenerate: {sample.effective_size:.0f} effective of {num_samples} "
+            f"samples, Pareto shape {sample.pareto_shape:.2f} (at most {LARGEST_SHAPE} is safe). The log "
+            "evidence and its error cannot be trusted: take more samples, or method='bridge'.",
+            stacklevel=2,
+        )
+    return sample
+
+
+def summarise(points: Float[Tensor, "q p"], logarithms: Float[Tensor, " q"]) -> ImportanceSample:
+    """The estimate from points and the logarithms of their weights p(y, z)/q(z)."""
+    count = len(logarithms)
+    total = torch.logsumexp(logarithms, 0)
+    if not bool(total.isfinite()):
+        raise ValueError("No sample has a finite density: check the hyperpriors and the log evidence.")
+    weights = (logarithms - total).exp()
+    effective = 1 / weights.square().sum().item()
+    # sd(w)/(w̄ √S), with Σw² = 1/ESS for weights of sum 1
+    error = math.sqrt(max(0.0, count / effective - 1) / (count - 1))
+    shape = pareto_shape(logarithms)
+    return ImportanceSample((total - math.log(count)).item(), error, effective, shape, points, weights)
+
+
+def pareto_shape(logarithms: Float[Tensor, " q"]) -> float:
+    """The shape k of the generalised Pareto distribution of the largest weights; k ≥ ½ has no variance."""
+    count = len(logarithms)
+    size = min(count // 5, math.ceil(3 * math.sqrt(count)))
+    if size < 5:
+        return math.inf
+    ordered = (logarithms - logarithms.max()).exp().sort().values.double()
+    tail = ordered[-size:] - ordered[-size - 1]
+    if tail[-1] <= 1e-12 * ordered[-1]:
+        return -math.inf  # all weights are equal
+    # Zhang and Stephens: a posterior mean of b = -k/σ over a grid, then k = mean log(1 - b x)
+    number = 30 + math.isqrt(size)
+    quartile = tail[int(size / 4 + 0.5) - 1].clamp_min(1e-300)
+    steps = torch.arange(1, number + 1, dtype=torch.float64)
+    grid = 1 / tail[-1] + (1 - (number / (steps - 0.5)).sqrt()) / (3 * quartile)
+    shapes = torch.log1p(-grid[:, None] * tail[None, :]).mean(-1)
+    likelihood = size * ((-grid / shapes).log() - shapes - 1)
+    b = (torch.softmax(likelihood, 0) * grid).sum()
+    shape = torch.log1p(-b * tail).mean().item()
+    # a weak prior around ½ steadies small samples
+    return (size * shape + 10 * 0.5) / (size + 10)
+
+
+def _weighted(
+    hyperparameters: Hyperparameters, proposal: Proposal, num_samples: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    points = proposal.sample(num_samples, generator)
+    with torch.no_grad():
+        values = torch.stack([hyperparameters.log_density(point) for point in points])
+    logarithms = values - proposal.log_density(points)
+    return points, torch.where(logarithms.isnan(), -torch.inf, logarithms)
+
+
+@final
+@dataclass(frozen=True)
+class BridgeEstimate:
+    """log p(y), its standard error, and whether the iteration settled."""
+
+    log_evidence: float
+    standard_error: float
+    converged: bool
+    num_iterations: int
+
+
+def bridge(
+    log_density: Callable[[Float[Tensor, " p"]], Float[Tensor, ""]],
+    samples: Float[Tensor, "chains n p"],
+    generator: torch.Generator | None = None,
+    tolerance: float = 1e-10,
+    max_iterations: int = 1000,
+) -> BridgeEstimate:
+    """The integral of exp(log_density), from samples of that density."""
+    chains, count, size = samples.shape
+    if count < 40:
+        raise ValueError(f"Bridge sampling needs at least 40 samples a chain, not {count}.")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    samples = samples.double()
+    first, second = samples[:, : count // 2], samples[:, count // 2 :]
+    proposal = Proposal.fitted(first.reshape(-1, size), freedom=math.inf)
+    posterior = second.reshape(-1, size)
+    proposed = proposal.sample(len(posterior), generator)
+    with torch.no_grad():
+        # l = log p(y, z) - log q(z), at both kinds of points
+        at_posterior, at_proposed = (
+            torch.stack([log_density(point) for point in points]).double() - proposal.log_density(points)
+            for points in (posterior, proposed)
+        )
+    at_proposed = torch.where(at_proposed.isnan(), -torch.inf, at_proposed)
+    effective = _effective_size(at_posterior.reshape(chains, -1))
+    share = torch.tensor(effective / (effective + len(proposed)), dtype=torch.float64)
+    centre = at_posterior.median()
+    estimate, change, step = torch.zeros((), dtype=torch.float64), math.inf, 0
+    while change > tolerance and step < max_iterations:
+        above = torch.logsumexp(at_proposed - centre - _mixed(at_proposed - centre, estimate, share), 0)
+        below = torch.logsumexp(-_mixed(at_posterior - centre, estimate, share), 0)
+        new = above - below + math.log(len(posterior) / len(proposed))
+        change, estimate, step = (new - estimate).abs().item(), new, step + 1
+    converged = change <= tolerance
+    if not converged:
+        warnings.warn(
+            f"The bridge estimate still moves by {change:.2g} after {max_iterations} iterations.",
+            stacklevel=2,
+        )
+    # f₁ = p(z | y)/(s₁ p(z | y) + s₂ q) under q, and f₂ = q/(s₁ p(z | y) + s₂ q) under the posterior
+    one = (at_proposed - centre - _mixed(at_proposed - centre, estimate, share)).exp() / estimate.exp()
+    two = (-_mixed(at_posterior - centre, estimate, share)).exp()
+    square = (one.var() / one.mean().square()).item() / len(one)
+    square += variance_of_mean(two.reshape(chains, -1)) / two.mean().square().item()
+    return BridgeEstimate((estimate + centre).item(), math.sqrt(square), converged, step)
+
+
+def _mixed(logarithm: Tensor, estimate: Tensor, share: Tensor) -> Tensor:
+    """log(s₁ e^l + s₂ r)."""
+    return torch.logaddexp(share.log() + logarithm, torch.log1p(-share) + estimate)
+
+
+def variance_of_mean(chains: Float[Tensor, "chains n"]) -> float:
+    """The variance of the mean of correlated samples, by batch means: batches of √n."""
+    length = max(2, math.isqrt(chains.shape[1]))
+    number = chains.shape[1] // length
+    batches = chains[:, : number * length].reshape(-1, number, length).mean(-1).flatten()
+    return batches.var().item() / len(batches)
+
+
+def _effective_size(chains: Float[Tensor, "chains n"]) -> float:
+    """How many independent samples the mean is worth."""
+    plain = chains.var().item()
+    return min(float(chains.numel()), plain / max(variance_of_mean(chains), 1e-300)) if plain else 1.0
+
+
+Sampler = Callable[[Callable[[Tensor], Tensor], Tensor, int, int], Tensor]
+"""(log density, start, number of samples, seed) -> samples [chains, n, p]."""
+
+
+@final
+@dataclass(frozen=True)
+class ThermodynamicEstimate:
+    """log p(y), its standard error, and the curve E_β[log p(y | θ)] that was integrated."""
+
+    log_evidence: float
+    standard_error: float
+    powers: Float[Tensor, " k"]
+    means: Float[Tensor, " k"]
+
+
+def thermodynamic(
+    hyperparameters: Hyperparameters,
+    sampler: Sampler,
+    start: Float[Tensor, " p"],
+    num_powers: int = 20,
+    num_samples: int = 200,
+    seed: int = 0,
+) -> ThermodynamicEstimate:
+    """Sample at every power, from the posterior down to the prior; each starts where the last one ended."""
+    if num_powers < 3:
+        raise ValueError(f"num_powers={num_powers} is too few for an integral; take at least 3.")
+    powers = torch.linspace(0, 1, num_powers, dtype=torch.float64) ** 5
+    means, variances, errors = [], [], []
+    for step, power in enumerate(powers.flip(0).tolist()):
+
+        def tempered(z: Tensor, power: float = power) -> Tensor:
+            prior = hyperparameters.log_prior(z)
+            return prior + power * hyperparameters.log_likelihood(z) if power else prior
+
+        samples = sampler(tempered, start, num_samples, seed + step)
+        start = samples[0, -1]
+        with torch.no_grad():
+            values = [hyperparameters.log_likelihood(z) for z in samples.flatten(0, 1)]
+        chains = torch.stack(values).double().reshape(samples.shape[:2])
+        if not bool(chains.isfinite().all()):
+            raise ValueError(
+                f"log p(y | θ) is not finite for samples at power {power:.2g}: the hyperpriors reach where "
+                "it cannot be computed; narrow them, or use method='bridge'."
+            )
+        means.append(chains.mean().item())
+        variances.append(chains.var().item())
+        errors.append(math.sqrt(variance_of_mean(chains)))
+    mean, variance, error = (
+        torch.tensor(each, dtype=torch.float64).flip(0) for each in (means, variances, errors)
+    )
+    gap = powers.diff()
+    # Σ Δβ (E_k + E_{k+1})/2 - Σ Δβ² (V_{k+1} - V_k)/12
+    value = (gap * (mean[1:] + mean[:-1]) / 2).sum() - (gap.square() * variance.diff() / 12).sum()
+    weight = torch.cat([gap[:1], gap[1:] + gap[:-1], gap[-1:]]) / 2
+    return ThermodynamicEstimate(value.item(), (weight * error).square().sum().sqrt().item(), powers, mean)
+
 
 METHODS = ("laplace", "importance", "bridge", "thermodynamic")
 

@@ -16,16 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from orbitwise.estimators.families import input_shape
+from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import NOISE_FLOOR, NOISE_START, RegressionModel, prepare
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.hyperparameters import Hyperparameters
-from orbitwise.inference.hyperpriors import DEFAULT_SCALE
-from orbitwise.inference.readings import Reading
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters, Reading
+from orbitwise.inference.optimise.hyperpriors import DEFAULT_SCALE
 
 
 @final

@@ -1,7 +1,4 @@
-"""p(H | y) over a list of models, and predictions averaged over them: the third level of inference.
-
-p(H_i | y) ∝ p(y | H_i) p(H_i), with hyperparameters integrated out of p(y | H_i) (Lecture 2.7).
-"""
+"""p(H | y) over a list of models, and predictions averaged over models or hyperparameters (Lecture 1.3)."""
 
 from __future__ import annotations
 
@@ -11,21 +8,142 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.table import Table
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
+from scipy.stats import norm
 from sklearn.base import clone
+from torch import Tensor
 from torch.distributions import Distribution
 
-from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
+from orbitwise.estimators.estimator import fit_quietly, warn_of_shortfalls
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.selection.averaging import mixture_of
 from orbitwise.selection.compare import is_tie
-from orbitwise.selection.evidence import METHODS, integrate_evidence
-from orbitwise.selection.fitted import fitted_hyperparameters
-from orbitwise.selection.mixtures import PredictiveMixture
+from orbitwise.selection.evidence import (
+    METHODS,
+    EvidenceEstimate,
+    ImportanceSample,
+    Sampler,
+    integrate_evidence,
+)
+from orbitwise.selection.fitted import FittedHyperparameters, fitted_hyperparameters
+
+LIGHTEST = 1e-12
+"""Members with less weight than this are not asked."""
+
+
+@final
+@dataclass(frozen=True)
+class PredictiveMixture:
+    """Fitted regressors with weights: a regressor itself."""
+
+    members: Sequence[Any]
+    weights: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if len(self.members) != len(self.weights) or not len(self.members):
+            raise ValueError(f"{len(self.members)} members need as many weights, not {len(self.weights)}.")
+        if not (np.isfinite(self.weights).all() and (self.weights >= 0).all() and self.weights.sum() > 0):
+            raise ValueError("Weights must be finite, not negative, and not all zero.")
+        object.__setattr__(self, "weights", np.asarray(self.weights, float) / self.weights.sum())
+
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Any:
+        """The mean and the deviation of new targets; with `include_noise=False`, the deviation of f."""
+        weights, means, deviations = self._predictions(X, include_noise)
+        # Σ w m, and Σ w s² + Σ w (m - mean)²
+        mean = np.tensordot(weights, means, 1)
+        if not return_std:
+            return mean
+        variance = np.tensordot(weights, deviations**2 + (means - mean) ** 2, 1)
+        return mean, np.sqrt(variance)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+        """log p(y_i | x_i, data) of every new target: the logarithm of a mixture of normals."""
+        targets = np.asarray(y, dtype=float)
+        weights, means, deviations = self._predictions(X, include_noise=True)
+        if targets.shape != means.shape[1:]:
+            raise ValueError(f"Predictions have shape {means.shape[1:]}, but y has {targets.shape}.")
+        each = norm.logpdf(targets, means, deviations)
+        with np.errstate(divide="ignore"):
+            logarithms = np.log(weights).reshape(-1, *[1] * targets.ndim)
+        return np.asarray(logsumexp(each + logarithms, axis=0))
+
+    def quantile(self, X: ArrayLike, level: float, include_noise: bool = True) -> NDArray[np.float64]:
+        """The quantile of a new y (without noise, of f) of every row: 0.025 and 0.975 bound a 95 % band."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, not {level}.")
+        weights, means, deviations = self._predictions(X, include_noise)
+        deviations = np.maximum(deviations, 1e-300)
+        each = means + norm.ppf(level) * deviations
+        low, high = each.min(0), each.max(0)
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = np.tensordot(weights, norm.cdf((middle - means) / deviations), 1) < level
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return (low + high) / 2
+
+    def _predictions(
+        self, X: ArrayLike, include_noise: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Weights, means and deviations of all members that count."""
+        kept = [i for i, weight in enumerate(self.weights) if weight > LIGHTEST]
+        pairs = [self.members[i].predict(X, return_std=True, include_noise=include_noise) for i in kept]
+        means, deviations = (np.stack(each) for each in zip(*pairs, strict=True))
+        return self.weights[kept] / self.weights[kept].sum(), means, deviations
+
+
+def average_hyperparameters(
+    estimator: InvariantGPRegressor,
+    num_samples: int = 32,
+    method: str = "importance",
+    priors: Mapping[str, Distribution] | None = None,
+    num_draws: int = 1000,
+    seed: int = 0,
+    sampler: Sampler | None = None,
+) -> PredictiveMixture:
+    """A mixture of the fitted regressor at `num_samples` values of its hyperparameters from their posterior.
+
+    "importance" draws `num_draws` values around the mode and resamples them by their weights; "nuts" takes
+    every so many of as many samples of a chain. Each distinct value costs one factorisation, now, and none
+    when predicting. Hyperpriors are as in `hyperparameters_of`.
+    """
+    if method not in ("importance", "nuts"):
+        raise ValueError(f"method must be 'importance' or 'nuts', not {method!r}.")
+    if not 1 <= num_samples <= num_draws:
+        raise ValueError(f"num_samples={num_samples} must lie between 1 and num_draws={num_draws}.")
+    fitted = fitted_hyperparameters(estimator, priors)
+    found = integrate_evidence(
+        fitted.hyperparameters, "importance" if method == "importance" else "bridge", num_draws, seed, sampler
+    )
+    return mixture_of(fitted, found, num_samples, seed)
+
+
+def mixture_of(
+    fitted: FittedHyperparameters, found: EvidenceEstimate, num_samples: int, seed: int = 0
+) -> PredictiveMixture:
+    """The mixture over hyperparameters that an estimate of the evidence has seen."""
+    points, counts = _resampled(found, num_samples, seed)
+    return PredictiveMixture([fitted.regressor(point) for point in points], counts / counts.sum())
+
+
+def _resampled(found: EvidenceEstimate, num_samples: int, seed: int) -> tuple[Tensor, np.ndarray]:
+    """Distinct values of z and how often each was picked."""
+    if isinstance(found.details, ImportanceSample):
+        # Systematic resampling: value i is picked ⌊S w_i⌋ or ⌈S w_i⌉ times.
+        offset = torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        places = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples
+        picked = torch.searchsorted(found.details.weights.cumsum(0), places)
+        picked = picked.clamp_max(len(found.details.weights) - 1)
+        index, counts = picked.unique(return_counts=True)
+        return found.details.points[index], counts.numpy().astype(float)
+    if found.samples is not None:
+        samples = found.samples.flatten(0, 1)
+        index = torch.linspace(0, len(samples) - 1, num_samples).round().long()
+        return samples[index], np.ones(num_samples)
+    return found.fit.mode[None], np.ones(1)
 
 
 @final

@@ -17,8 +17,8 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum
 from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.iterative import IterativePosterior
-from orbitwise.inference.variational import SparsePosterior
+from orbitwise.inference.sparse.iterative import IterativePosterior
+from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -27,7 +27,7 @@ from orbitwise.likelihoods.softmax import Softmax
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import as_blocks
-from orbitwise.selection.search.claims import KINDS
+from orbitwise.selection.search.hypotheses import KINDS
 from orbitwise.storage.machines import check_machine_of
 from orbitwise.storage.recipes import is_plain_numbers, require
 from orbitwise.storage.support_vectors import check_support_vectors_of

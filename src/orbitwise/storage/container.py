@@ -20,7 +20,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from orbitwise.inference.cost import machine_memory
+from orbitwise.inference.optimise.cost import machine_memory
 
 FORMAT = "orbitwise"
 FORMAT_VERSION = 1

@@ -19,20 +19,19 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.error_bars import expected_seconds
+from orbitwise.estimators.engines import Problem
 from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.estimators.laplacian import LaplacianSVC
-from orbitwise.estimators.objectives import Problem
+from orbitwise.estimators.learned_ranges import expected_seconds
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.sparse_regressor import SparseGPRegressor
-from orbitwise.estimators.streaming import Stream
+from orbitwise.estimators.sparse_regressor import SparseGPRegressor, Stream
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.automatic import Certificate
 from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.losses import Loss
 from orbitwise.orbits.finite import FiniteOrbit

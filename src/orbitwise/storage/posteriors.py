@@ -13,9 +13,8 @@ from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
 from torch import Tensor
 
-from orbitwise.estimators.objectives import Problem
-from orbitwise.estimators.regression_model import RegressionModel
-from orbitwise.estimators.replicates import Replicates
+from orbitwise.estimators.engines import Problem
+from orbitwise.estimators.regression_model import RegressionModel, Replicates
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum
 from orbitwise.functionals.derivatives import (
@@ -30,8 +29,8 @@ from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap
 from orbitwise.functionals.tangents import ImageTangent
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.variational import SparsePosterior
-from orbitwise.inference.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian

@@ -10,15 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from orbitwise.estimators.streaming import Stream
+from orbitwise.estimators.sparse_regressor import Stream
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.automatic import REASONS, Certificate, Stage
-from orbitwise.inference.conjugate_gradients import Solution
-from orbitwise.inference.iterative import IterativePosterior
-from orbitwise.inference.totals import Observations, Totals
-from orbitwise.inference.variational import SparsePosterior
-from orbitwise.inference.whitened import Whitened
+from orbitwise.inference.sparse.certificate import REASONS, Certificate, Stage
+from orbitwise.inference.sparse.iterative import IterativePosterior, Solution
+from orbitwise.inference.sparse.totals import Observations, Totals
+from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 from orbitwise.storage.factors import check_factor

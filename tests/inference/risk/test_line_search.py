@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from orbitwise.inference.risk.line_search import FLATNESS, search, slope_at
+from orbitwise.inference.risk.problem import FLATNESS, search, slope_at
 from tests.inference.risk.problems import PAIRS, random_problem
 
 

@@ -8,7 +8,7 @@ from gpytorch.kernels import RBFKernel
 from orbitwise.inference.exact import sample_prior
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.process import Process
-from orbitwise.selection.search.claims import (
+from orbitwise.selection.search.hypotheses import (
     Claim,
     best_mirror,
     claims_of,

@@ -6,7 +6,7 @@ import torch
 
 from orbitwise.estimators import InvariantGPRegressor
 from orbitwise.kernels import parse
-from orbitwise.selection.search.components import additive_parts, part_moments
+from orbitwise.selection.search.auto import additive_parts, part_moments
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -5,7 +5,7 @@ from datetime import date, datetime
 import numpy as np
 import pytest
 
-from orbitwise.selection.search.dates import decimal_years, without_dates
+from orbitwise.selection.search.auto import decimal_years, without_dates
 
 
 def test_decimal_years():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from orbitwise.kernels.spelling import parse_expression
-from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.description import Words, claim_sentence, component_phrase, summary
+from orbitwise.selection.search.hypotheses import Claim
 
 ONE = Words(["x"], np.array([40.0]), "years")
 TWO = Words(["height", "width"], np.array([4.0, 4.0]))

@@ -9,10 +9,8 @@ import torch
 from orbitwise.estimators import InvariantGPRegressor
 from orbitwise.kernels import parse
 from orbitwise.kernels.spelling import parse_expression
-from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem, _promising, fit, laplace
-from orbitwise.selection.search.hypotheses import Hypothesis
-from orbitwise.selection.search.starting import fresh
+from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem, _promising, fit, fresh, laplace
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.uniform(-2, 2, (30, 1))

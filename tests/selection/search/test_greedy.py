@@ -7,10 +7,9 @@ import pytest
 from joblib import parallel_config
 
 from orbitwise.kernels.spelling import Term
-from orbitwise.selection.search.claims import claims_of
 from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
-from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
+from orbitwise.selection.search.hypotheses import Hypothesis, base_terms, claims_of
 
 RANDOM = np.random.default_rng(5)
 X = RANDOM.uniform(-1.7, 1.7, (40, 1))

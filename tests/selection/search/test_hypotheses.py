@@ -3,8 +3,15 @@
 import pytest
 
 from orbitwise.kernels.spelling import parse_expression
-from orbitwise.selection.search.claims import Claim, claims_of
-from orbitwise.selection.search.hypotheses import Hypothesis, bare, base_terms, neighbours, simplifications
+from orbitwise.selection.search.hypotheses import (
+    Claim,
+    Hypothesis,
+    bare,
+    base_terms,
+    claims_of,
+    neighbours,
+    simplifications,
+)
 
 
 def made(text: str, *claims: str, num_dims: int = 2) -> Hypothesis:

@@ -6,10 +6,9 @@ import pytest
 from orbitwise import InvariantGPRegressor
 from orbitwise.estimators import engines
 from orbitwise.kernels.spelling import parse_expression
-from orbitwise.selection.search.claims import Claim
 from orbitwise.selection.search.fitting import SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, silent
-from orbitwise.selection.search.hypotheses import Hypothesis, base_terms
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, base_terms
 from orbitwise.selection.search.refitting import finalist, grown_on_all_rows, refitted
 
 # Few iterations or inducing variables are enough for what is tested here.

@@ -6,9 +6,8 @@ import torch
 
 from orbitwise.kernels.spelling import build, parse_expression, terms
 from orbitwise.process import Process
-from orbitwise.selection.search.claims import Claim, functional_of_claims, relocated
-from orbitwise.selection.search.hypotheses import Hypothesis
-from orbitwise.selection.search.scaling import Scaling
+from orbitwise.selection.search.auto import Scaling
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, functional_of_claims, relocated
 
 X = 1960 + 20 * np.random.default_rng(0).uniform(size=(8, 2))
 

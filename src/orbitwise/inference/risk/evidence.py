@@ -16,9 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant
-from orbitwise.inference.risk.grams import DenseGram
-from orbitwise.inference.risk.newton import newton
-from orbitwise.inference.risk.problem import Problem, Term
+from orbitwise.inference.risk.problem import DenseGram, Problem, Term
+from orbitwise.inference.risk.solvers import newton
 from orbitwise.losses import Logistic
 
 

@@ -1,16 +1,19 @@
 """Sampling: f under any likelihood, hyperparameters, both together, and whether the chains mixed."""
 
-from orbitwise.inference.sampling.approximation import Approximation, approximate
-from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.diagnostics import effective_sample_size, split_r_hat, standard_error
-from orbitwise.inference.sampling.elliptical import EllipticalSamples, Source, alternate, elliptical_slice
+from orbitwise.inference.sampling.chains import Chains, effective_sample_size, split_r_hat, standard_error
+from orbitwise.inference.sampling.elliptical import (
+    EllipticalSamples,
+    Source,
+    alternate,
+    elliptical_slice,
+    slice_coordinates,
+)
 from orbitwise.inference.sampling.gibbs import gibbs
 from orbitwise.inference.sampling.hamiltonian import nuts
 from orbitwise.inference.sampling.independence import independence_sampler
 from orbitwise.inference.sampling.latent import LatentChains, LatentModel
 from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior, sample_posterior
-from orbitwise.inference.sampling.proposal import StudentProposal, fit_proposal
-from orbitwise.inference.sampling.slices import slice_coordinates
+from orbitwise.inference.sampling.proposal import Approximation, StudentProposal, approximate, fit_proposal
 
 __all__ = [
     "Approximation",

@@ -19,6 +19,7 @@ from orbitwise.inference.sampling.elliptical import (
     checked_start,
     elliptical_step,
     gaussian_directions,
+    slice_coordinates,
     standard_noise,
 )
 from orbitwise.inference.sampling.latent import (
@@ -29,7 +30,6 @@ from orbitwise.inference.sampling.latent import (
     start_approximation,
     starts,
 )
-from orbitwise.inference.sampling.slices import slice_coordinates
 
 
 @torch.no_grad()

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.sampling.approximation import Approximation, approximate
 from orbitwise.inference.sampling.chains import Chains
 from orbitwise.inference.sampling.elliptical import (
     checked_start,
@@ -33,7 +32,7 @@ from orbitwise.inference.sampling.latent import (
     check_counts,
     start_approximation,
 )
-from orbitwise.inference.sampling.proposal import StudentProposal, fit_proposal
+from orbitwise.inference.sampling.proposal import Approximation, StudentProposal, approximate, fit_proposal
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 
 FIT_TOLERANCE, SAMPLING_TOLERANCE = 1e-5, 1e-2

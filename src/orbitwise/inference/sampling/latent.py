@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky
-from orbitwise.inference.sampling.approximation import Approximation, approximate
 from orbitwise.inference.sampling.chains import Chains
 from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior, check_rows
+from orbitwise.inference.sampling.proposal import Approximation, approximate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process, Rows
 

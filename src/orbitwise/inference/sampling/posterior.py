@@ -18,9 +18,9 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.exact import refuse_drawn
 from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.sampling.approximation import approximate
 from orbitwise.inference.sampling.chains import Chains
 from orbitwise.inference.sampling.elliptical import Source, alternate, standard_noise
+from orbitwise.inference.sampling.proposal import approximate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.softmax import normal_nodes
 from orbitwise.process.process import Moments, Process, Rows, as_blocks

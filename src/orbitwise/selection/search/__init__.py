@@ -1,6 +1,5 @@
 """Kernel search: sums and products of kernels, and what f does not care about, chosen by evidence."""
 
-from orbitwise.selection.search.auto import AutoGPRegressor
-from orbitwise.selection.search.components import Component
+from orbitwise.selection.search.auto import AutoGPRegressor, Component
 
 __all__ = ["AutoGPRegressor", "Component"]

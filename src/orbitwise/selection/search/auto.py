@@ -1,4 +1,8 @@
-"""AutoGPRegressor: a Gaussian process whose kernel and invariances are searched for."""
+"""AutoGPRegressor: a Gaussian process whose kernel and invariances are searched for.
+
+The search sees inputs of mean 0 and deviation 1, and columns of dates as decimal years; what it learned is
+said in the units of the data, component by component (Lecture 2.8).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from numbers import Real
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -20,19 +26,165 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.calls import learning
-from orbitwise.estimators.estimator import RegressionPredictions
+from orbitwise.estimators.estimator import RegressionPredictions, learning
 from orbitwise.estimators.validation import as_array, check_counts, check_data
-from orbitwise.kernels.spelling import Term
-from orbitwise.selection.search.claims import Claim, claims_of, located_back
-from orbitwise.selection.search.components import Component, additive_parts, part_moments
-from orbitwise.selection.search.dates import without_dates
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.components import components
+from orbitwise.inference.exact import ExactPosterior
+from orbitwise.kernels.spelling import Expression, Sum, Term, add, build, expression_of, multiply, summands
 from orbitwise.selection.search.description import Words, component_phrase, summary
 from orbitwise.selection.search.fitting import Fitted, SearchProblem
 from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
-from orbitwise.selection.search.hypotheses import bare, base_terms
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, bare, base_terms, claims_of, located_back
 from orbitwise.selection.search.refitting import MOST_ROWS_TO_GROW, finalist, grown_on_all_rows, refitted
-from orbitwise.selection.search.scaling import Scaling
+
+
+def decimal_years(dates: Any) -> NDArray[np.float64]:
+    """Year plus the fraction of that year which has passed, for dates of any resolution."""
+    moments = np.asarray(dates, dtype="datetime64[us]")
+    if np.isnat(moments).any():
+        raise ValueError("Dates contain NaT (a missing date): drop those rows, or fill them in.")
+    years = moments.astype("datetime64[Y]")
+    start, end = years.astype("datetime64[us]"), (years + np.timedelta64(1, "Y")).astype("datetime64[us]")
+    fraction = (moments - start).astype(np.float64) / (end - start).astype(np.float64)
+    return years.astype(np.int64) + 1970.0 + fraction
+
+
+def without_dates(X: Any) -> tuple[Any, bool]:
+    """X with columns of dates as decimal years, and whether there were any; anything else stays as it is."""
+    if hasattr(X, "columns") and hasattr(X, "assign"):  # a data frame, whatever library it is of
+        dated = {name: decimal_years(X[name]) for name in X.columns if _is_dated(X[name])}
+        return (X.assign(**dated) if dated else X), bool(dated)
+    if isinstance(X, np.ndarray) and X.dtype.kind == "M":
+        return decimal_years(X), True
+    if isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object):
+        array = np.asarray(X, dtype=object)
+        if (
+            array.ndim == 2
+            and array.size
+            and any(isinstance(each, date | np.datetime64) for each in array[0])
+        ):
+            columns = [decimal_years(each) if _is_dated(each) else each for each in array.T]
+            return np.stack([np.asarray(each, dtype=np.float64) for each in columns], 1), True
+    return X, False
+
+
+def _is_dated(column: Any) -> bool:
+    """Whether a column holds dates, by its type or by its first entry."""
+    kind = getattr(getattr(column, "dtype", None), "kind", None)
+    if kind == "M":
+        return True
+    values = np.asarray(column)
+    return values.dtype.kind == "M" or (
+        values.dtype == object and len(values) > 0 and isinstance(values[0], date | np.datetime64)
+    )
+
+
+POWERS = {
+    "lengthscale": 1.0,
+    "period_length": 1.0,
+    "variance": -2.0,
+    "mixture_means": -1.0,
+    "mixture_scales": -1.0,
+}
+"""With which power of the scale a hyperparameter grows."""
+
+ABOUT_THE_ORIGIN = ("arc", "dot", "polynomial")
+"""Kernels that a shift of the inputs changes into others: with them, inputs are looked at as they are."""
+
+
+@final
+@dataclass(frozen=True)
+class Scaling:
+    """u = (x - shift)/scale."""
+
+    shift: float
+    scale: float
+
+    @staticmethod
+    def of(x: NDArray[np.float64], names: list[str]) -> Scaling:
+        """The shift and scale of the inputs; none where a base kernel has its own origin."""
+        if any(name in ABOUT_THE_ORIGIN for name in names):
+            return Scaling(0.0, 1.0)
+        spread = float(np.sqrt(np.square(x - x.mean(0)).mean()))
+        shift = float(x.mean())
+        is_constant = spread <= 1e-13 * max(abs(shift), float(np.abs(x).max()))
+        return Scaling(shift, 1.0 if is_constant else spread)
+
+    @property
+    def inverse(self) -> Scaling:
+        """From u back to x: `inverse.undo` takes a hypothesis in the units of the data to scaled inputs."""
+        return Scaling(-self.shift / self.scale, 1 / self.scale)
+
+    def apply(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scaled inputs."""
+        return (x - self.shift) / self.scale
+
+    def undo(self, hypothesis: Hypothesis) -> Hypothesis:
+        """The hypothesis for the inputs as they were."""
+        claims = tuple(self._claim(claim) for claim in hypothesis.claims)
+        return replace(hypothesis, expression=self._expression(hypothesis.expression), claims=claims)
+
+    def scaled_claim(self, claim: Claim) -> Claim:
+        """A claim whose value was given in the units of the data, for scaled inputs."""
+        if claim.value is None:
+            return claim
+        shift = 0.0 if claim.kind == "period" else self.shift
+        return replace(claim, value=(claim.value - shift) / self.scale)
+
+    def _claim(self, claim: Claim) -> Claim:
+        if claim.value is None:
+            return claim
+        shift = 0.0 if claim.kind == "period" else self.shift
+        return replace(claim, value=claim.value * self.scale + shift)
+
+    def _expression(self, expression: Expression) -> Expression:
+        if isinstance(expression, Term):
+            values = tuple((name, self._values(expression, name, each)) for name, each in expression.values)
+            return replace(expression, values=values)
+        parts = [self._expression(part) for part in expression.parts]
+        if isinstance(expression, Sum):
+            return add(*parts)
+        return multiply(*parts, factor=expression.factor)
+
+    def _values(self, term: Term, name: str, values: tuple[float, ...]) -> tuple[float, ...]:
+        if name == "centre":
+            return tuple(value * self.scale + self.shift for value in values)
+        if term.name == "periodic" and name == "lengthscale":
+            return values
+        return tuple(value * self.scale ** POWERS.get(name, 0.0) for value in values)
+
+
+class Component(NamedTuple):
+    """One additive part of f, in units of the targets: its spelling, in words, its mean and its deviation."""
+
+    spelling: str
+    description: str
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+
+def additive_parts(kernel: Kernel) -> list[Expression]:
+    """The additive parts of a kernel with their values, products of sums multiplied out."""
+    return summands(expression_of(kernel, values=True, digits=17))
+
+
+@torch.no_grad()
+def part_moments(
+    parts: Sequence[Expression], num_dims: int, posterior: Any, functional: Functional, x: torch.Tensor
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Posterior mean and deviation of L f_i at x for each of the parts of f, for standardised targets."""
+    if not isinstance(posterior, ExactPosterior):
+        raise ValueError(
+            "Components need exact inference: fit to at most 1,500 rows, or look at `predict` alone."
+        )
+    kernels = [build(part, num_dims) for part in parts]
+    found = components(posterior, functional.atoms(x), kernels)
+    # without the constant that f lies around
+    return [
+        (each.mean[:, 0].numpy(), each.variance.sqrt().numpy()) for each in found if each.kernel is not None
+    ]
+
 
 FEWEST_ROWS = 10
 
@@ -49,7 +201,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     scoring : {"bic", "laplace"}, default="bic"
         How structures are compared: the log likelihood less half the number of learned numbers times the
         logarithm of the number of rows, or the evidence by Laplace's approximation over hyperparameters. Both
-        at the mode under the weak hyperpriors of `orbitwise.inference.hyperpriors.weak_hyperpriors`.
+        at the mode under the weak hyperpriors of `orbitwise.inference.optimise.hyperpriors.weak_hyperpriors`.
     max_depth : int, default=3
         Steps of growth after the base kernels.
     base_kernels : sequence of str, default=("rbf", "periodic", "linear", "rq")

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orbitwise.kernels.spelling import Expression, Term, terms
-from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.hypotheses import SMOOTH
+from orbitwise.selection.search.hypotheses import SMOOTH, Claim
 
 TREND = 0.2
 """A smooth component is called a trend when it changes over more than this share of the range of x."""

@@ -17,10 +17,17 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from orbitwise.kernels.spelling import Term
-from orbitwise.selection.search.claims import Claim
-from orbitwise.selection.search.fitting import Fitted, HypothesisModel, SearchProblem, fit
-from orbitwise.selection.search.hypotheses import Hypothesis, claimed, neighbours, simplifications
-from orbitwise.selection.search.starting import anew, beside_a_line, fresh, grown
+from orbitwise.selection.search.fitting import (
+    Fitted,
+    HypothesisModel,
+    SearchProblem,
+    anew,
+    beside_a_line,
+    fit,
+    fresh,
+    grown,
+)
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, claimed, neighbours, simplifications
 
 Report = Callable[[str], None]
 Option = tuple[Hypothesis, Callable[[], list[Hypothesis]]]

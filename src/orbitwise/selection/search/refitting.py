@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.estimators.engines import engine_for
+from orbitwise.estimators.estimator import fit_quietly
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.kernels.spelling import build
-from orbitwise.selection.search.claims import functional_of_claims, learned_claims, relocated
 from orbitwise.selection.search.fitting import Fitted, fit, kills_constants
 from orbitwise.selection.search.greedy import STEP_COST, Search, chosen_rows
-from orbitwise.selection.search.hypotheses import Hypothesis
+from orbitwise.selection.search.hypotheses import Hypothesis, functional_of_claims, learned_claims, relocated
 
 NUM_FINALISTS = 3
 MOST_ROWS = 1_500

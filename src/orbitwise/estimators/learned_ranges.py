@@ -1,0 +1,424 @@
+"""Learned ranges of orbits: their search on nodes that double, starts from nested families, and error bars.
+
+Error bars come from the curvature of the evidence at its maximum (Laplace).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orbitwise.functionals.averages import freeze_functional, num_dimensions
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.optimise.ascent import (
+    LEAST,
+    RETRIED,
+    Box,
+    Coordinates,
+    Vector,
+    finite_difference_hessian,
+    standard_errors,
+)
+from orbitwise.inference.optimise.checkpoints import Journal
+from orbitwise.inference.optimise.cost import check_cost, exact_cost
+from orbitwise.inference.optimise.orbit_search import (
+    CUT_SHORT,
+    OTHERS,
+    Callback,
+    Found,
+    OrbitSearch,
+    covariance_of,
+)
+from orbitwise.inference.optimise.training import assign_flat, evaluate, flat_values
+from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
+from orbitwise.orbits.ranges import ZERO, Interval, vanishing_widths
+from orbitwise.process.double_sums import takes_double_sums
+from orbitwise.process.process import Process
+
+
+@final
+@dataclass(frozen=True)
+class Start:
+    """Where a fit begins: at the solution of a fitted member, on so many nodes; 0 iterations stay there."""
+
+    member: Any
+    num_nodes: int
+    max_iterations: int
+
+
+def may_contain(family: Any, member: Any) -> bool:
+    """Whether one fitted estimator learned all the ranges of another, and more.
+
+    It may still not contain it, because of what is fixed: only the evidence at its solution tells.
+    """
+    orbit, smaller = (getattr(each, "orbit_", None) for each in (family, member))
+    if orbit is None or not orbit.is_drawn or not hasattr(family, "_begin_at"):
+        return False
+    # the default kernel of no invariance may have a lengthscale for each column
+    shapes = [[each.shape for each in model.kernel_.parameters()] for model in (family, member)]
+    if shapes[0] != shapes[1]:
+        return False
+    if smaller is None:
+        return member.functional_.is_identity
+    return type(smaller) is type(orbit) and set(smaller.learned()) < set(orbit.learned())
+
+
+@torch.no_grad()
+def adopt(modules: Sequence[nn.Module], members: Sequence[nn.Module]) -> None:
+    """Take over all parameters that both have, by name; ranges that the members lack become zero."""
+    for module, member in zip(modules, members, strict=True):
+        known, adopted = dict(member.named_parameters()), set()
+        for name, parameter in module.named_parameters():
+            if name in known and known[name].shape == parameter.shape:
+                parameter.copy_(known[name])
+                adopted.add(id(parameter))
+        for widths in vanishing_widths(module):
+            flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
+            raw = flat[places].double().cpu()
+            # orbits keep a tiny width for moves that they do not make
+            is_zero = (widths.width(raw) / widths.natural).square() <= LEAST
+            if id(widths.parameter) not in adopted:
+                is_zero = torch.ones_like(is_zero)
+            flat[places] = torch.where(is_zero, ZERO, raw).to(flat)
+
+
+LEAST_NOISE = 1e-6
+"""Under targets of unit variance: what the average over nodes leaves open is more than that, and it makes
+single precision safe."""
+
+FEWEST_NODES, MOST_NODES = 4, {"cpu": 64, "cuda": 128}
+"""Where their number is not given; predictions cost its square."""
+OPERATIONS = {"cpu": 1e12, "cuda": 1e14}
+"""That one evaluation may take where the number of nodes is not given: some seconds."""
+
+ROUNDING = 0.005
+"""Nats a row between the precisions above which the search ends in double precision."""
+
+FIRST_SCRAMBLE = 20_240_607
+"""The seed of the nodes. Any would do, but it must be the same in every fit."""
+
+OTHER_GAUSS = (0, -1, 1, -2)
+"""Nodes more in each dimension."""
+
+HOUR = 3600.0
+"""Exact fits estimated to take longer than this many seconds warn."""
+
+EVALUATIONS = 30
+"""That a search takes on its most nodes, differences of gradients included."""
+
+Objective = Callable[[Functional, torch.dtype], Callable[[], Tensor]]
+"""The objective of a model whose functional was frozen, its rows in this precision."""
+
+
+@final
+@dataclass(frozen=True)
+class Learned:
+    """What a search found, the functional on its nodes, and the coordinates it was found in."""
+
+    found: Found
+    functional: Functional
+    coordinates: Coordinates
+
+
+def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Functional:
+    """The functional on the nodes that every fit takes, or on other nodes of about the same number.
+
+    In one and two dimensions they are Gauss's, others one more or less in each dimension; else Sobol sets.
+    """
+    dimensions = gauss_dimensions(functional)
+    if dimensions:
+        each = max(1, round(num_nodes ** (1 / dimensions)) + OTHER_GAUSS[scramble])
+        return freeze_functional(functional, each**dimensions, rule="gauss")
+    return freeze_in_common(functional, num_nodes, scramble)
+
+
+def gauss_dimensions(functional: Functional) -> int:
+    """The dimensions of Gauss's nodes where these serve, else 0."""
+    dimensions = num_dimensions(functional)
+    return 0 if dimensions is None or dimensions > MOST_GAUSS_DIMENSIONS else dimensions
+
+
+def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> Functional:
+    """The functional on a Sobol set whose first entries are the same for every orbit.
+
+    So an orbit with ranges of zero has the nodes of the smaller orbit that it is then.
+    """
+    generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
+    return freeze_functional(functional, num_nodes, generator)
+
+
+@torch.no_grad()
+def widen_zeros(functional: Functional) -> None:
+    """Ranges that a search set to zero a little wider, for engines that would never move them again."""
+    for widths in vanishing_widths(functional):
+        flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
+        start = widths.raw(widths.natural * RETRIED**0.5).to(flat)
+        flat[places] = torch.where(flat[places] <= ZERO / 2, start, flat[places])
+
+
+def most_nodes(num_rows: int, width: int, device: torch.device) -> int:
+    """The most nodes, a power of two, on which one evaluation takes some seconds."""
+    kind = "cpu" if device.type == "cpu" else "cuda"
+    allowed, nodes = OPERATIONS[kind], FEWEST_NODES
+    while nodes < MOST_NODES[kind] and exact_cost(num_rows, 2 * nodes, width, 1).operations <= allowed:
+        nodes *= 2
+    return nodes
+
+
+def announce_exact(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
+    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is.
+
+    The functional is frozen; `is_drawn` says whether its atoms are nodes whose number can be chosen.
+    """
+    with torch.no_grad():
+        first = functional.atoms(x[:1])
+        one_sided = process.shares_symmetry(first)
+    atoms, width = first.points.shape[-2:]
+    fewer = ", an orbit of fewer elements" if atoms > 1 else ""
+    fewer = ", a smaller num_nodes" if is_drawn else fewer
+    each = f" that average {atoms:,} points each" if atoms > 1 else ""
+    check_cost(
+        exact_cost(len(x), atoms, width, steps, one_sided),
+        f"Exact inference on {len(x):,} rows{each}",
+        f"use inference='collapsed' or 'variational'{fewer}, or fewer rows",
+        patience=HOUR,
+        refuses=False,
+    )
+
+
+def learn_orbit(
+    objective: Objective,
+    functional: Functional,
+    process: Process,
+    modules: Sequence[nn.Module],
+    floors: Mapping[nn.Parameter, float],
+    x: Tensor,
+    num_nodes: int | None,
+    max_nodes: int | None,
+    max_evaluations: int,
+    max_seconds: float | None = None,
+    callback: Callback | None = None,
+    journal: Journal | None = None,
+    num_starts: int = 0,
+    generator: torch.Generator | None = None,
+    is_noisy: bool = True,
+    is_resumed: bool = False,
+) -> Learned:
+    """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
+
+    `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
+    as many as one evaluation can do in some seconds. `num_starts` random starts, from the generator, are
+    tried too. `is_noisy` says that the noise of every row is at least `LEAST_NOISE`, or has that floor. With
+    `is_resumed` the search goes on from the present parameters on these nodes; see `OrbitSearch.run`.
+    """
+    coordinates = Coordinates(modules, floors)
+    with torch.no_grad():
+        some = freeze_at(functional, 2).atoms(x[:1])
+    width = some.points.shape[-1]
+    if num_nodes is not None:
+        most = num_nodes
+    else:
+        most = most_nodes(len(x), width, x.device) if max_nodes is None else max_nodes
+    announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
+    if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
+        return _unlearned(objective, functional, coordinates, x, most)
+    is_fast = is_noisy and takes_double_sums(process.kernel, some, some)
+    precision = torch.float32 if is_fast else x.dtype
+    begun = time.monotonic()
+
+    def search(kind: torch.dtype) -> OrbitSearch:
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - begun)
+        return OrbitSearch(
+            lambda nodes, scramble: objective(freeze_at(functional, nodes, scramble), kind),
+            coordinates,
+            len(x),
+            most,
+            max_evaluations,
+            left,
+            callback,
+            journal,
+            is_given=num_nodes is not None,
+            num_starts=num_starts,
+            generator=generator,
+        )
+
+    found = _searched(search, precision, x.dtype, is_resumed)
+    frozen = freeze_at(functional, found.num_nodes)
+    if not found.others:
+        # cut short: what other nodes say is all that is known of its error
+        with torch.no_grad():
+            sets = [freeze_at(functional, found.num_nodes, other) for other in range(1, 1 + OTHERS)]
+            found.others = [float(objective(each, x.dtype)()) for each in sets]
+    if precision != x.dtype and found.message not in CUT_SHORT:
+        with torch.no_grad():
+            value = float(objective(frozen, x.dtype)())
+        if not abs(value - found.value) < ROUNDING * len(x):
+            found = search(x.dtype).finished(found)
+    return Learned(found, frozen, coordinates)
+
+
+def _searched(
+    search: Callable[[torch.dtype], OrbitSearch],
+    precision: torch.dtype,
+    safest: torch.dtype,
+    is_resumed: bool,
+) -> Found:
+    """What a search of this precision finds, or where that fails at every start, one of the safest."""
+    try:
+        return search(precision).run(is_resumed)
+    except ValueError:
+        if precision == safest:
+            raise
+        return search(safest).run(is_resumed)
+
+
+@torch.no_grad()
+def _unlearned(
+    objective: Objective, functional: Functional, coordinates: Coordinates, x: Tensor, num_nodes: int
+) -> Learned:
+    """Everything as it was given, with the objective there on the nodes and on others."""
+    sets = [freeze_at(functional, num_nodes, scramble) for scramble in range(1 + OTHERS)]
+    value, *others = (float(objective(frozen, x.dtype)()) for frozen in sets)
+    point = coordinates.point()
+    is_settled = len(point) == 0
+    message = "nothing was to be learned"
+    found = Found(point, num_nodes, value, message, [], [], is_settled, np.zeros_like(point))
+    found.others = others
+    return Learned(found, sets[0], coordinates)
+
+
+STEP = 0.02
+LARGEST = 3.0
+"""An error above this, in the raw parameter's units, says that the data do not determine it: cut off here."""
+
+NORMAL = 1.96
+"""Standard errors on both sides that hold 95 %."""
+ONE_ERROR, TWO_ERRORS = 0.5, 0.5 * NORMAL**2
+"""Nats that the evidence falls within one standard error, and within those."""
+
+Ranges = Mapping[str, Interval]
+
+
+def searched_errors(
+    learned: Callable[[], Ranges], coordinates: Coordinates, found: Found
+) -> tuple[dict[str, float], dict[str, Interval]]:
+    """The standard error of each learned range's upper end, and the interval that holds it with 95 %.
+
+    Both cover the data (curvature) and the choice of nodes (how far other nodes would move the range).
+    """
+    if found.curvature is None:
+        return {}, {}
+    coordinates.assign(found.point)
+    covariance = np.diag(covariance_of(found, coordinates))
+    shifts = found.node_variance
+    box, here = coordinates.box, learned()
+    held = box.held(found.point, found.gradient)
+    falls = _slopes_away(found, box)
+    squares, ends, touched = dict.fromkeys(here, 0.0), {}, dict.fromkeys(here, 0)
+    for i, at in enumerate(found.point):
+        spread = math.sqrt(covariance[i] + shifts[i])
+        reaches = [spread, NORMAL * spread]
+        if held[i]:
+            # the others follow: C_ii - C_if C_ff⁻¹ C_fi
+            free = np.append(np.flatnonzero(~held), i)
+            curvature = 1 / np.linalg.inv(found.curvature[np.ix_(free, free)])[-1, -1]
+            one, two = (_distance(falls[i], curvature, drop) for drop in (ONE_ERROR, TWO_ERRORS))
+            moved = math.sqrt(shifts[i])
+            reaches = [math.hypot(one, moved), math.hypot(two, NORMAL * moved)]
+        readings = []
+        for reach in reaches:
+            for sign in (-1, 1):
+                other = found.point.copy()
+                other[i] = at + sign * reach
+                coordinates.assign(box.clip(other))
+                readings.append(learned())
+        for name in here:
+            low, high, lowest, highest = (each[name][1] for each in readings)
+            if (lowest, highest) != (here[name][1], here[name][1]):
+                touched[name] += 1
+                squares[name] += (max(high - low, 0.0) / (1 if held[i] else 2)) ** 2
+                ends[name] = min(lowest, highest), max(lowest, highest)
+    coordinates.assign(found.point)
+    errors = {name: value**0.5 for name, value in squares.items()}
+    for name, (_, high) in here.items():
+        if touched[name] > 1:
+            ends[name] = high - NORMAL * errors[name], high + NORMAL * errors[name]
+    return errors, {name: ends.get(name, (high, high)) for name, (_, high) in here.items()}
+
+
+def _slopes_away(found: Found, box: Box) -> Vector:
+    """How steeply the quadratic model falls away from the nearer bound of each coordinate, 0 if it rises."""
+    if found.curvature is None or found.slope is None or found.centre is None:
+        return np.abs(found.gradient)
+    # the model's gradient at the point: g(centre) + C (centre - point)
+    gradient = found.slope + found.curvature @ (found.centre - found.point)
+    is_low = found.point - box.lower < box.upper - found.point
+    return np.maximum(np.where(is_low, -gradient, gradient), 0.0)
+
+
+def _distance(slope: float, curvature: float, drop: float) -> float:
+    """How far a hill that falls by slope·d + ½ curvature·d² has fallen by `drop`."""
+    return 2 * drop / (slope + math.sqrt(slope**2 + 2 * curvature * drop))
+
+
+def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
+    """The standard deviation of every entry of the parameters: √diag(H⁻¹), H the Hessian of -objective.
+
+    The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets
+    an infinite error.
+    """
+    here = evaluate(objective, parameters)
+    if here.failure:
+        raise ValueError(here.failure)
+    start = [parameter.detach().clone() for parameter in parameters]
+
+    def fall(point: Vector) -> Vector:
+        assign_flat(parameters, point)
+        found = evaluate(objective, parameters)
+        return np.full_like(point, np.nan) if found.failure else -found.gradient
+
+    try:
+        hessian = finite_difference_hessian(fall, flat_values(parameters), STEP, -here.gradient)
+    finally:
+        with torch.no_grad():
+            for parameter, kept in zip(parameters, start, strict=True):
+                parameter.copy_(kept)
+    parts = torch.from_numpy(standard_errors(hessian)).split([p.numel() for p in parameters])
+    return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+
+
+def expected_seconds(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> float:
+    """How long `parameter_errors` will take: a gradient per entry, each about three times the objective."""
+    start = time.perf_counter()
+    with torch.no_grad():
+        objective()
+    count = sum(parameter.numel() for parameter in parameters)
+    return 3 * (count + 1) * (time.perf_counter() - start)
+
+
+def learned_errors(
+    learned: Callable[[], Ranges],
+    parameters: list[nn.Parameter],
+    errors: list[Tensor],
+) -> dict[str, float]:
+    """The error of each learned range's upper end: each parameter moves one deviation to both sides."""
+    squares = dict.fromkeys(learned(), 0.0)
+    for parameter, error in zip(parameters, errors, strict=True):
+        flat, spread = parameter.data.view(-1), error.reshape(-1).clamp_max(LARGEST)
+        for i in range(flat.numel()):
+            old = flat[i].clone()
+            ends = []
+            for sign in (1, -1):
+                flat[i] = old + sign * spread[i].to(old)
+                ends.append(learned())
+            flat[i] = old
+            for name in squares:
+                squares[name] += ((ends[0][name][1] - ends[1][name][1]) / 2) ** 2
+    return {name: value**0.5 for name, value in squares.items()}

@@ -1,0 +1,470 @@
+"""The search for the ranges of an orbit: several starts on few nodes, then refined while the nodes double.
+
+What it found says where, how good, and what other nodes say of it (METHOD 11).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orbitwise.inference.optimise.ascent import (
+    RETRIED,
+    Coordinates,
+    Objective,
+    Summit,
+    Vector,
+    best_step,
+    climb,
+    climb_many,
+    curvature_at,
+    made_positive,
+)
+from orbitwise.inference.optimise.checkpoints import Journal
+from orbitwise.inference.optimise.training import TIME_IS_OVER
+
+PER_ROW = 0.1
+"""Nats a row by which the evidence may differ on other nodes where the answer counts as converged."""
+
+HALF_AS_MANY = 0.5
+"""The variance that the choice of nodes leaves, in parts of that of half as many: at worst the law of plain
+draws."""
+
+
+@final
+@dataclass(frozen=True)
+class Stage:
+    """What was tried on one number of nodes: the best of every start, and what it cost."""
+
+    num_nodes: int
+    values: tuple[float, ...]
+    evaluations: int
+    seconds: float
+
+
+@final
+@dataclass
+class Found:
+    """The answer of a search: where, how good, and what other nodes say of it."""
+
+    point: Vector
+    num_nodes: int
+    value: float
+    message: str
+    stages: list[Stage]
+    history: list[float]
+    has_settled: bool
+    gradient: Vector
+    curvature: NDArray[np.float64] | None = None
+    """The Hessian of minus the objective, made positive."""
+    centre: Vector | None = None
+    """Where the curvature was taken: the point with ranges that are zero a little wider."""
+    slope: Vector | None = None
+    """The gradient there."""
+    others: list[float] = field(default_factory=list)
+    """The objective on other sets of as many nodes."""
+    shifts: list[Vector] = field(default_factory=list)
+    """How far learning again on other nodes, half as many, moved the coordinates."""
+    gain: float = math.inf
+    """What the last doubling of the nodes gained."""
+
+    def is_converged(self, num_rows: int) -> bool:
+        """Whether the ascent settled, and the evidence at its end is about the same on other nodes."""
+        return self.has_settled and bool(self.others) and self.spread <= PER_ROW * num_rows
+
+    @property
+    def spread(self) -> float:
+        """The root mean square of how far the objective on other nodes is away, 0 without any."""
+        return math.sqrt(np.mean(np.square(np.subtract(self.others, self.value)))) if self.others else 0.0
+
+    @property
+    def node_variance(self) -> Vector:
+        """The variance of the coordinates that the choice of nodes leaves."""
+        if not self.shifts:
+            return np.zeros_like(self.point)
+        return HALF_AS_MANY * np.mean(np.square(self.shifts), axis=0)
+
+    @property
+    def node_error(self) -> float:
+        """How far the objective on any other nodes may be away: the spread over sets, and the last gain."""
+        doubling = self.gain if math.isfinite(self.gain) else 0.0
+        return math.hypot(self.spread, doubling)
+
+
+def covariance_of(found: Found, coordinates: Coordinates) -> NDArray[np.float64]:
+    """The covariance of the coordinates by curvature; what is held at a bound does not vary."""
+    if found.curvature is None:
+        raise ValueError("There is no curvature: too many coordinates, or the search was cut short.")
+    free = ~coordinates.box.held(found.point, found.gradient)
+    covariance = np.zeros_like(found.curvature)
+    covariance[np.ix_(free, free)] = np.linalg.inv(found.curvature[np.ix_(free, free)])
+    return covariance
+
+
+FIRST_NODES = 16
+"""Fewer decide nothing in the six dimensions of an affine map."""
+
+FACTORS = (1.0, 0.5, 2.0)
+"""The starts: all ranges natural, all half as wide, all twice as wide."""
+
+FARTHEST_FACTOR = 4.0
+"""Ranges of random starts are between this many times and this part of their natural size."""
+
+OTHERS = 3
+"""Sets of other nodes on which the answer is tried, and learned again."""
+
+AGAIN = 12
+"""Evaluations that may be taken to learn the ranges again on other nodes."""
+
+MOST_DENSE = 30
+"""Coordinates up to which curvature is a matrix of differences; L-BFGS serves more."""
+
+ROUGHLY, FINELY = 0.004, 0.0007
+"""Nats a row that may be left to gain on few nodes, and in the end."""
+
+DOUBLING = 0.02
+"""Nats a row that the last doubling of the nodes may have gained where no more nodes are needed."""
+
+USED_UP = "the iterations were used up"
+INTERRUPTED = "interrupted"
+CUT_SHORT = (TIME_IS_OVER, INTERRUPTED)
+"""The messages of searches that were cut short."""
+
+AtNodes = Callable[[int, int], Callable[[], Tensor]]
+"""The objective on so many nodes, of the scramble of this number."""
+
+Callback = Callable[[int, float], None]
+
+
+class _OverError(Exception):
+    """Time is over, or Ctrl-C was pressed."""
+
+
+@final
+@dataclass
+class _Best:
+    """The best point on one number of nodes, and the value that was met there first."""
+
+    point: Vector
+    value: float
+    first: float
+
+
+@final
+class OrbitSearch:
+    """A search over the coordinates of a model whose objective can be had on any number of nodes.
+
+    Nodes double up to `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of
+    one ascent, and `max_seconds` those of all, after which the best so far is kept. `num_starts` random
+    starts are added to those of natural size.
+    """
+
+    def __init__(
+        self,
+        at_nodes: AtNodes,
+        coordinates: Coordinates,
+        num_rows: int,
+        max_nodes: int,
+        max_evaluations: int = 40,
+        max_seconds: float | None = None,
+        callback: Callback | None = None,
+        journal: Journal | None = None,
+        is_given: bool = False,
+        num_starts: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.at_nodes, self.coordinates, self.num_rows = at_nodes, coordinates, num_rows
+        self.max_nodes, self.max_evaluations = max_nodes, max_evaluations
+        self.max_seconds, self.callback, self.journal = max_seconds, callback, journal
+        self.is_given, self.num_starts, self.generator = is_given, num_starts, generator
+        self.is_dense = len(coordinates) <= MOST_DENSE
+        self._roughly, self._finely = ROUGHLY * num_rows, FINELY * num_rows
+        self.history: list[float] = []
+        self.stages: list[Stage] = []
+        self._start = time.monotonic()
+        self._count = 0
+        self._bests: dict[int, _Best] = {}
+        self._failure = ""
+
+    def run(self, is_resumed: bool = False) -> Found:
+        """Search, and leave the parameters at the answer.
+
+        With `is_resumed` nothing is screened: the search goes on from the present parameters, on the most
+        nodes, and keeps them where it finds nothing better.
+        """
+        given = self.coordinates.point()
+        found: Found | None = None
+        nodes, message, interrupted = min(FIRST_NODES, self.max_nodes), "", False
+        nodes = self.max_nodes if is_resumed else nodes
+        try:
+            summits = self._resume(nodes, given) if is_resumed else self._screen(nodes, given)
+            while True:
+                is_last = nodes >= self.max_nodes
+                found = self._judged(found, summits[0], nodes)
+                is_answer = self._is_answer(found)
+                if is_last or (is_answer and not self.is_given):
+                    message = "other nodes agree" if is_answer else "the most nodes were used"
+                    message = message if found.has_settled else USED_UP
+                    break
+                nodes = min(2 * nodes, self.max_nodes)
+                summits = self._refine(summits, found, nodes)
+        except (_OverError, KeyboardInterrupt) as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            message = INTERRUPTED if interrupted else TIME_IS_OVER
+            found = self._cut_short(found)
+        finally:
+            if self.journal is not None:
+                self.journal.sync()
+        if found is None:
+            self.coordinates.assign(given)
+            raise KeyboardInterrupt if interrupted else ValueError(self._trouble)
+        found.message = message
+        self.coordinates.assign(found.point)
+        return found
+
+    def finished(self, found: Found) -> Found:
+        """What a search of another precision found, climbed as far as it goes in this one."""
+        message = found.message
+        try:
+            self._finish(found, None)
+        except (_OverError, KeyboardInterrupt) as error:
+            message = INTERRUPTED if isinstance(error, KeyboardInterrupt) else TIME_IS_OVER
+            self._cut_short(found)
+        finally:
+            if self.journal is not None:
+                self.journal.sync()
+        found.message = message
+        self.coordinates.assign(found.point)
+        return found
+
+    def _finish(self, found: Found, begin: tuple[float, Vector] | None) -> None:
+        """Climb as far as it goes on the nodes of the answer, and take the last step that is left.
+
+        That step is what brings a range that is not needed to its bound, where it is zero.
+        """
+        objective = self._objective(found.num_nodes)
+        begin = objective(found.point) if begin is None else begin
+        summit = self._climb(objective, found.point, begin, found.curvature, self._finely)
+        found.point, found.value, found.gradient = summit.point, summit.value, summit.gradient
+        found.has_settled = summit.has_settled
+        if not self.is_dense or not self.max_evaluations or not np.isfinite(summit.value):
+            return
+        step, promise = best_step(summit.point, summit.gradient, summit.curvature, self.coordinates.box, 1.0)
+        if promise > 0:
+            other = self.coordinates.box.clip(summit.point + step)
+            value, gradient = objective(other)
+            if value > found.value:
+                found.point, found.value, found.gradient = other, value, gradient
+
+    def _cut_short(self, found: Found | None) -> Found | None:
+        """The best so far: on the most nodes, if anything was gained on these, else what was found before."""
+        nodes = max(self._bests, default=0)
+        best = self._bests.get(nodes)
+        if best is None or (found is not None and nodes > found.num_nodes and best.value <= best.first):
+            return found
+        if found is None or nodes > found.num_nodes:
+            short = self._found(best.point, nodes, best.value, False, np.zeros_like(best.point))
+            short.gain = math.inf if found is None else best.value - found.value
+            return short
+        if best.value > found.value:
+            found.point, found.value, found.has_settled = best.point, best.value, False
+        return found
+
+    def _found(self, point: Vector, nodes: int, value: float, settled: bool, gradient: Vector) -> Found:
+        return Found(point, nodes, value, "", self.stages, self.history, settled, gradient)
+
+    @property
+    def _trouble(self) -> str:
+        return f"The objective could not be computed at any start: {self._failure}"
+
+    def _is_answer(self, found: Found) -> bool:
+        """Whether neither other nodes nor more of them would move evidence or ranges noticeably."""
+        if not found.is_converged(self.num_rows) or found.gain > DOUBLING * self.num_rows:
+            return False
+        moved = np.sqrt(found.node_variance)
+        known = 0.1 * np.maximum(found.point, RETRIED)
+        if found.curvature is not None:
+            # no further than the data leave open anyway
+            known = np.maximum(known, np.sqrt(np.diag(covariance_of(found, self.coordinates))))
+        return bool((moved <= known)[self.coordinates.is_width].all())
+
+    def _screen(self, nodes: int, given: Vector) -> list[Summit]:
+        """The best two of several starts on few nodes."""
+        objective = self._objective(nodes)
+        summits, begun, count = [], time.monotonic(), self._count
+        for start in (given, *self._starts(given)):
+            summit = self._climb_lifted(objective, start, None, self._roughly)
+            if np.isfinite(summit.value):
+                summits.append(summit)
+        if not summits:
+            self.coordinates.assign(given)
+            raise ValueError(self._trouble)
+        summits.sort(key=lambda each: -each.value)
+        self._record(nodes, [each.value for each in summits], count, begun)
+        first, *rest = summits
+        # a second start is followed where it leads elsewhere
+        others = [each for each in rest if not np.allclose(each.point, first.point, rtol=0.2, atol=0.2)]
+        return [first, *others[:1]]
+
+    def _starts(self, given: Vector) -> list[Vector]:
+        """Starts beside the given one: ranges of natural size where these are elsewhere, and random ones."""
+        is_width = self.coordinates.is_width
+        natural = [np.where(is_width, factor**2, given) for factor in FACTORS]
+        starts = [each for each in natural if not np.allclose(given, each, rtol=0.1)]
+        for _ in range(self.num_starts):
+            sizes = 2 * torch.rand(len(given), generator=self.generator, dtype=torch.float64).numpy() - 1
+            moves = torch.randn(len(given), generator=self.generator, dtype=torch.float64).numpy()
+            starts.append(np.where(is_width, FARTHEST_FACTOR ** (2 * sizes), given + 0.5 * moves))
+        return starts
+
+    def _resume(self, nodes: int, given: Vector) -> list[Summit]:
+        """Where an ascent leads that tries again what is zero at the given point, or that point."""
+        objective, given = self._objective(nodes), self.coordinates.box.clip(given)
+        begun, count = time.monotonic(), self._count
+        if self.max_evaluations > 0:
+            curvature = None
+            if self.is_dense:
+                curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
+            summit = self._climb_lifted(objective, given, curvature, self._finely)
+        else:
+            summit = Summit(given, *objective(given), np.eye(len(given)), False, ())
+        self._record(nodes, [summit.value], count, begun)
+        return [summit]
+
+    def _few(self, nodes: int) -> Objective:
+        """The objective for curvatures: on half the nodes, which costs a quarter and is near enough."""
+        return self._objective(nodes if nodes <= 2 * FIRST_NODES else nodes // 2, is_ascent=False)
+
+    def _refine(self, summits: Sequence[Summit], found: Found, nodes: int) -> list[Summit]:
+        """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
+        objective = self._objective(nodes)
+        followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
+        begun, count = time.monotonic(), self._count
+        tolerance = self._finely if nodes >= self.max_nodes else self._roughly / 2
+        refined = [
+            self._climb_lifted(objective, summit.point, found.curvature, tolerance) for summit in followed
+        ]
+        refined.sort(key=lambda each: -each.value)
+        self._record(nodes, [each.value for each in refined], count, begun)
+        return refined
+
+    def _lifted(self, point: Vector) -> Vector:
+        """The point with ranges that are zero a little wider, where they have a curvature."""
+        lifted = np.where(self.coordinates.is_width, np.maximum(point, RETRIED), point)
+        return self.coordinates.box.clip(lifted)
+
+    def _climb_lifted(
+        self, objective: Objective, point: Vector, curvature: NDArray[np.float64] | None, tolerance: float
+    ) -> Summit:
+        """The summit above a point where ranges that are zero are tried again, or above the point itself."""
+        point = self.coordinates.box.clip(point)
+        start = self._lifted(point)
+        is_lifted = bool((start != point).any())
+        # first, so that a search that is cut short on these nodes knows what it had before
+        begin = objective(point) if is_lifted else None
+        summit = self._climb(objective, start, None, curvature, tolerance)
+        if begin is not None and begin[0] > summit.value:
+            known = summit.curvature if np.isfinite(summit.value) else curvature
+            summit = self._climb(objective, point, begin, known, tolerance)
+        return summit
+
+    def _climb(
+        self,
+        objective: Objective,
+        start: Vector,
+        begin: tuple[float, Vector] | None,
+        curvature: NDArray[np.float64] | None,
+        tolerance: float,
+        most: int | None = None,
+    ) -> Summit:
+        box, most = self.coordinates.box, self.max_evaluations if most is None else most
+        if not self.is_dense:
+            return climb_many(objective, start, box, most, tolerance, begin)
+        begin = objective(start) if begin is None else begin
+        if curvature is None and np.isfinite(begin[0]):
+            curvature = curvature_at(objective, start, box, begin[1])
+        curvature = np.eye(len(start)) if curvature is None else curvature
+        return climb(objective, start, box, curvature, most, tolerance, begin)
+
+    def _judged(self, before: Found | None, summit: Summit, nodes: int) -> Found:
+        """The summit with its curvature, and where it may be the answer with what other nodes say of it."""
+        found = self._found(summit.point, nodes, summit.value, summit.has_settled, summit.gradient)
+        found.gain = math.inf if before is None else summit.value - before.value
+        found.curvature = summit.curvature if self.is_dense else None
+        may_end = nodes >= self.max_nodes or found.gain <= DOUBLING * self.num_rows
+        if may_end:
+            self._finish(found, (found.value, found.gradient))
+            trials = [
+                self._objective(nodes, 1 + other, is_ascent=False, sloped=False) for other in range(OTHERS)
+            ]
+            values = [trial(found.point)[0] for trial in trials]
+            found.others = [value for value in values if np.isfinite(value)]
+        if not self.is_dense:
+            return found
+        few = self._few(nodes)
+        found.centre = self._lifted(found.point)
+        _, found.slope = few(found.centre)
+        box = self.coordinates.box
+        found.curvature = made_positive(curvature_at(few, found.centre, box, found.slope))
+        for other in range(1, 1 + OTHERS) if may_end else ():
+            objective = self._objective(max(2, nodes // 2), other, is_ascent=False)
+            again = self._climb(objective, box.clip(found.point), None, found.curvature, self._roughly, AGAIN)
+            if np.isfinite(again.value):
+                last, _ = best_step(again.point, again.gradient, again.curvature, box, 1.0)
+                # with the step that is left, but of ranges next to zero, whose slope says nothing
+                is_sloped = ~self.coordinates.is_width | (again.point >= RETRIED)
+                found.shifts.append(again.point + np.where(is_sloped, last, 0.0) - found.point)
+        return found
+
+    def _record(self, nodes: int, values: Sequence[float], count: int, begun: float) -> None:
+        seconds = time.monotonic() - begun
+        self.stages.append(Stage(nodes, tuple(values), self._count - count, seconds))
+
+    def _objective(
+        self, nodes: int, scramble: int = 0, is_ascent: bool = True, sloped: bool = True
+    ) -> Objective:
+        """The objective by the coordinates, its evaluations counted and kept in the journal.
+
+        Those that are no part of the ascent are not told. Without `sloped` gradients are not computed, and 0.
+        """
+        frozen = self.at_nodes(nodes, scramble)
+        if self.journal is not None:
+            self.journal.begin()
+        highest = -math.inf
+
+        def evaluate(point: Vector) -> tuple[float, Vector]:
+            nonlocal highest
+            kept = None if self.journal is None else self.journal.recall(point)
+            if kept is None:
+                self._stop_in_time()
+                kept = self.coordinates.evaluate(frozen, point, sloped)
+                if self.journal is not None:
+                    self.journal.add(point, kept)
+            if kept.failure:
+                self._failure = kept.failure
+                return -math.inf, np.zeros_like(point)
+            self._count += 1
+            highest = max(highest, kept.value)
+            if is_ascent:
+                best = self._bests.setdefault(nodes, _Best(point.copy(), kept.value, kept.value))
+                if kept.value > best.value:
+                    best.point, best.value = point.copy(), kept.value
+                self.history.append(highest)
+                if self.callback is not None:
+                    self.callback(len(self.history), highest)
+            return kept.value, kept.gradient
+
+        return evaluate
+
+    def _stop_in_time(self) -> None:
+        is_over = self.max_seconds is not None and time.monotonic() - self._start > self.max_seconds
+        if is_over and self._count > 0:
+            raise _OverError

@@ -1,0 +1,323 @@
+"""How many inducing variables are enough: they double until the evidence is bracketed (Talk; METHOD 3).
+
+Hyperparameters start from the exact evidence of some rows: few inducing variables would drive them to where
+few are enough (large noise, long lengthscales), and they would not come back. Then each stage chooses
+inducing variables at the present hyperparameters, learns, chooses again and learns on. It ends when twice as
+many gain nothing more; or when a budget ends first, which the certificate then says.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from orbitwise.inference import exact
+from orbitwise.inference.optimise.checkpoints import Journal
+from orbitwise.inference.optimise.training import TIME_IS_OVER, log_prior, maximize
+from orbitwise.inference.sparse.model import SparseModel
+
+Callback = Callable[[int, float], None]
+FIRST = 512
+LEAST = 32
+START_ROWS = 1024
+START_PAIRS = 2**24
+SETTLED = 5
+SHARE = 0.05
+MEMORY = 50
+REASONS = {
+    "gap": "the evidence is bracketed within the tolerance",
+    "gain": "twice the inducing variables gained less than the tolerance",
+    "complete": "all rows that tell anything new are inducing variables",
+    "fixed": "the number of inducing variables was given",
+    "max_inducing": "max_inducing was reached before the tolerance",
+    "time_limit": "time_limit was reached before the tolerance",
+    "interrupted": "it was interrupted",
+}
+
+
+class Stage(NamedTuple):
+    """The bracket reached with so many inducing variables, and seconds and iterations until then."""
+
+    num_inducing: int
+    lower: float
+    upper: float
+    seconds: float
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
+
+    Both ends allow for rounding (`orbitwise.inference.sparse.bounds`). `gap` is upper - lower; `tolerance`
+    what was asked for, in nats per row, infinite where nothing was; `stopped` says why it ended, in the words
+    of `reason`; `history` has one entry per stage.
+    """
+
+    lower: float
+    upper: float
+    num_inducing: int
+    num_rows: int
+    tolerance: float
+    stopped: str
+    history: list[Stage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for each in (self, *self.history):
+            if each.lower > each.upper:
+                raise ValueError(
+                    f"A certificate brackets the evidence, but its lower end {each.lower!r} is above the "
+                    f"upper one {each.upper!r}: take both from one bracket."
+                )
+
+    @property
+    def gap(self) -> float:
+        """upper - lower, in nats."""
+        return self.upper - self.lower
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the bracket is as narrow as was asked for, and no budget cut the search short.
+
+        Too few inducing variables drive hyperparameters to where they are enough: narrow, but not the best.
+        """
+        cut_short = self.stopped in ("max_inducing", "time_limit", "interrupted")
+        return not cut_short and self.gap <= self.tolerance * self.num_rows
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in words."""
+        return REASONS[self.stopped]
+
+    def shifted(self, nats: float) -> Certificate:
+        """The certificate of the targets in other units, whose density differs by a constant."""
+        history = [each._replace(**_shifted(each, nats)) for each in self.history]
+        return replace(self, **_shifted(self, nats), history=history)
+
+    def __str__(self) -> str:
+        bracket = (
+            f"{self.lower:,.1f} ≤ log p(y) ≤ {self.upper:,.1f} with {self.num_inducing} inducing variables; "
+            f"gap {self.gap / self.num_rows:.2g} nats a row"
+        )
+        if math.isinf(self.tolerance):
+            return bracket
+        met = "met" if self.is_met else "not met"
+        return f"{bracket}, {self.tolerance:g} asked for ({met}): {self.reason}"
+
+
+@dataclass
+class Budget:
+    """What may be spent: inducing variables, seconds, and L-BFGS iterations of each stage."""
+
+    max_inducing: int = 2000
+    time_limit: float | None = None
+    max_iterations: int = 100
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return self.clock() - self.started
+
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return self.time_limit is not None and self.seconds > self.time_limit
+
+
+class Outcome(NamedTuple):
+    """The certificate, the bound after every iteration, and whether the last stage converged."""
+
+    certificate: Certificate
+    history: list[float]
+    converged: bool
+
+
+def learn(
+    model: SparseModel,
+    tolerance: float,
+    budget: Budget,
+    generator: torch.Generator,
+    num_inducing: int | None = None,
+    selection: str = "auto",
+    moves: bool = True,
+    callback: Callback | None = None,
+    journal: Journal | None = None,
+) -> Outcome:
+    """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough.
+
+    Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end. With
+    a `journal`, stages of a fit that was killed are replayed: all but the evaluations is done again.
+    """
+    stages: list[Stage] = []
+    history: list[float] = []
+    limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
+    stopped, converged = "", False
+    if budget.max_iterations > 0:
+        warm_up(model, budget.max_iterations, generator, journal, budget.is_over)
+    count = limit
+    if num_inducing is None:
+        chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
+        count = max(len(chosen.inducing), min(LEAST, limit))  # pyright: ignore
+    while not stopped:
+        stage_tolerance = tolerance if num_inducing is None else 0.0
+        converged, is_complete, stopped = _stage(
+            model, count, stage_tolerance, budget, generator, selection, history, callback, journal
+        )
+        bracket = model.bracket()
+        stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
+        nats = tolerance * model.num_rows
+        if stopped:
+            break  # what a stage that was cut short gained says nothing
+        if num_inducing is not None:
+            stopped = "fixed"
+        elif len(stages) > 1 and bracket.lower - stages[-2].lower <= nats:
+            # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
+            stopped = "gap" if bracket.upper - bracket.lower <= nats else "gain"
+        elif budget.is_over():
+            stopped = "time_limit"
+        elif count >= _most(model) or (is_complete and len(stages) > 1):
+            stopped = "gap" if bracket.upper - bracket.lower <= nats else "complete"
+        elif count >= limit:
+            stopped = "max_inducing"
+        count = min(2 * count, limit)
+    if stopped == "max_inducing" and moves and model.free_inducing():
+        # More would help and may not be had: let those there are move to where they tell most.
+        most = budget.max_iterations
+        converged, cut = _maximize(model, most, tolerance, budget, history, callback, journal)
+        stopped = cut or stopped
+        bracket = model.bracket()
+        stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
+    last = stages[-1]
+    certificate = Certificate(
+        last.lower, last.upper, last.num_inducing, model.num_rows, tolerance, stopped, stages
+    )
+    return Outcome(certificate, history, converged)
+
+
+def certify(model: SparseModel, refine: bool | None = None) -> Certificate:
+    """The certificate of a model as it is, with the inducing variables that it has."""
+    bracket = model.bracket(refine)
+    return Certificate(*bracket, model.num_inducing, model.num_rows, math.inf, "fixed")
+
+
+def warm_up(
+    model: SparseModel,
+    max_iterations: int,
+    generator: torch.Generator,
+    journal: Journal | None = None,
+    is_over: Callable[[], bool] | None = None,
+) -> None:
+    """Learn from the exact evidence of some random rows, so few that it costs little."""
+    width = model.observations.num_atoms
+    count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
+    order = torch.randperm(model.num_rows, generator=generator, device=generator.device)[:count]
+    rows = model.observations.take(order.to(model.observations.x.device))
+
+    def objective() -> Tensor:
+        noise = model.noise / rows.weights()
+        value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
+        return value + log_prior(model.process)
+
+    maximize(objective, list(model.parameters()), max_iterations, journal=journal, is_over=is_over)
+
+
+def _stage(
+    model: SparseModel,
+    count: int,
+    tolerance: float,
+    budget: Budget,
+    generator: torch.Generator,
+    selection: str,
+    history: list[float],
+    callback: Callback | None,
+    journal: Journal | None,
+) -> tuple[bool, bool, str]:
+    """Choose, learn, choose again, learn on; whether it converged, was complete, and what cut it short."""
+    is_complete = converged = False
+    # The first turn only finds out where the second choice should be made. Points that move find their places
+    # themselves, and a new start would cost L-BFGS its memory.
+    first = 0 if model.learns_inducing else budget.max_iterations // 3
+    for turn, share in enumerate(
+        [first, budget.max_iterations - first] if first else [budget.max_iterations]
+    ):
+        is_complete = _place(model, count, selection, generator, keep=turn > 0)
+        converged, cut = _maximize(model, share, tolerance, budget, history, callback, journal)
+        if cut:
+            return False, is_complete, cut
+    return converged, is_complete, ""
+
+
+def _maximize(
+    model: SparseModel,
+    max_iterations: int,
+    tolerance: float,
+    budget: Budget,
+    history: list[float],
+    callback: Callback | None,
+    journal: Journal | None,
+) -> tuple[bool, str]:
+    """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, what cut it short."""
+    worth = SHARE * tolerance * model.num_rows
+    gained_little = False
+
+    def settled(values: list[float]) -> bool:
+        nonlocal gained_little
+        history.append(values[-1])
+        if callback is not None:
+            callback(len(history), values[-1])
+        gained_little = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
+        return gained_little
+
+    # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
+    kept = None if model.bound_name == "cg" else journal
+    parameters = list(model.parameters())
+    training = maximize(
+        model,
+        parameters,
+        max_iterations,
+        stop=settled,
+        memory=MEMORY,
+        journal=kept,
+        is_over=budget.is_over,
+    )
+    reasons = {"interrupted": "interrupted", TIME_IS_OVER: "time_limit"}
+    return gained_little or training.has_settled, reasons.get(training.message, "")
+
+
+def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:
+    """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
+    chosen = model.choose(count, selection, generator)
+    if not keep:
+        model.place_inducing(chosen.inducing)  # pyright: ignore
+        return chosen.is_complete
+    held = model.held_inducing()
+    with torch.no_grad():
+        before = model.bound()
+        model.place_inducing(chosen.inducing)  # pyright: ignore
+        if not bool(model.bound() > before):
+            model.place_inducing(held)
+    return chosen.is_complete
+
+
+def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:
+    """Both ends in other units, moved outwards by what rounding does to the constant and the sums."""
+    below, above = (
+        4 * sys.float_info.epsilon * (abs(nats) + abs(end)) for end in (bracket.lower, bracket.upper)
+    )
+    return {"lower": bracket.lower + nats - below, "upper": bracket.upper + nats + above}
+
+
+def _most(model: SparseModel) -> int:
+    """The largest number of inducing variables that makes sense: one a row (values of f), or a point of g."""
+    return model.num_rows * (1 if model.domain == "f" else model.observations.num_atoms)

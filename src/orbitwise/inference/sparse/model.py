@@ -1,0 +1,317 @@
+"""A sparse Gaussian process: what is learned, its bound, its posterior, and, for Gaussian noise, its bracket.
+
+The engine of every estimator with a collapsed bound. Quadratic terms of other likelihoods than Gaussian noise
+count as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.totals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.inference.defaults import typical_spread
+from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.sparse import bounds as collapsed
+from orbitwise.inference.sparse import iterative
+from orbitwise.inference.sparse.bounds import (
+    BoundName,
+    Bracket,
+    best_q,
+    collapsed_bound,
+    common_bracket,
+    safe_bracket,
+)
+from orbitwise.inference.sparse.inducing import (
+    cluster_centres,
+    first_of_equals,
+    greedy_choice,
+    random_orbit_points,
+)
+from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, safe_quadratic
+from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
+from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals, quadratic_totals
+from orbitwise.inference.stochastic.variational import SparsePosterior
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.process.process import Process
+
+Selection = Literal["auto", "greedy", "kmeans", "random"]
+Domain = Literal["f", "g"]
+ITERATIVE_ROWS = 20_000
+"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets do without."""
+SEPARATION = 1e-8
+CANDIDATE_NUMBERS = 2**25
+"""Numbers that greedy choice may hold: candidates times inducing variables."""
+STRIDE = 2.0
+"""Units in which points move, in deviations of the inputs: hyperparameters move in logarithms."""
+SOLVED = 1e-2
+"""Nats of the quadratic form that conjugate gradients may leave unsolved, in all."""
+
+
+class Selected(NamedTuple):
+    """Inducing variables, and whether candidates ran out before the number asked for was reached."""
+
+    inducing: Inducing
+    is_complete: bool
+
+
+@final
+class SparseModel(nn.Module):
+    """y given f = L g through inducing variables u, which are values of g or of f at chosen inputs.
+
+    With `learns_inducing` the points move with the hyperparameters; values of f stay where the data are.
+    Weights of rows divide Gaussian noise, and `merged` is what merging equal rows took out of the log
+    likelihood, as a function of σ²; for other likelihoods weights count repetitions. `tilt` is the free
+    parameter of likelihoods that need one: it is held while the rest is learned, see `improve_tilt`.
+    """
+
+    spread: Tensor
+    centre: Tensor
+
+    def __init__(
+        self,
+        process: Process,
+        observations: Observations,
+        likelihood: Likelihood,
+        bound: BoundName = "tight",
+        domain: Domain = "g",
+        learns_inducing: bool = False,
+        merged: Callable[[Tensor], Tensor] | None = None,
+        tilt: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if bound not in ("tight", "titsias", "cg"):
+            raise ValueError(f"bound must be 'tight', 'titsias' or 'cg', not {bound!r}.")
+        if bound == "cg" and not _has_one_noise(likelihood):
+            raise ValueError(
+                f"bound='cg' needs Gaussian noise, not {type(likelihood).__name__}: use 'tight'."
+            )
+        self.process = process
+        self.functional = observations.functional
+        self.likelihood = likelihood
+        self.observations = observations
+        self.bound_name: str = bound
+        self.domain: str = "g" if observations.functional.is_identity else domain
+        self.learns_inducing = learns_inducing and self.domain == "g"
+        self.merged = merged
+        self.tilt: Tensor | None = None
+        if likelihood.needs_tilt:
+            self.tilt = torch.ones_like(observations.targets) if tilt is None else tilt
+        self.chosen: Tensor | None = None
+        self.vectors: Tensor | None = None
+        self.totals: Totals | None = None
+        with torch.no_grad():
+            # Rows may be sorted, so some from everywhere.
+            every = max(1, len(observations.x) // 2048)
+            points = observations.take(slice(None, None, every)).atoms().points.flatten(0, -2)
+            spread = typical_spread(points)
+        self.register_buffer("centre", points.median(0).values)
+        self.register_buffer("spread", STRIDE * spread)
+        self.raw_inducing = nn.Parameter(points[:0], requires_grad=False)
+
+    @property
+    def noise(self) -> Float[Tensor, ""]:
+        """σ² of a row of weight 1; other likelihoods than Gaussian noise have it in their weights λ."""
+        if isinstance(self.likelihood, Gaussian) and _has_one_noise(self.likelihood):
+            return self.likelihood.noise[0]
+        return self.observations.targets.new_ones(())
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.observations.x)
+
+    @property
+    def inducing(self) -> Inducing:
+        """The inducing variables: points of g, or rows of f lowered afresh (a learned orbit moves them)."""
+        if self.domain == "f":
+            return self.functional.atoms(self.observations.x[self.chosen])  # pyright: ignore
+        return self.centre + self.spread * self.raw_inducing
+
+    @property
+    def num_inducing(self) -> int:
+        """How many inducing variables there are."""
+        return len(self.raw_inducing) if self.chosen is None else len(self.chosen)
+
+    def place_inducing(self, inducing: Tensor) -> None:
+        """Take these points of g, or, for values of f, these numbers of rows."""
+        if self.domain == "f":
+            self.chosen = inducing
+        else:
+            raw = ((inducing - self.centre) / self.spread).detach()
+            self.raw_inducing = nn.Parameter(raw, requires_grad=self.learns_inducing)
+
+    def free_inducing(self) -> bool:
+        """Let points of g move from now on; returns whether there are any that can."""
+        self.learns_inducing = self.domain == "g"
+        self.raw_inducing.requires_grad_(self.learns_inducing)
+        return self.learns_inducing
+
+    def held_inducing(self) -> Tensor:
+        """What `place_inducing` takes to come back here."""
+        return self.chosen if self.chosen is not None else self.inducing.detach()  # pyright: ignore
+
+    def bound(self) -> Float[Tensor, ""]:
+        """The lower bound that is trained, at the present hyperparameters."""
+        inducing = self.inducing
+        lower = inducing_factor(self.process, inducing)
+        tight = self.bound_name != "titsias"
+        if self.bound_name != "cg":
+            totals = self.totals_at(inducing, lower, tight)
+            return collapsed_bound(totals, self.noise, tight) + self.taken_out()
+        self.solve_again(inducing, lower)
+        at = quadratic_bracket(
+            self.process,
+            self.observations,
+            inducing,
+            lower,
+            self.noise,
+            self.vectors,  # pyright: ignore
+        )
+        return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
+
+    def totals_at(self, inducing: Inducing, lower: Float[Tensor, "u u"], tight: bool = True) -> Totals:
+        """The sums over rows that bound and posterior need, at the present hyperparameters and tilts."""
+        rows = self.observations
+        if _has_one_noise(self.likelihood):
+            return gather_totals(self.process, rows, inducing, lower, self.noise, tight)
+        quadratic = self.likelihood.quadratic(rows.targets, self.tilt).weighted(rows.weight)
+        shared = self.likelihood.shares_curvature
+        return quadratic_totals(
+            self.process, self.functional, inducing, rows.x, quadratic, shared, lower, tight
+        )
+
+    @torch.no_grad()
+    def improve_tilt(self) -> None:
+        """Coordinate ascent of the tilts, where the likelihood has any: the bound does not fall."""
+        if self.tilt is None:
+            return
+        rows = self.observations
+        projected = project_rows(self.process, self.functional, self.inducing, rows.x)
+        self.tilt = collapsed.best_tilt(
+            projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight
+        )
+
+    def taken_out(self) -> Float[Tensor, ""]:
+        """What merging rows took out of the log likelihood."""
+        return torch.zeros_like(self.noise) if self.merged is None else self.merged(self.noise)
+
+    def forward(self) -> Float[Tensor, ""]:
+        """The bound plus hyperpriors: what training maximises."""
+        return self.bound() + log_prior(self.process)
+
+    @torch.no_grad()
+    def solve_again(self, inducing: Inducing, lower: Tensor, max_iterations: int = 100) -> None:
+        """Better vectors for the present hyperparameters, from where the last ones ended."""
+        preconditioner = Preconditioner.of(self.process, self.observations, inducing, lower, self.noise)
+        solution = iterative.solve_rows(
+            self.process, self.observations, self.noise, preconditioner, SOLVED, max_iterations, self.vectors
+        )
+        self.vectors = solution.vectors
+
+    @torch.no_grad()
+    def bracket(self, refine: bool | None = None) -> Bracket:
+        """The tight bound and the upper bound; `refine` solves the quadratic form by conjugate gradients.
+
+        By default it does so up to `ITERATIVE_ROWS` rows, where a solution costs little. The totals are kept.
+        Both ends allow for rounding, so lower ≤ upper always.
+        """
+        if not _has_one_noise(self.likelihood):
+            raise ValueError(
+                f"Upper bounds need Gaussian noise with one variance, not {type(self.likelihood).__name__}: "
+                "bound() is a lower bound."
+            )
+        inducing = self.inducing
+        lower = inducing_factor(self.process, inducing)
+        totals = self.totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
+        brackets = [safe_bracket(totals, self.noise)]
+        if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
+            self.solve_again(inducing, lower)
+            at = quadratic_bracket(
+                self.process,
+                self.observations,
+                inducing,
+                lower,
+                self.noise,
+                self.vectors,  # pyright: ignore
+            )
+            solved = safe_quadratic(self.process, self.observations, self.noise, self.vectors, at)  # pyright: ignore
+            brackets.append(safe_bracket(at.totals, self.noise, solved))
+        return common_bracket(brackets, float(self.taken_out()), self.num_rows)
+
+    @torch.no_grad()
+    def posterior(self) -> Posterior:
+        """g given y at the present hyperparameters; with the "cg" bound its mean is exact."""
+        inducing = self.inducing
+        if self.bound_name == "cg":
+            return iterative.condition(
+                self.process, self.observations, self.noise, inducing, "sparse", SOLVED, start=self.vectors
+            )
+        lower = inducing_factor(self.process, inducing)
+        totals = self.totals_at(inducing, lower, tight=False)
+        return SparsePosterior(self.process, inducing, best_q(totals, self.noise), lower)
+
+    @torch.no_grad()
+    def place_best(self, count: int, generator: torch.Generator) -> None:
+        """Place `count` greedy points, centres of clusters or random points, whichever bound is best.
+
+        Greedy points cover inputs of few dimensions best. Among images greed takes outliers, and centres are
+        better (bounds of 300 USPS digits by 150 points: random 528, greedy 486, centres 744 nats).
+        """
+        found: list[tuple[float, Tensor]] = []
+        for selection in ("greedy", "kmeans", "random"):
+            chosen = self.choose(count, selection, generator)
+            self.place_inducing(chosen.inducing)  # pyright: ignore
+            found.append((float(self.bound()), self.held_inducing()))
+            if chosen.is_complete:
+                break  # all points there are
+        self.place_inducing(max(found, key=lambda each: each[0])[1])
+
+    @torch.no_grad()
+    def choose(
+        self, count: int, selection: str, generator: torch.Generator, tolerance: float = 0.0
+    ) -> Selected:
+        """New inducing variables at the present hyperparameters, to be placed by `place_inducing`.
+
+        Greedy choice stops where the residual variance is worth no more than `tolerance` nats a row. "auto"
+        takes centres of clusters for points that move, which start best where the data are dense.
+        """
+        if selection == "auto":
+            selection = "kmeans" if self.learns_inducing else "greedy"
+        rows = self.observations
+        most = max(count, CANDIDATE_NUMBERS // count)
+        if self.domain == "f" or rows.functional.is_identity:
+            index = first_of_equals(rows.x)
+            if len(index) > most:
+                order = torch.randperm(len(index), generator=generator, device=generator.device)
+                index = index[order[:most].to(index.device).sort().values]
+            candidates: Any = rows.x[index]
+            if self.domain == "f":
+                candidates = rows.take(index).atoms()
+        else:
+            index = None
+            candidates = random_orbit_points(rows.functional, rows.x, min(most, 8 * count), generator)
+        total = len(candidates) if isinstance(candidates, Tensor) else candidates.num_rows
+        if selection == "kmeans" and isinstance(candidates, Tensor):
+            return Selected(cluster_centres(candidates, count, generator), total <= count)
+        if selection == "random" or selection == "kmeans":
+            pick = torch.randperm(total, generator=generator, device=generator.device)[:count]
+            pick = pick.to(rows.x.device)
+        elif selection == "greedy":
+            # ½ Σ r/σ² nats a row, for a share of the rows
+            enough = 2 * tolerance * total * self.noise.item()
+            pick = greedy_choice(self.process, candidates, count, SEPARATION, enough).index
+        else:
+            raise ValueError(f"selection must be 'auto', 'greedy', 'kmeans' or 'random', not {selection!r}.")
+        place = index[pick] if self.domain == "f" and index is not None else candidates[pick]  # pyright: ignore
+        return Selected(place, len(pick) < count or total <= count)
+
+
+def _has_one_noise(likelihood: Likelihood) -> bool:
+    """Whether the likelihood is Gaussian noise of one variance for all outputs, for which brackets are."""
+    return isinstance(likelihood, Gaussian) and likelihood.shares_curvature

@@ -1,0 +1,141 @@
+"""The best q(u) for likelihoods that are not quadratic in f, on exact or frozen rows (METHOD 3).
+
+L(q) = Σ E_q[log p(y_n | f_n)] - KL[q(v) ‖ N(0, I)] is a lower bound of the evidence for any q. At its maximum
+S⁻¹ = I + AΛAᵀ and S⁻¹m = Aη, where λ and η expand the expected log-likelihood about the moments of f. Rounds
+of natural-gradient steps find it. The slope of the best bound in anything else is that at the best q.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.sparse.projection import (
+    Inducing,
+    ProjectedRows,
+    Projection,
+    inducing_factor,
+    project,
+    project_rows,
+)
+from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.stochastic.variational import BoundTerms, projected_terms
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.process.process import Process
+
+MAX_ROUNDS, MAX_HALVINGS = 100, 25
+NEGLIGIBLE = 1e-6
+"""A round that gains less than this many nats is the last; so much error in q hardly moves the slopes."""
+ROWS_AT_ONCE = 512
+
+
+class Best(NamedTuple):
+    """The q with the greatest bound, and the bound."""
+
+    q: Whitened
+    bound: float
+
+
+@torch.no_grad()
+def best_q(
+    projected: ProjectedRows,
+    likelihood: Likelihood,
+    targets: Float[Tensor, "n c"],
+    start: Whitened | None = None,
+) -> Best:
+    """The q with the greatest bound, by steps that each raise it; `start` is the prior by default."""
+    columns = projected.columns.mT
+    # k_n = |a_n|² + r_n
+    variance = columns.square().sum(-1) + projected.residual
+    projection = Projection(columns[:, None], columns.new_ones(1, 1), variance, projected.mean[:, None])
+    if start is None:
+        shape = (columns.shape[1], targets.shape[1])
+        start = Whitened.prior(*shape, likelihood.shares_curvature, columns.device)
+    q, terms, bound = start, *_bound(likelihood, start, projection, targets)
+    if not torch.isfinite(bound):
+        raise ValueError("The expected log-likelihood is not finite: check the scale of inputs and targets.")
+    for _ in range(MAX_ROUNDS):
+        raised = _raised(likelihood, q, terms, bound, targets)
+        if raised is None:
+            break
+        gain = raised[2] - bound
+        q, terms, bound = raised
+        if gain < NEGLIGIBLE:
+            break
+    return Best(q, float(bound))
+
+
+def bound_at(
+    process: Process,
+    functional: Functional,
+    likelihood: Likelihood,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
+    targets: Float[Tensor, "n c"],
+    q: Whitened,
+) -> Float[Tensor, ""]:
+    """L(q) with its slopes in kernel, orbit and likelihood; rows are streamed, block by block."""
+    lower = inducing_factor(process, inducing)
+
+    def data(part: Tensor, observed: Tensor, factor: Tensor) -> Tensor:
+        projection = project(process, inducing, factor, functional.atoms(part))
+        return projected_terms(likelihood, q, projection, observed).data
+
+    total = -q.divergence()
+    for part, observed in zip(x.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True):
+        total = total + checkpoint(data, part, observed, lower, use_reentrant=False)
+    return total
+
+
+def best_of(
+    process: Process,
+    functional: Functional,
+    likelihood: Likelihood,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
+    targets: Float[Tensor, "n c"],
+    start: Whitened | None = None,
+) -> Best:
+    """The best q of exact or frozen rows at the present hyperparameters."""
+    return best_q(project_rows(process, functional, inducing, x), likelihood, targets, start)
+
+
+def _bound(
+    likelihood: Likelihood, q: Whitened, projection: Projection, targets: Tensor
+) -> tuple[BoundTerms, Tensor]:
+    terms = projected_terms(likelihood, q, projection, targets)
+    return terms, terms.data - q.divergence()
+
+
+def _raised(
+    likelihood: Likelihood, q: Whitened, terms: BoundTerms, bound: Tensor, targets: Tensor
+) -> tuple[Whitened, BoundTerms, Tensor] | None:
+    """q after the longest step that raises the bound, or None where none does.
+
+    Curvatures below 0 are right at the maximum, but a long step along them may leave the Gaussians. Then
+    those of 0 in their place are tried.
+    """
+    columns, mean = terms.projection.total, terms.projection.offset.sum(1, keepdim=True)
+    expansions = [terms.quadratic]
+    if bool((terms.quadratic.curvature < 0).any()):
+        expansions.append(terms.quadratic.concave(terms.moments.mean))
+    rate = 1.0
+    for _ in range(MAX_HALVINGS):
+        for curvature, slope, _ in expansions:
+            try:
+                # -½λ(m + aᵀv)² + η(m + aᵀv) has the slope η - λm in aᵀv
+                stepped = q.step(columns, curvature, slope - curvature * mean, rate)
+                if likelihood.ignores_common_shift:
+                    stepped = stepped.without_common_mean()
+                found, value = _bound(likelihood, stepped, terms.projection, targets)
+            except ValueError:
+                continue  # the precision is not positive definite
+            if value > bound:
+                return stepped, found, value
+        rate *= 0.5
+    return None

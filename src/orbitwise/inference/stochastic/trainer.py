@@ -1,0 +1,375 @@
+"""Training of the stochastic bound: natural-gradient steps for q, Adam for everything else.
+
+q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite or
+collapses) is taken back to the best state so far with halved rates; `History.has_settled` decides
+convergence; Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own
+procedure (LIM 4.4), for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Literal, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.averages import freeze_functional, learnable_orbits
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.optimise.checkpoints import Slots
+from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.sparse.projection import (
+    AnyRows,
+    EstimatedProcess,
+    Estimates,
+    Inducing,
+    RowsNotFiniteError,
+    check_rows,
+    inducing_factor,
+    lower_rows,
+)
+from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes, best_q_of
+from orbitwise.inference.stochastic.trainer_state import (
+    BLOCK,
+    DECAY_STEPS,
+    Batches,
+    Descent,
+    Group,
+    History,
+    Rates,
+    Snapshot,
+    Standing,
+    capture,
+    misfit,
+    restore,
+)
+from orbitwise.inference.stochastic.variational import (
+    BoundTerms,
+    Memory,
+    bound_terms,
+    check_drawn,
+    natural_step,
+)
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.recognition import Recognition
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.process.process import Process
+from orbitwise.process.unbiased import Method, pair_factors
+
+__all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
+
+MAX_BACK_OFFS = 12
+SNAPSHOT_EVERY = 25
+SETTLING_NODES, MOST_SETTLING_ROWS = 8, 8192
+"""Nodes of an orbit, and rows, by which a run is seen to settle."""
+MOST_NOTED = 100
+"""A tensor with more entries than this holds weights of a network, which need not stand still."""
+
+
+@final
+class StochasticTrainer:
+    """Everything that moves during training; `run` takes steps, and may be called again.
+
+    `tilt` says where the Pólya-Gamma tilts come from: remembered for each datum, or from a recognition
+    network. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
+    `num_rows` says how many rows the given ones stand for, where they are a part that is held at a time.
+    A `weight` counts repetitions of its row.
+    """
+
+    def __init__(
+        self,
+        process: Process | EstimatedProcess,
+        functional: Functional,
+        likelihood: Likelihood,
+        x: Float[Tensor, "N d"],
+        targets: Float[Tensor, "N c"],
+        inducing: Float[Tensor, "u d"],
+        generator: torch.Generator,
+        batch_size: int = 256,
+        rates: Rates | None = None,
+        method: Method = "halves",
+        tight: bool = True,
+        tilt: Literal["remembered", "recognition"] = "remembered",
+        q_update: Literal["natural", "adam"] = "natural",
+        inducing_functional: Functional | None = None,
+        num_rows: int | None = None,
+        weight: Float[Tensor, " N"] | None = None,
+    ) -> None:
+        self.process, self.functional, self.likelihood = process, functional, likelihood
+        self.x, self.targets, self.weight = x, targets.double(), weight
+        self.generator = generator
+        self.num_rows = len(x) if num_rows is None else max(num_rows, len(x))
+        self.batches = Batches(len(x), batch_size, generator, x.device)
+        self.batch_size, self.next_batch = self.batches.size, self.batches.next
+        self.rates = Rates() if rates is None else rates
+        self.method: Method = method
+        self.tight, self.q_update = tight, q_update
+        self.inducing_functional = inducing_functional
+        self.recognition = None
+        _check_options(tilt, q_update, likelihood)
+        if tilt == "recognition":
+            self.recognition = Recognition(x, targets.shape[1], generator)
+        self.history = History()
+        self.memory = Memory(len(x), targets.shape[1], x.device)
+        self.replace_inducing(inducing)
+        self._check_data()
+        self._fixed = None
+        drawn_finite = any(isinstance(each, FiniteOrbit) and each.is_drawn for each in functional.modules())
+        if isinstance(process, Process) and likelihood.is_quadratic and not drawn_finite:
+            fixed = torch.Generator(x.device).manual_seed(0)
+            self._fixed = freeze_functional(functional, SETTLING_NODES, fixed)
+        self._ranges = [(orbit, name) for orbit in learnable_orbits(functional) for name in orbit.learned()]
+        parameters, ends = self._learned_values()
+        self.units = [1.0] * len(parameters) + [abs(end) for end in ends]
+
+    def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
+        """Other inducing points, say more: q starts again from the prior and is warmed up by `run`."""
+        self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
+        with torch.no_grad():
+            rows = self.inducing_rows()
+        size = rows.num_rows if isinstance(rows, Atoms) else len(rows)
+        start = Whitened.prior if self.q_update == "natural" else WhitenedFactor
+        self.q = start(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
+        self.age = 0
+
+    def inducing_rows(self) -> Inducing:
+        """What u observes: the points, or the rows of the inducing functional at them."""
+        if self.inducing_functional is None:
+            return self.inducing
+        rows = self.inducing_functional.atoms(self.inducing)
+        return rows if isinstance(rows, Atoms) else rows.expand()
+
+    def run(
+        self,
+        num_steps: int,
+        warm_up: int = 0,
+        callback: Callable[[int, float], None] | None = None,
+        until_settled: bool = False,
+        slots: Slots | None = None,
+    ) -> bool:
+        """Take steps; q alone moves during `warm_up`. Returns whether bound and learned values settled.
+
+        They have settled when `History.has_settled` says so of the last steps before rates fall. With
+        `until_settled` rates fall as soon as that is so, and `num_steps` is the most that is taken. States
+        are kept in `slots` every so often; a run that was killed goes on from the last of them.
+        """
+        if slots is not None and slots.begin():
+            return False
+        self.history.start()
+        try:
+            return self._run(num_steps, warm_up, callback, until_settled, slots)
+        except KeyboardInterrupt:
+            self.history.interrupted = True
+            return False
+
+    def _run(
+        self,
+        num_steps: int,
+        warm_up: int,
+        callback: Callable[[int, float], None] | None,
+        until_settled: bool,
+        slots: Slots | None,
+    ) -> bool:
+        descent, standing = self._descent(), Standing(*self._snapshot())
+        if slots is not None and (state := slots.recall()) is not None:
+            if why := misfit(self, descent, standing, state):
+                slots.refuse(why)
+            else:
+                restore(self, descent, standing, state)
+        for step in range(standing.step, num_steps):
+            warming, evaluated = step < warm_up, False
+            progress = self._progress(step, num_steps, standing.settled_at if until_settled else 0)
+            if progress >= 1:
+                break
+            try:
+                index = self.next_batch()
+                terms, bound = self._evaluate(index, descent.moves(warming))
+                if standing.moved and self.history.has_collapsed(bound, self.targets.numel()):
+                    raise ValueError(f"the bound fell to {bound:.6g}")
+                evaluated = True
+                if descent.moves(warming):
+                    rate = standing.factor * self.rates.at(progress)
+                    descent.step(self._loss(index, terms), rate, warming)
+                self._learn(index, terms, standing.factor)
+            except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore
+                standing.best.restore()
+                self.q = standing.best_q
+                if isinstance(error, RowsNotFiniteError) or not (standing.moved or evaluated):
+                    raise  # no step is to blame, so smaller ones do not help
+                standing.back_off()
+                self.history.back_off(str(error))
+                descent.restart()
+                if standing.failures > MAX_BACK_OFFS:
+                    message = f"The bound kept exploding; stopped at the best state so far. Last: {error}"
+                    warnings.warn(message, RuntimeWarning, stacklevel=3)
+                    return False
+                continue
+            standing.moved = True
+            self.history.add(bound)
+            if callback is not None:
+                callback(step, bound)
+            if (step + 1 - warm_up) % BLOCK == 0 and step >= warm_up and progress <= self.rates.decay_from:
+                standing.settled_at = step + 1 if self._settles() else 0
+            if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
+                if self.history.smoothed[-1] > standing.best_bound:
+                    standing.best, standing.best_q = self._snapshot()
+                    standing.best_bound = self.history.smoothed[-1]
+                if slots is not None:
+                    slots.write(capture(self, descent, standing, step + 1))
+        return standing.settled_at > 0
+
+    def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
+        """How far a run has come, for its rates: from 0 to 1, where it ends."""
+        start = self.rates.decay_from
+        if settled_at and settled_at < start * num_steps:
+            return start + (1 - start) * (step - settled_at + 1) / (DECAY_STEPS + 1)
+        return step / num_steps
+
+    def _settles(self) -> bool:
+        """Note where things stand after a block of steps at full rates, and see whether they settled."""
+        values = [each for part in self._learned_values() for each in part]
+        try:
+            self.history.note(values, self._collapsed_bound())
+        except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore
+            self.history.notes = []  # the next step will fail as well, and be taken back
+        return self.history.has_settled(self.units, self.num_rows * self.targets.shape[1])
+
+    def _collapsed_bound(self) -> float | None:
+        """The bound at the best q for all else as it is, on some rows at a few fixed nodes, scaled to all.
+
+        Neither batches nor draws nor the wobbling of q stir it, so that small gains show. None where q has no
+        closed form.
+        """
+        if self._fixed is None or isinstance(self.process, EstimatedProcess):
+            return None
+        index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
+        x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
+        rows = (self.inducing_rows(), x, targets)
+        weight = self.weights_of(index)
+        found = best_q_of(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
+        return self.num_rows / len(index) * float(found.bound(self.tight))
+
+    def _learned_values(self) -> tuple[list[float], list[float]]:
+        """Raw parameters of kernel and likelihood, and the ends of learned ranges."""
+        parameters = _parameters([self.process, self.likelihood])
+        raw = [p.detach().flatten().tolist() for p in parameters if p.numel() <= MOST_NOTED]
+        # a range of no width is left out of those that an orbit names
+        ends = [orbit.learned().get(name, (0.0, 0.0)) for orbit, name in self._ranges]
+        return [each for values in raw for each in values], [end for pair in ends for end in pair]
+
+    def bound_on(self, index: Int[Tensor, " n"]) -> BoundTerms:
+        """The bound's terms on a batch of rows, drawn afresh."""
+        return self._terms(index, self._rows(index))
+
+    def weights_of(self, index: Int[Tensor, " n"]) -> Float[Tensor, " n"] | None:
+        """The weights of some rows, None where every row counts once."""
+        return None if self.weight is None else self.weight[index]
+
+    def estimate(self, num_passes: int | None = None) -> BoundEstimate:
+        """The bound on all data with q as it is, without bias; slack and tilts are those remembered."""
+        everything = torch.arange(len(self.x), device=self.x.device)
+        with torch.no_grad():
+            return average_passes(
+                self.bound_on,
+                everything.split(self.batch_size),
+                float(self.q.divergence()),
+                num_passes,
+            )
+
+    def _rows(self, index: Tensor) -> AnyRows:
+        return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
+
+    def _terms(self, index: Tensor, rows: AnyRows) -> BoundTerms:
+        inducing, targets = self.inducing_rows(), self.targets[index]
+        # Exact rows find their own best slack and tilt.
+        residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
+        if not self.tight:
+            residual = targets.new_zeros(len(index))
+        if self.recognition is not None:
+            tilt = self.recognition(self.x[index], targets)
+        lower = inducing_factor(self.process, inducing)
+        known = (rows, targets, residual, tilt, self.method, self.weights_of(index))
+        return bound_terms(self.process, self.likelihood, self.q, inducing, lower, *known)
+
+    def _evaluate(self, index: Tensor, with_gradients: bool) -> tuple[BoundTerms, float]:
+        with torch.set_grad_enabled(with_gradients):
+            rows = self._rows(index)
+            terms = self._terms(index, rows)
+        with torch.no_grad():
+            bound = float(self.num_rows / len(index) * terms.data - self.q.divergence())
+        if not math.isfinite(bound):
+            check_rows(rows)
+            raise ValueError("the bound is not finite")
+        return terms, bound
+
+    def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
+        # KL[q(v) ‖ N(0, I)] knows nothing of kernel and orbit: v is whitened.
+        divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
+        bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.process)
+        return -bound / self.num_rows
+
+    def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
+        """Step q along its natural gradient, and remember."""
+        if isinstance(self.q, Whitened):
+            scale = self.num_rows / len(index)
+            rows, groups, size = terms.projection.columns.shape
+            rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
+            batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
+            self.q = natural_step(self.likelihood, self.q, *batch)
+        self.memory.learn(index, terms)
+        self.age += 1
+
+    def _descent(self) -> Descent:
+        rates = self.rates
+        network = [each for each in (self.recognition, self.q) if isinstance(each, nn.Module)]
+        moving = [each for each in (self.functional, self.inducing_functional) if each is not None]
+        return Descent(
+            [
+                Group(_parameters([self.process, self.likelihood]), rates.kernel),
+                Group(_parameters(moving), rates.orbit),
+                Group([self.inducing], rates.inducing),
+                Group(_parameters(network), rates.variational, waits=False),
+            ]
+        )
+
+    def _snapshot(self) -> tuple[Snapshot, Whitened | WhitenedFactor]:
+        parts = (self.process, self.functional, self.likelihood, self.inducing_functional)
+        modules = [each for each in (*parts, self.recognition, self.q) if isinstance(each, nn.Module)]
+        return Snapshot(modules, [self.inducing]), self.q
+
+    def _check_data(self) -> None:
+        count = len(self.x)
+        if len(self.targets) != count or not bool(self.targets.isfinite().all()):
+            raise ValueError(f"{count} inputs need {count} rows of finite targets, one column an output.")
+        probe = torch.Generator(self.generator.device).manual_seed(0)
+        with torch.no_grad():
+            some = self.x[: self.batch_size]
+            rows = lower_rows(self.process, self.functional, self.inducing, some, probe)
+        check_rows(rows)
+        if isinstance(rows, Atoms) and rows.is_drawn:
+            pair_factors(rows, self.method)  # refuses a single draw
+        if rows.is_drawn:
+            check_drawn(self.likelihood)
+        height = rows.variance.shape[0] if isinstance(rows, Estimates) else rows.num_rows
+        if height != len(some):
+            raise ValueError(
+                f"The functional gives {height} rows for {len(some)} inputs; give one row an input."
+            )
+
+
+def _parameters(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    return [parameter for module in modules for parameter in module.parameters()]
+
+
+def _check_options(tilt: str, q_update: str, likelihood: Likelihood) -> None:
+    if tilt not in ("remembered", "recognition"):
+        raise ValueError(f"tilt must be 'remembered' or 'recognition', not {tilt!r}.")
+    if q_update not in ("natural", "adam"):
+        raise ValueError(f"q_update must be 'natural' or 'adam', not {q_update!r}.")
+    if tilt == "recognition" and not likelihood.needs_tilt:
+        raise ValueError(f"{type(likelihood).__name__} has no tilts to recognise; leave tilt out.")

@@ -1,0 +1,423 @@
+"""How fast stochastic training moves, in which order it visits the data, and the state from which it resumes.
+
+Adam moves groups of parameters with their own rates.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from orbitwise.inference.optimise.checkpoints import State
+from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+
+
+class Group(NamedTuple):
+    """Parameters that share a rate; those that `wait` stay where they are during warm-up."""
+
+    parameters: list[nn.Parameter]
+    rate: float
+    waits: bool = True
+
+
+@final
+class Descent:
+    """Adam on groups of parameters; one that several groups name belongs to the first."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups: list[Group] = []
+        seen: set[int] = set()
+        for group in groups:
+            free = [p for p in group.parameters if p.requires_grad and id(p) not in seen]
+            seen.update(id(p) for p in free)
+            if free and group.rate > 0:
+                self.groups.append(group._replace(parameters=free))
+        tables = [{"params": group.parameters} for group in self.groups]
+        self.optimizer = torch.optim.Adam(tables) if tables else None
+
+    def moves(self, warming: bool) -> bool:
+        """Whether anything moves in this phase."""
+        return any(not (warming and group.waits) for group in self.groups)
+
+    def step(self, loss: Tensor, factor: float, warming: bool) -> None:
+        """One step down `loss`, rates times `factor`; a gradient that is not finite raises a ValueError."""
+        if self.optimizer is None:
+            return
+        active = [p for group in self.groups if not (warming and group.waits) for p in group.parameters]
+        gradients = torch.autograd.grad(loss, active, allow_unused=True)
+        if not all(bool(each.isfinite().all()) for each in gradients if each is not None):
+            raise ValueError("a gradient is not finite")
+        # Adam passes over a parameter without a gradient.
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter, gradient in zip(active, gradients, strict=True):
+            parameter.grad = gradient
+        for table, group in zip(self.optimizer.param_groups, self.groups, strict=True):
+            table["lr"] = group.rate * factor
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def restart(self) -> None:
+        """Forget the averages of gradients, which led astray."""
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
+
+
+@final
+class Snapshot:
+    """The parameters and buffers of modules, and further tensors, to return to."""
+
+    def __init__(self, modules: Sequence[nn.Module], tensors: Sequence[Tensor] = ()) -> None:
+        self.modules, self.tensors = modules, tensors
+        self.states = [copy.deepcopy(module.state_dict()) for module in modules]
+        self.values = [tensor.detach().clone() for tensor in tensors]
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for module, state in zip(self.modules, self.states, strict=True):
+            module.load_state_dict(state)
+        with torch.no_grad():
+            for tensor, value in zip(self.tensors, self.values, strict=True):
+                tensor.copy_(value)
+
+
+SPAN = 50
+"""Steps that the smoothed bound averages over."""
+COLLAPSE = 10.0
+"""A fall of this many times the usual change from step to step is no noise."""
+BLOCK = 25
+"""Steps after which bound and learned values are noted, to see whether they settle."""
+BLOCKS = 6
+"""Blocks at full rates that are looked at: the last half of them against the first half."""
+SIGNIFICANT_GAIN, SIGNIFICANT_DRIFT = 2.0, 3.0
+"""Standard errors beyond which a higher bound, and the changes of a value, are no noise."""
+MATERIAL_GAIN = 5e-4
+"""Nats for every target that the bound may gain between the halves and stand still nevertheless."""
+MATERIAL_MOVE = 0.05
+"""What a value may move between the halves, relative to its size, and stand still nevertheless."""
+DECAY_STEPS = 100
+"""Steps over which rates fall once a run that goes on until it settles has settled."""
+
+
+@final
+@dataclass(frozen=True)
+class Rates:
+    """How fast things move. `natural` None takes a rate that remembers several rows an inducing point.
+
+    `variational` is Adam's rate for a recognition network, and for q where Adam moves it.
+    """
+
+    kernel: float = 0.03
+    orbit: float = 0.05
+    inducing: float = 0.0
+    natural: float | None = None
+    decay_from: float = 0.6
+    variational: float = 0.02
+
+    def at(self, progress: float) -> float:
+        """The factor of all Adam rates: 1, then a half cosine to nearly 0."""
+        if progress <= self.decay_from:
+            return 1.0
+        left = min(1.0, (progress - self.decay_from) / (1 - self.decay_from))
+        return 0.5 * (1 + math.cos(math.pi * left)) + 1e-3
+
+    def natural_at(self, age: int, rows: int, inducing: int, everything: bool) -> float:
+        """The rate of natural-gradient steps after `age` of them, for batches of so many rows.
+
+        `everything` says that a batch is all data, and exact: then one step is the best, given the rest.
+        """
+        if self.natural is not None:
+            return self.natural
+        settled = 1.0 if everything else min(0.5, max(0.005, rows / (4 * inducing)))
+        # the first steps average all batches seen so far
+        return max(settled, 1 / (age + 1))
+
+
+@final
+class Batches:
+    """Numbers of rows, a batch at a time: all rows in random order, then in another one."""
+
+    def __init__(
+        self, count: int, size: int, generator: torch.Generator, device: torch.device | None = None
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"A batch must have at least one row, not {size}.")
+        self.count, self.size = count, min(size, count)
+        self.generator, self.device = generator, device
+        self.order = torch.empty(0, dtype=torch.long, device=device)
+
+    def next(self) -> Int[Tensor, " n"]:
+        """The next batch; what is left of an order when it is too short is passed over."""
+        if self.size == self.count:
+            return torch.arange(self.count, device=self.device)
+        if len(self.order) < self.size:
+            order = torch.randperm(self.count, generator=self.generator, device=self.generator.device)
+            self.order = order.to(self.device)
+        index, self.order = self.order[: self.size], self.order[self.size :]
+        return index
+
+
+@final
+@dataclass
+class History:
+    """One entry for every step that was kept; `reasons` says why others were taken back."""
+
+    bound: list[float] = field(default_factory=list)
+    smoothed: list[float] = field(default_factory=list)
+    back_offs: int = 0
+    reasons: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    first: int = 0
+    """The first step of the present run: nothing is averaged across runs, which may differ in Z."""
+
+    best: float = -math.inf
+    """The highest smoothed bound of the present run."""
+
+    notes: list[list[float]] = field(default_factory=list)
+    """The bound and all learned values after each of the last blocks at full rates."""
+
+    def start(self) -> None:
+        """A new run."""
+        self.first, self.best, self.interrupted = len(self.bound), -math.inf, False
+        self.notes = []
+
+    def add(self, bound: float) -> None:
+        """The bound of a step, and its average over the last steps of this run."""
+        self.bound.append(bound)
+        recent = self._recent()
+        self.smoothed.append(sum(recent) / len(recent))
+        self.best = max(self.best, self.smoothed[-1])
+
+    def back_off(self, reason: str) -> None:
+        """A step was taken back."""
+        self.back_offs += 1
+        self.reasons.append(reason)
+        self.notes = []
+
+    def note(self, values: Sequence[float], bound: float | None = None) -> None:
+        """Learned values after a block of steps at full rates, and a bound, else the mean of the block's."""
+        recent = self.bound[max(self.first, len(self.bound) - BLOCK) :]
+        bound = sum(recent) / len(recent) if bound is None else bound
+        self.notes = [*self.notes[1 - BLOCKS :], [bound, *values]]
+
+    def has_settled(self, units: Sequence[float], num_targets: int) -> bool:
+        """Whether the last blocks at full rates show neither a rising bound nor learned values on their way.
+
+        The bound rises when its mean over the last half of the blocks exceeds that over the first half by
+        more than `MATERIAL_GAIN` nats for every target and by more than `SIGNIFICANT_GAIN` standard errors,
+        by the scatter of the last half. A value is on its way when it moved between the halves by more than
+        `MATERIAL_MOVE` of its size, or of its unit where that is larger, and its changes from block to block
+        have a mean of more than `SIGNIFICANT_DRIFT` standard errors, so that it does not merely wander. At
+        falling rates everything stands still, which would show nothing.
+        """
+        if len(self.notes) < BLOCKS:
+            return False
+        notes = torch.tensor(self.notes, dtype=torch.float64)
+        first, last = notes[: BLOCKS // 2], notes[BLOCKS // 2 :]
+        moved = last.mean(0) - first.mean(0)
+        # the first half may be steep, which is no noise
+        error = float((2 * last[:, 0].var() / len(last)).sqrt())
+        if bool(moved[0] > max(MATERIAL_GAIN * num_targets, SIGNIFICANT_GAIN * error)):
+            return False
+        steps, values, moves = notes.diff(dim=0), last.mean(0)[1:], moved[1:].abs()
+        sizes = torch.maximum(values.abs(), torch.tensor(units, dtype=torch.float64))
+        drifts = steps.mean(0).abs() > SIGNIFICANT_DRIFT * steps.std(0) / len(steps) ** 0.5
+        return not bool((drifts[1:] & (moves > MATERIAL_MOVE * sizes)).any())
+
+    def has_collapsed(self, bound: float, num_targets: int) -> bool:
+        """Whether a bound is below the best of this run by more than noise, its size and a nat a target."""
+        changes = [abs(after - before) for before, after in pairwise(self._recent())]
+        if not changes:
+            return False
+        fall = max(COLLAPSE * median(changes), abs(self.best), num_targets)
+        return bound < self.best - fall
+
+    def _recent(self) -> list[float]:
+        return self.bound[max(self.first, len(self.bound) - SPAN) :]
+
+
+if TYPE_CHECKING:
+    from orbitwise.inference.stochastic.trainer import StochasticTrainer
+
+MEMORY = ("residual", "square", "seen", "typical_residual", "typical_square")
+
+
+@final
+@dataclass
+class Standing:
+    """The next step of a run, the factor of its rates, its failures, and the best state to go back to."""
+
+    best: Snapshot
+    best_q: Whitened | WhitenedFactor
+    best_bound: float = -math.inf
+    step: int = 0
+    factor: float = 1.0
+    failures: int = 0
+    moved: bool = False
+    settled_at: int = 0
+    """The step after which the run was last seen to have settled, 0 where it has not."""
+
+    def back_off(self) -> None:
+        """A step failed: halve the rates."""
+        self.factor, self.failures, self.moved = self.factor * 0.5, self.failures + 1, False
+        self.settled_at = 0
+
+
+def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, step: int) -> State:
+    """The state of a trainer before this step."""
+    history = trainer.history
+    tensors = {
+        "generator": trainer.generator.get_state(),
+        "order": trainer.batches.order,
+        "bound": torch.tensor(history.bound, dtype=torch.float64),
+        "smoothed": torch.tensor(history.smoothed, dtype=torch.float64),
+        "notes": torch.tensor(history.notes, dtype=torch.float64).reshape(-1, 1 + len(trainer.units)),
+        **{f"memory.{name}": getattr(trainer.memory, name) for name in MEMORY},
+        **_held("now", Snapshot(standing.best.modules, standing.best.tensors), trainer.q),
+        **_held("best", standing.best, standing.best_q),
+    }
+    for place, parameter in enumerate(_moving(descent)):
+        averages = {} if descent.optimizer is None else descent.optimizer.state.get(parameter, {})
+        tensors |= {f"adam.{place}.{name}": value for name, value in averages.items()}
+    numbers = {
+        "best_bound": standing.best_bound,
+        "step": step,
+        "factor": standing.factor,
+        "failures": standing.failures,
+        "moved": standing.moved,
+        "settled_at": standing.settled_at,
+        "age": trainer.age,
+        "first": history.first,
+        "best": history.best,
+        "back_offs": history.back_offs,
+        "reasons": history.reasons,
+    }
+    return State(tensors, numbers)
+
+
+def misfit(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> str:
+    """Why a state is none that this trainer could have been in; empty where it may be one."""
+    own = capture(trainer, descent, standing, standing.step)
+    tensors, numbers = state
+    averages = {
+        f"adam.{place}.{name}": parameter
+        for place, parameter in enumerate(_moving(descent))
+        for name in ("step", "exp_avg", "exp_avg_sq")
+    }
+    if not set(own.tensors) - set(averages) <= set(tensors) <= set(own.tensors) | set(averages):
+        return "it has other tensors"
+    for name, tensor in tensors.items():
+        like = own.tensors.get(name, averages.get(name))
+        if name in ("order", "bound", "smoothed"):
+            like = tensor.new_zeros(tensor.numel(), dtype=own.tensors[name].dtype)
+        elif name == "notes":
+            like = own.tensors[name].new_zeros(min(len(tensor), BLOCKS), 1 + len(trainer.units))
+        elif name.endswith(".step") and name in averages:
+            like = tensor.new_zeros((), dtype=torch.float32)
+        if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
+            return f"{name} has another shape or type"
+        if not bool((tensor.isfinite() | ~like.detach().to(tensor.device).isfinite()).all()):
+            return f"{name} is not finite"
+    order, length = tensors["order"], len(tensors["bound"])
+    if len(order) and not 0 <= int(order.min()) <= int(order.max()) < trainer.batches.count:
+        return "it is of other rows"
+    if len(tensors["smoothed"]) != length:
+        return "its history is torn"
+    try:
+        torch.Generator(trainer.generator.device).set_state(tensors["generator"])
+    except RuntimeError as error:
+        return f"its random state is wrong: {error}"
+    return _wrong_number(numbers, own.numbers, length)
+
+
+def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> str:
+    counts = dict.fromkeys(("step", "failures", "age", "back_offs", "settled_at")) | {"first": length}
+    for name, most in counts.items():
+        value = numbers.get(name)
+        if type(value) is not int or value < 0 or value > (2**53 if most is None else most):
+            return f"{name} is no count"
+    for name in ("best_bound", "factor", "best"):
+        if type(numbers.get(name)) is not float or math.isnan(numbers[name]):
+            return f"{name} is no number"
+    reasons = numbers.get("reasons")
+    if not 0 < numbers["factor"] <= 1 or type(numbers.get("moved")) is not bool:
+        return "its rates are wrong"
+    if not isinstance(reasons, list) or not all(isinstance(each, str) for each in reasons):
+        return "its reasons are no words"
+    return "" if set(own) <= set(numbers) else "it has other numbers"
+
+
+def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> None:
+    """Bring a trainer, which was made as the one before, to a state."""
+    tensors, numbers = state
+    device, history = trainer.x.device, trainer.history
+    best, best_q = standing.best, standing.best_q
+    _release("now", Snapshot(best.modules, best.tensors), tensors).restore()
+    trainer.q = _q("now", trainer.q, tensors, device)
+    standing.best = _release("best", best, tensors)
+    standing.best_q = _q("best", best_q, tensors, device)
+    if isinstance(best_q, WhitenedFactor):
+        standing.best_q = trainer.q
+    trainer.generator.set_state(tensors["generator"])
+    trainer.batches.order = tensors["order"].to(device)
+    for name in MEMORY:
+        setattr(trainer.memory, name, tensors[f"memory.{name}"].to(device))
+    trainer.age = numbers["age"]
+    history.bound, history.smoothed = tensors["bound"].tolist(), tensors["smoothed"].tolist()
+    history.first, history.best = numbers["first"], numbers["best"]
+    history.notes = tensors["notes"].tolist()
+    history.back_offs, history.reasons = numbers["back_offs"], numbers["reasons"]
+    for name in ("best_bound", "step", "factor", "failures", "moved", "settled_at"):
+        setattr(standing, name, numbers[name])
+    if descent.optimizer is not None:
+        for place, parameter in enumerate(_moving(descent)):
+            start = f"adam.{place}."
+            averages = {n.removeprefix(start): each for n, each in tensors.items() if n.startswith(start)}
+            if averages:
+                # the count of steps stays where Adam keeps it
+                descent.optimizer.state[parameter] = {
+                    name: each if name == "step" else each.to(parameter) for name, each in averages.items()
+                }
+
+
+def _moving(descent: Descent) -> list[nn.Parameter]:
+    return [parameter for group in descent.groups for parameter in group.parameters]
+
+
+def _held(prefix: str, snapshot: Snapshot, q: Whitened | WhitenedFactor) -> dict[str, Tensor]:
+    held = {
+        f"{prefix}.module.{place}.{name}": tensor
+        for place, state in enumerate(snapshot.states)
+        for name, tensor in state.items()
+    }
+    held |= {f"{prefix}.tensor.{place}": value for place, value in enumerate(snapshot.values)}
+    if isinstance(q, Whitened):
+        held |= {f"{prefix}.precision": q.precision, f"{prefix}.shift": q.shift}
+    return held
+
+
+def _release(prefix: str, snapshot: Snapshot, tensors: dict[str, Tensor]) -> Snapshot:
+    """The snapshot with what is held of it in place of what it was taken of."""
+    for place, state in enumerate(snapshot.states):
+        for name, tensor in state.items():
+            state[name] = tensors[f"{prefix}.module.{place}.{name}"].to(tensor.device)
+    snapshot.values = [
+        tensors[f"{prefix}.tensor.{place}"].to(value) for place, value in enumerate(snapshot.values)
+    ]
+    return snapshot
+
+
+def _q(
+    prefix: str, q: Whitened | WhitenedFactor, tensors: dict[str, Tensor], device: torch.device
+) -> Whitened | WhitenedFactor:
+    if not isinstance(q, Whitened):
+        return q  # a module, whose parameters are in the snapshot
+    return Whitened(tensors[f"{prefix}.precision"].to(device), tensors[f"{prefix}.shift"].to(device))

@@ -1,0 +1,245 @@
+"""Stochastic variational inference with inducing variables, for any likelihood.
+
+L = (N/B) Σ_batch [E_q log p(y_n | a_nᵀv) - ½ Σ_c log(1 + λ_nc r_n)] - KL[q(v) ‖ N(0, I)] (METHOD 3). The
+logarithm is replaced by its tangent at a remembered slack, so that drawn rows keep the bound valid and
+unbiased; slack 0 is the plain bound, the only one for likelihoods that are not quadratic.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.sparse.projection import (
+    AnyRows,
+    EstimatedProcess,
+    Inducing,
+    ProjectedMoments,
+    Projection,
+    inducing_factor,
+    lower_rows,
+    project,
+    projected_moments,
+)
+from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.process.process import Moments, Process
+from orbitwise.process.unbiased import Method
+
+TILT_ROUNDS = 4
+MAX_HALVINGS = 30
+
+
+class BoundTerms(NamedTuple):
+    """The bound on a batch, and what a natural-gradient step and the memory need of it.
+
+    `square` estimates the E[f²] that the best tilt is the root of.
+    """
+
+    data: Float[Tensor, ""]
+    projection: Projection
+    moments: ProjectedMoments
+    quadratic: Quadratic
+    square: Float[Tensor, "n c"]
+
+
+@final
+class Memory:
+    """What earlier visits told of each datum: residual variances and tilts, never from the current draws."""
+
+    def __init__(
+        self, count: int, outputs: int, device: torch.device | None = None, keep: float = 0.5
+    ) -> None:
+        self.residual = torch.zeros(count, dtype=torch.float64, device=device)
+        self.square = torch.ones(count, outputs, dtype=torch.float64, device=device)
+        self.seen = torch.zeros(count, dtype=torch.bool, device=device)
+        self.typical_residual = torch.zeros((), dtype=torch.float64, device=device)
+        self.typical_square = torch.ones(outputs, dtype=torch.float64, device=device)
+        self.keep = keep
+
+    def recall(self, index: Int[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, "n c"]]:
+        """The remembered residual and tilt √E[f²] of each datum, typical values for one never seen."""
+        seen = self.seen[index]
+        residual = torch.where(seen, self.residual[index], self.typical_residual)
+        square = torch.where(seen[:, None], self.square[index], self.typical_square)
+        return residual, square.sqrt()
+
+    def learn(self, index: Int[Tensor, " n"], terms: BoundTerms) -> None:
+        """Average the new estimates into memory; estimates may be negative, memories may not."""
+        with torch.no_grad():
+            residual = terms.moments.residual.clamp_min(0)
+            square = terms.square.clamp_min(1e-6)
+            keep = torch.where(self.seen[index], self.keep, 0.0).to(residual)
+            self.residual[index] = keep * self.residual[index] + (1 - keep) * residual
+            self.square[index] = keep[:, None] * self.square[index] + (1 - keep[:, None]) * square
+            self.seen[index] = True
+            self.typical_residual = residual.mean()
+            self.typical_square = square.mean(0)
+
+
+def bound_terms(
+    process: Process | EstimatedProcess,
+    likelihood: Likelihood,
+    q: Whitened | WhitenedFactor,
+    inducing: Inducing,
+    lower: Float[Tensor, "u u"],
+    rows: AnyRows,
+    targets: Float[Tensor, "n c"],
+    slack_residual: Float[Tensor, " n"] | None = None,
+    tilt: Float[Tensor, "n c"] | None = None,
+    method: Method = "halves",
+    weight: Float[Tensor, " n"] | None = None,
+) -> BoundTerms:
+    """The data term Σ_n w_n of the bound for a batch of rows, to be scaled by N/B.
+
+    Slack and tilt must not come from drawn rows themselves; exact rows find their own best ones where none
+    are given. A weight w counts repetitions of its row.
+    """
+    if rows.is_drawn:
+        check_drawn(likelihood)
+        if slack_residual is None or (likelihood.needs_tilt and tilt is None):
+            raise ValueError("Drawn rows need a slack and a tilt that were not computed from them.")
+    projection = project(process, inducing, lower, rows, method)
+    return projected_terms(likelihood, q, projection, targets, slack_residual, tilt, weight)
+
+
+def projected_terms(
+    likelihood: Likelihood,
+    q: Whitened | WhitenedFactor,
+    projection: Projection,
+    targets: Float[Tensor, "n c"],
+    slack_residual: Float[Tensor, " n"] | None = None,
+    tilt: Float[Tensor, "n c"] | None = None,
+    weight: Float[Tensor, " n"] | None = None,
+) -> BoundTerms:
+    """The same for rows that were projected already."""
+    moments = projected_moments(projection, q)
+    residual = moments.residual[:, None]
+    slack_residual = moments.residual.clamp_min(0) if slack_residual is None else slack_residual
+    slack_residual = slack_residual.detach()[:, None] * (1.0 if likelihood.is_quadratic else 0.0)
+    if not likelihood.needs_tilt:
+        tilt = None
+    elif tilt is None:
+        tilt = _best_tilt(likelihood, targets, moments, slack_residual, weight)
+    full = Moments(moments.mean, moments.spread + residual, moments.mean_square + residual)
+    quadratic = likelihood.expansion(full, targets, tilt).weighted(weight)
+    # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the slack c, in place of -½ λr
+    slack = quadratic.curvature * slack_residual
+    excess = quadratic.curvature * residual
+    gain = 0.5 * (excess - torch.log1p(slack) - (excess - slack) / (1 + slack))
+    data = (quadratic.expectation(full) + gain).sum()
+    square = (moments.mean_square + residual / (1 + slack)).detach()
+    return BoundTerms(data, projection, moments, quadratic, square)
+
+
+def natural_step(
+    likelihood: Likelihood,
+    q: Whitened,
+    terms: BoundTerms,
+    targets: Float[Tensor, "n c"],
+    scale: float,
+    rate: float,
+    weight: Float[Tensor, " n"] | None = None,
+) -> Whitened:
+    """q after a natural-gradient step on a batch whose data term counts `scale` times.
+
+    The expansion of a likelihood that is not quadratic holds nearby only: the rate is halved until the bound
+    of the batch rises.
+    """
+    with torch.no_grad():
+        quadratic = terms.quadratic.concave(terms.moments.mean)
+        columns, curvature = terms.projection.total, scale * quadratic.curvature
+        # -½λ(m + aᵀv)² + η(m + aᵀv) has the slope η - λm in aᵀv
+        slope = scale * quadratic.slope - curvature * terms.projection.offset.sum(1, keepdim=True)
+        stepped = q.step(columns, curvature, slope, rate)
+        if likelihood.is_quadratic:
+            return stepped
+        start = scale * terms.data - q.divergence()
+        for _ in range(MAX_HALVINGS):
+            data = projected_terms(likelihood, stepped, terms.projection, targets, weight=weight).data
+            if scale * data - stepped.divergence() >= start:
+                return stepped
+            rate *= 0.5
+            stepped = q.step(columns, curvature, slope, rate)
+        return q
+
+
+@final
+class SparsePosterior(Posterior):
+    """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
+
+    def __init__(
+        self,
+        process: Process | EstimatedProcess,
+        inducing: Inducing,
+        q: Whitened | WhitenedFactor,
+        lower: Float[Tensor, "u u"] | None = None,
+    ) -> None:
+        self.process = process
+        self.inducing = inducing
+        self.q = q
+        with torch.no_grad():
+            self.lower = inducing_factor(process, inducing) if lower is None else lower
+
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        return self.row_moments(lower_rows(self.process, functional, self.inducing, x, generator))
+
+    def row_moments(self, rows: AnyRows) -> Moments:
+        """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
+        projection = self._projection(rows)
+        # Estimates by groups are taken as they are, too: all pairs of groups.
+        projection = projection._replace(factors=torch.ones_like(projection.factors))
+        moments = projected_moments(projection, self.q)
+        variance = moments.spread + moments.residual[:, None].clamp_min(0)
+        return Moments(moments.mean, variance, moments.mean.square() + variance)
+
+    def row_mean(self, rows: AnyRows) -> Float[Tensor, "n c"]:
+        """The posterior mean alone."""
+        projection = self._projection(rows)
+        return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
+
+    def covariance(self, rows: Block) -> Float[Tensor, "*c n n"]:
+        """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
+        if isinstance(self.process, EstimatedProcess):
+            raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
+        rows = rows.frozen() if isinstance(rows, Atoms) else rows
+        columns = self._projection(rows).total
+        spread = self.q.spread(columns)
+        return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
+
+    def _projection(self, rows: AnyRows) -> Projection:
+        rows = rows.frozen() if isinstance(rows, Atoms) else rows
+        return project(self.process, self.inducing, self.lower, rows)
+
+
+def check_drawn(likelihood: Likelihood) -> None:
+    """Raise a ValueError with the reason when a likelihood cannot take rows drawn at random."""
+    if not likelihood.is_quadratic:
+        raise ValueError(
+            f"{type(likelihood).__name__} takes exact or frozen rows only: its expected log-likelihood is "
+            "not quadratic in f, so estimates from drawn rows are biased. Freeze the orbit, "
+            "orbit.freeze(num_nodes), or use Gaussian, Bernoulli or Dirichlet."
+        )
+
+
+def _best_tilt(
+    likelihood: Likelihood,
+    targets: Tensor,
+    moments: ProjectedMoments,
+    slack_residual: Tensor,
+    weight: Tensor | None,
+) -> Float[Tensor, "n c"]:
+    """c² = E_q[f²] + r/(1 + w λ(c) r): the best tilt of exact rows, by rounds that each raise the bound."""
+    with torch.no_grad():
+        reach, residual = moments.mean_square, moments.residual[:, None]
+        tilt = (reach + residual).clamp_min(0).sqrt()
+        for _ in range(TILT_ROUNDS):
+            slack = likelihood.quadratic(targets, tilt).weighted(weight).curvature * slack_residual
+            tilt = (reach + residual / (1 + slack)).clamp_min(0).sqrt()
+    return tilt
