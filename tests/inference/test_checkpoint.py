@@ -15,8 +15,8 @@ from torch import nn
 from orbitwise.inference.optimise import checkpoints as checkpoint
 from orbitwise.inference.optimise.checkpoints import (
     LENGTH,
-    STATE_MAGIC,
     START,
+    STATE_MAGIC,
     Progress,
     Slots,
     State,
