@@ -143,7 +143,7 @@ def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Can
     number = list(plan.names).index(best.name)
     orbit = best.estimator.orbit_
     about = folder.read(folder.candidate(number, best.name).with_suffix(".json")) or {}
-    is_replayed = not best.estimator._learned_parameters and about.get("continued_from") is None
+    is_replayed = not best.estimator.fit_result_.parameters and about.get("continued_from") is None
     if is_replayed and orbit is not None and orbit.learned():
         which = (number, best.name, parse(best.name, data))
         again = _fit(data, plan, folder, watch, which, 1.0, {})

@@ -79,7 +79,7 @@ def explore(
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
     """Move the chosen rows of X along every move of the orbit, and predict them there."""
-    x = check_inputs(model, np.asarray(X)[chosen]).to(model._place) - model._background
+    x = check_inputs(model, np.asarray(X)[chosen]).to(model._place) - model.form_.background
     layout, tracks = layout_of(model), []
     for move in moves_of(orbit, seed):
         if progress is not None:
@@ -88,10 +88,10 @@ def explore(
         if moved.shape[-1] != x.shape[-1]:
             continue
         change, deviation = own_change(model, judged, chosen, *change_of_f(model, x, moved))
-        pixels = layout.outward(moved.cpu().numpy() + model._background)
+        pixels = layout.outward(moved.cpu().numpy() + model.form_.background)
         bands = _predict(model, pixels, seed)
         tracks.append(Track(move, pixels, change, deviation, *bands))
-    return Exploration(chosen, layout.outward(x.cpu().numpy() + model._background), tuple(tracks))
+    return Exploration(chosen, layout.outward(x.cpu().numpy() + model.form_.background), tuple(tracks))
 
 
 def own_change(
@@ -103,7 +103,7 @@ def own_change(
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"]]:
     """The change of the one output that counts: the score of the example's own class, or the first target."""
     if not isinstance(judged, Labelled):
-        scale = float(model._scale[0])
+        scale = float(model.target_scale_.scale[0])
         return scale * mean[..., 0], scale * deviation[..., 0]
     codes, columns = judged.codes[chosen], mean.shape[-1]
     column, sign = np.minimum(codes, columns - 1), np.ones(len(codes))

@@ -141,7 +141,7 @@ def probability_bands(
 
 
 def _probabilities(model: Any, mean: Tensor, variance: Tensor) -> Float[Tensor, "n k"]:
-    return class_probabilities(model.likelihood_, mean, variance, model._scale)
+    return class_probabilities(model.likelihood_, mean, variance, model.scale_)
 
 
 def _columns(values: Any) -> Float[ndarray, "n c"]:
@@ -164,18 +164,18 @@ def _held_out_targets(
 ) -> tuple[Float[ndarray, "n c"], Float[ndarray, "n c"]] | None:
     """Rows with equal inputs were merged, in the order of the inputs: they are left out together."""
     posterior = model.posterior_
-    if not isinstance(posterior, ExactPosterior) or not hasattr(model, "_model"):
+    if not isinstance(posterior, ExactPosterior) or not hasattr(model, "target_scale_"):
         return None
-    x = (check_inputs(model, X) - model._background).numpy()
+    x = (check_inputs(model, X) - model.form_.background).numpy()
     distinct, place = np.unique(x, axis=0, return_inverse=True)
     if as_blocks(posterior.rows)[0].num_rows != len(distinct):
         return None
-    scale, shift = (part.cpu() for part in (model._scale, model._shift))
+    scale, shift = model.target_scale_.scale, model.target_scale_.shift
     with torch.no_grad():
         held_out = posterior.leave_one_out()
         mean, variance = (part[: len(distinct)].cpu() for part in held_out[:2])
-        noise: Tensor = model._model.noise()[0].cpu()
-        weight: Tensor = model._model.weight.cpu()
+        noise: Tensor = model.model_.latent.noise.detach().cpu()
+        weight: Tensor = model.model_.observations[0].weights().cpu()
     targets = posterior.targets[: len(distinct)].cpu() * scale + shift
     counts = np.bincount(place.ravel())[:, None]
     sums = np.stack([np.bincount(place.ravel(), column) for column in measured.T], axis=1)

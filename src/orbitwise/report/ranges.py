@@ -179,7 +179,7 @@ def range_errors(model: Any) -> RangeErrors:
     """The errors of every range; none where they take long to compute, or the training data are gone."""
     try:
         if not hasattr(model, "_orbit_errors"):
-            seconds = expected_seconds(model._objective, model._learned_parameters)
+            seconds = expected_seconds(model.fit_result_.objective, list(model.fit_result_.parameters))
             if seconds > ERROR_SECONDS:
                 return RangeErrors({}, {}, _too_long(model, seconds))
         return RangeErrors(model.orbit_errors_, model.orbit_intervals_)
@@ -188,7 +188,7 @@ def range_errors(model: Any) -> RangeErrors:
 
 
 def _too_long(model: Any, seconds: float) -> str:
-    count = sum(parameter.numel() for parameter in model._learned_parameters)
+    count = sum(parameter.numel() for parameter in model.fit_result_.parameters)
     minutes = math.ceil(seconds / 60)
     return (
         f"Error bars were not computed: with {count:,} parameters they would take about {minutes:,} "

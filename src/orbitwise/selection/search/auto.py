@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.estimator import RegressionPredictions, learning
 from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.components import components
@@ -251,7 +252,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     kernel_: Kernel
     log_evidence_: float
     noise_: float
-    _model: Any
+    model_: RegressionModel
     _clock = staticmethod(time.time)
 
     def __init__(
@@ -356,7 +357,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         )
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
-            *("log_evidence_error_", "converged_", "inference_", "_model", "target_scale_"),
+            *("log_evidence_error_", "converged_", "inference_", "fit_result_", "model_", "target_scale_"),
         ):
             setattr(self, name, getattr(estimator, name))
         self.score_ = found.score
@@ -424,9 +425,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             numbers = (f"{row['score']:,.1f}", f"{row['log_likelihood']:,.1f}", str(row["num_parameters"]))
             table.add_row(name, *numbers, str(row["step"]))
         return table
-
-    def _standardised_noise(self) -> torch.Tensor:
-        return self._model.noise()
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)

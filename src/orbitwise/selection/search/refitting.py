@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import fit_quietly
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.kernels.spelling import build
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.selection.search.fitting import Fitted, fit, kills_constants
 from orbitwise.selection.search.greedy import STEP_COST, Search, chosen_rows
 from orbitwise.selection.search.hypotheses import Hypothesis, functional_of_claims, learned_claims, relocated
@@ -85,10 +86,10 @@ def refitted(
     # the search itself says whether its winner converged, and whether time was up
     fit_quietly(estimator, x, y)
     if estimator.inference_ == "exact":
-        model: Any = estimator._model
-        if hypothesis.noise is not None:
+        noise = estimator.model_.latent.likelihood
+        if hypothesis.noise is not None and isinstance(noise, Gaussian):
             with torch.no_grad():
-                model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
+                noise.raw_noise.fill_(math.log(max(hypothesis.noise, 1e-12)))
         # The search has learned the noise, which a first fit starts elsewhere: go on from there.
         is_cut_short = is_over is not None and is_over()
         fit_quietly(estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True), x, y)
