@@ -16,7 +16,7 @@ from orbitwise.estimators.machine_rows import InvarianceRows, gradient_rows, inv
 from orbitwise.functionals import Difference, Evaluation, Gradient, LocalAverage, average_minus_value
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.tangents import PAPER_MOVES, moved_images
-from orbitwise.inference.risk.folding import fold
+from orbitwise.inference.risk.machines import fold
 from orbitwise.orbits import JitterOrbit
 from orbitwise.process import Process
 

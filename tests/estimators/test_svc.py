@@ -19,7 +19,7 @@ from orbitwise.functionals.functional import Block
 from orbitwise.inference.calibration import best_scale, two_columns
 from orbitwise.inference.exact import condition
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
-from orbitwise.inference.risk.problem import Machine, basis_rows
+from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Squared, SquaredHinge
 from orbitwise.process import Process
 from tests.contracts.estimator_contract import assert_follows_scikit_learn
@@ -154,7 +154,7 @@ def test_large_problems_are_searched_and_agree(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rows_module, "LARGEST_DENSE", 10)
     found = InvariantSVC(**settings).fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, dense, rtol=0, atol=1e-4)
-    monkeypatch.setattr("orbitwise.inference.risk.problem.gram_of.__defaults__", (10,))
+    monkeypatch.setattr("orbitwise.inference.risk.machines.gram_of.__defaults__", (10,))
     found = InvariantSVC(**settings, invariance_loss="absolute").fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, other, rtol=0, atol=0.02)
 

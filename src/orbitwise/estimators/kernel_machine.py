@@ -21,20 +21,10 @@ from orbitwise.estimators.machine_rows import InvarianceRows, LaplacianRows
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
-from orbitwise.inference.risk.folding import nearest_positive, places_among
-from orbitwise.inference.risk.problem import (
-    LARGEST_DENSE,
-    CopiedGram,
-    DenseGram,
-    Machine,
-    Problem,
-    Solution,
-    Term,
-    basis_rows,
-    gram_of,
-    has_products,
-)
-from orbitwise.inference.risk.solvers import solve
+from orbitwise.inference.risk.machines import nearest_positive, places_among
+from orbitwise.inference.risk.machines import LARGEST_DENSE, Machine, basis_rows, gram_of, has_products
+from orbitwise.inference.risk.problem import CopiedGram, DenseGram, Problem, Solution, Term
+from orbitwise.inference.risk.machines import solve
 from orbitwise.losses import Loss, Multinomial, Squared
 from orbitwise.process.process import Process
 

@@ -25,7 +25,7 @@ from orbitwise.inference.calibration import cautious_scale, two_columns
 from orbitwise.inference.optimise.cost import check_cost
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.problem import DenseGram, Problem, Solution, Term
-from orbitwise.inference.risk.solvers import newton
+from orbitwise.inference.risk.problem import newton
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))

@@ -21,8 +21,8 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
-from orbitwise.inference.risk.problem import BASES
-from orbitwise.inference.risk.solvers import SOLVERS
+from orbitwise.inference.risk.machines import BASES
+from orbitwise.inference.risk.machines import SOLVERS
 
 CHOOSERS = ("evidence", "cross_validation")
 

@@ -25,8 +25,8 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.risk.folding import Folded, Invariances, fold, fold_weights, places_among
-from orbitwise.inference.risk.problem import LARGEST_DENSE, has_products
+from orbitwise.inference.risk.machines import Folded, Invariances, fold, fold_weights, places_among
+from orbitwise.inference.risk.machines import LARGEST_DENSE, has_products
 from orbitwise.losses import Squared, loss_of
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.gradient_products import GradientOperator

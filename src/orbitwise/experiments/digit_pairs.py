@@ -34,8 +34,7 @@ from orbitwise.experiments.records import write_record
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images, moved_pairs
-from orbitwise.inference.risk.problem import DenseGram, Problem, Term
-from orbitwise.inference.risk.solvers import newton
+from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import EpsilonInsensitive, Logistic
 from orbitwise.process.process import Process
 

@@ -31,9 +31,8 @@ from orbitwise.estimators.machine_rows import LaplacianRows, gradient_rows
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
-from orbitwise.inference.risk.folding import fold, nearest_positive
-from orbitwise.inference.risk.problem import DenseGram, Problem, Term
-from orbitwise.inference.risk.solvers import newton
+from orbitwise.inference.risk.machines import fold, nearest_positive
+from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import Hinge, Logistic, Loss, Squared
 from orbitwise.process.process import Process
 
