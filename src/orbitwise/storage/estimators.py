@@ -278,6 +278,8 @@ def _gather(values: dict[str, Any]) -> None:
         # earlier versions took all images for ones with the channels first
         usual = "first" if image is not None and len(image) == 3 else None
         channels, background = values.pop("channels_", usual), values.pop("_background", 0.0)
+        if channels not in (None, "first", "last"):
+            raise StorageError("The file is damaged or hostile: its channels are neither first nor last.")
         shapes = [None if each is None else tuple(each) for each in (image, own)]
         values["form_"] = InputForm(shapes[0], channels, shapes[1], background)
     if "_shift" in values:
