@@ -38,7 +38,6 @@ from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.inference.calibration import two_columns
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
 from orbitwise.inference.posterior import Posterior
@@ -581,30 +580,3 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
-
-
-class KernelDecisions(FittedForm):
-    """Mixed into kernel classifiers: decisions of a machine, and probabilities scaled on held-out labels."""
-
-    classes_: NDArray[Any]
-    machine_: Any
-    scale_: float
-
-    @answering
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
-        check_is_fitted(self)
-        scores = self.machine_.values(Evaluation(), check_inputs(self, X))
-        return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of the greatest decision."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
-
-    @answering
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
-        scores = torch.from_numpy(self.decision_function(X))
-        columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
-        return torch.softmax(self.scale_ * columns, dim=1).numpy()

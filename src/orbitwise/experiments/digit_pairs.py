@@ -28,8 +28,7 @@ from joblib import Parallel, delayed
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.estimators.kernel_machine import median_distance
-from orbitwise.estimators.machine_fit import stratified_folds
+from orbitwise.estimators.machines.task import median_distance, stratified_folds
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.points import Difference, Evaluation

@@ -141,6 +141,10 @@ class Machine:
         self.process, self.rows, self.basis = process, list(rows), basis
         self.coefficients, self.beta = coefficients, beta
 
+    def scaled(self, factors: Float[Tensor, " c"]) -> Machine:
+        """Every output times its factor."""
+        return Machine(self.process, self.rows, self.coefficients * factors, self.beta * factors, self.basis)
+
     @torch.no_grad()
     def values(self, functional: Functional, x: Tensor) -> Float[Tensor, "n c"]:
         """L_x f of every row, also for functionals other than values."""
