@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.hyperpriors import (
     DEFAULT_SCALE,
     LogNormalDistance,
@@ -394,7 +395,7 @@ class Hyperparameters:
         with self._exchanged(self._raws(vector)):
             try:
                 value = self._log_evidence()
-            except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
+            except NOT_COMPUTABLE:
                 return 0.0 * vector.sum() - torch.inf
         return value.to(vector.dtype)
 

@@ -16,6 +16,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
 from orbitwise.inference.optimise.hyperpriors import log_prior as log_prior
 
@@ -224,7 +225,7 @@ def evaluate(
             value = objective()
         if with_gradient:
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-    except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
+    except NOT_COMPUTABLE as error:
         return Evaluation(np.nan, nothing, str(error) or type(error).__name__)
     flat = np.concatenate(
         [

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from rich.progress import track
 from torch import Tensor
 
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.sampling.chains import Chains
 
 NAME = "theta"
@@ -118,7 +119,7 @@ def _density_or_nothing(log_density: Callable[[Tensor], Tensor], theta: Tensor) 
         value = log_density(theta).cpu()
         if bool(value.isfinite()):
             return value
-    except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
+    except NOT_COMPUTABLE:
         pass
     return (0 * theta).sum() - torch.inf
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.sparse.projection import (
@@ -196,7 +197,7 @@ class StochasticTrainer:
                     rate = standing.factor * self.rates.at(progress)
                     descent.step(self._loss(index, terms), rate, warming)
                 self._learn(index, terms, standing.factor)
-            except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore
+            except NOT_COMPUTABLE as error:
                 standing.best.restore()
                 self.q = standing.best_q
                 if isinstance(error, RowsNotFiniteError) or not (standing.moved or evaluated):
@@ -235,7 +236,7 @@ class StochasticTrainer:
         values = [each for part in self._learned_values() for each in part]
         try:
             self.history.note(values, self._collapsed_bound())
-        except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore
+        except NOT_COMPUTABLE:
             self.history.notes = []  # the next step will fail as well, and be taken back
         return self.history.has_settled(self.units, self.num_rows * self.targets.shape[1])
 
