@@ -129,7 +129,7 @@ def test_drawn_rows_are_taken_as_drawn_once(process):
 
 
 def test_estimates_and_gradient_rows_are_gathered_too(process):
-    class Exact(torch.nn.Module):
+    class Exact(EstimatedProcess):
         def inducing_covariance(self, inducing: Tensor) -> Tensor:
             return process.covariance(Evaluation().atoms(inducing))
 
@@ -138,7 +138,7 @@ def test_estimates_and_gradient_rows_are_gathered_too(process):
             cross = process.covariance(rows, Evaluation().atoms(inducing))
             return Estimates(cross[:, None], process.variance(rows), is_exact=True)
 
-    found, _ = gather(EstimatedProcess(Exact()), AVERAGE, Z, X, Y)
+    found, _ = gather(Exact(), AVERAGE, Z, X, Y)
     torch.testing.assert_close(found.frozen_bound(NOISE), statistics(process).frozen_bound(NOISE))
     slopes, _ = gather(process, Gradient([0]), Z, X, Y)
     noise = torch.full((ROWS,), NOISE).double()

@@ -168,7 +168,7 @@ def learn(
     count = limit
     if num_inducing is None:
         chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
-        count = max(len(chosen.inducing), min(LEAST, limit))  # pyright: ignore
+        count = max(len(chosen.inducing), min(LEAST, limit))
     while not stopped:
         stage_tolerance = tolerance if num_inducing is None else 0.0
         converged, is_complete, stopped = _stage(
@@ -299,12 +299,12 @@ def _place(model: SparseModel, count: int, selection: str, generator: torch.Gene
     """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
     chosen = model.choose(count, selection, generator)
     if not keep:
-        model.place_inducing(chosen.inducing)  # pyright: ignore
+        model.place_inducing(chosen.inducing)
         return chosen.is_complete
     held = model.held_inducing()
     with torch.no_grad():
         before = model.bound()
-        model.place_inducing(chosen.inducing)  # pyright: ignore
+        model.place_inducing(chosen.inducing)
         if not bool(model.bound() > before):
             model.place_inducing(held)
     return chosen.is_complete

@@ -322,23 +322,18 @@ class IterativePosterior(Posterior):
         variance: Variance,
         max_iterations: int,
     ) -> None:
-        self.sparse = sparse
+        self.sparse, self.process = sparse, sparse.process
         self.rows = rows
         self.noise = noise.detach()
         self.solution = solution
         self.preconditioner = preconditioner if variance == "exact" else None
         self.max_iterations = max_iterations
 
-    @property
-    def process(self) -> Process:
-        """The base process."""
-        return self.sparse.process  # pyright: ignore
-
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows that were lowered already."""
         mean = self.row_mean(rows)
         if self.preconditioner is None:
-            variance = self.sparse.row_moments(rows).variance[:, 0]  # pyright: ignore
+            variance = self.sparse.row_moments(rows).variance[:, 0]
         else:
             explained = self._explained(rows)
             variance = remaining_variance(
@@ -349,12 +344,12 @@ class IterativePosterior(Posterior):
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
         """m* + K_*f v, and what the sparse posterior says of the residual."""
         explained = cross_product(self.process, rows, self.rows, self.solution.vectors)
-        return self.sparse.row_mean(rows) + explained  # pyright: ignore
+        return self.sparse.row_mean(rows) + explained
 
     def covariance(self, rows: Rows) -> Float[Tensor, "n n"]:
         """The posterior covariance of rows."""
         if self.preconditioner is None:
-            return self.sparse.covariance(rows)  # pyright: ignore
+            return self.sparse.covariance(rows)
         cross = self._cross(rows)
         return self.process.covariance(rows).double() - cross.mT @ self._solved(cross)
 

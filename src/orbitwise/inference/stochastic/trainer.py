@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import freeze_functional, learnable_orbits
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.sparse.projection import (
-    AnyRows,
     EstimatedProcess,
     Estimates,
     Inducing,
@@ -282,10 +281,10 @@ class StochasticTrainer:
                 num_passes,
             )
 
-    def _rows(self, index: Tensor) -> AnyRows:
+    def _rows(self, index: Tensor) -> Block | Estimates:
         return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
 
-    def _terms(self, index: Tensor, rows: AnyRows) -> BoundTerms:
+    def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
         inducing, targets = self.inducing_rows(), self.targets[index]
         # Exact rows find their own best slack and tilt.
         residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)

@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.projection import (
-    AnyRows,
     EstimatedProcess,
+    Estimates,
     Inducing,
     ProjectedMoments,
     Projection,
+    frozen_rows,
     inducing_factor,
     lower_rows,
     project,
@@ -29,7 +29,7 @@ from orbitwise.inference.sparse.projection import (
 )
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Moments, Process
+from orbitwise.process.process import Moments, Process, Rows
 from orbitwise.process.unbiased import Method
 
 TILT_ROUNDS = 4
@@ -89,7 +89,7 @@ def bound_terms(
     q: Whitened | WhitenedFactor,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    rows: AnyRows,
+    rows: Block | Estimates,
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
@@ -181,16 +181,18 @@ class SparsePosterior(Posterior):
         q: Whitened | WhitenedFactor,
         lower: Float[Tensor, "u u"] | None = None,
     ) -> None:
-        self.process = process
+        self.prior = process
+        if isinstance(process, Process):
+            self.process = process
         self.inducing = inducing
         self.q = q
         with torch.no_grad():
-            self.lower = inducing_factor(process, inducing) if lower is None else lower
+            self.lower = inducing_factor(self.prior, inducing) if lower is None else lower
 
     def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(lower_rows(self.process, functional, self.inducing, x, generator))
+        return self.row_moments(lower_rows(self.prior, functional, self.inducing, x, generator))
 
-    def row_moments(self, rows: AnyRows) -> Moments:
+    def row_moments(self, rows: Rows | Estimates) -> Moments:
         """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
         projection = self._projection(rows)
         # Estimates by groups are taken as they are, too: all pairs of groups.
@@ -199,23 +201,23 @@ class SparsePosterior(Posterior):
         variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
 
-    def row_mean(self, rows: AnyRows) -> Float[Tensor, "n c"]:
+    def row_mean(self, rows: Rows | Estimates) -> Float[Tensor, "n c"]:
         """The posterior mean alone."""
         projection = self._projection(rows)
         return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
 
-    def covariance(self, rows: Block) -> Float[Tensor, "*c n n"]:
+    def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
         """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
-        if isinstance(self.process, EstimatedProcess):
+        if isinstance(self.prior, EstimatedProcess):
             raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
-        rows = rows.frozen() if isinstance(rows, Atoms) else rows
+        rows = frozen_rows(rows)
         columns = self._projection(rows).total
         spread = self.q.spread(columns)
         return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
 
-    def _projection(self, rows: AnyRows) -> Projection:
-        rows = rows.frozen() if isinstance(rows, Atoms) else rows
-        return project(self.process, self.inducing, self.lower, rows)
+    def _projection(self, rows: Rows | Estimates) -> Projection:
+        rows = rows if isinstance(rows, Estimates) else frozen_rows(rows)
+        return project(self.prior, self.inducing, self.lower, rows)
 
 
 def check_drawn(likelihood: Likelihood) -> None:
