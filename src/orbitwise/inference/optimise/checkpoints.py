@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from orbitwise.inference.disk import open_unlinked, sync_file, warn_ended, warn_ignored, write_in_place
 from orbitwise.inference.optimise.cost import machine_memory
 
-JOURNAL_MAGIC = b"orbitwise journal 2\n"
+JOURNAL_MAGIC = b"orbitwise journal 3\n"
 FRAME = struct.Struct("<QI")
 HEAD = struct.Struct("<IQQd")
 SYNCED_EVERY = 1.0
