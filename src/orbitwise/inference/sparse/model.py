@@ -17,7 +17,6 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.inference.defaults import typical_spread
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.sparse import bounds as collapsed
 from orbitwise.inference.sparse import iterative
 from orbitwise.inference.sparse.bounds import (
     BoundName,
@@ -27,6 +26,7 @@ from orbitwise.inference.sparse.bounds import (
     common_bracket,
     safe_bracket,
 )
+from orbitwise.inference.sparse.held_rows import best_tilt
 from orbitwise.inference.sparse.inducing import (
     cluster_centres,
     first_of_equals,
@@ -34,9 +34,9 @@ from orbitwise.inference.sparse.inducing import (
     random_orbit_points,
 )
 from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, safe_quadratic
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals, quadratic_totals
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -203,9 +203,7 @@ class SparseModel(nn.Module):
             return
         rows = self.observations
         projected = project_rows(self.process, self.functional, self.inducing, rows.x)
-        self.tilt = collapsed.best_tilt(
-            projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight
-        )
+        self.tilt = best_tilt(projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight)
 
     def taken_out(self) -> Float[Tensor, ""]:
         """What merging rows took out of the log likelihood."""

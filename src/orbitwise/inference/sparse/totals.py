@@ -19,12 +19,10 @@ from torch import Tensor
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import HandwrittenGradient, solve_lower
 from orbitwise.inference.sparse.projection import (
     Inducing,
     PriorMoments,
-    ProjectedRows,
     inducing_factor,
     prior_moments,
 )
@@ -135,12 +133,18 @@ def gather_totals(
     return Totals(gram, product, square, trace, slack, len(rows.x), weight.log().sum())
 
 
-def pseudo_observations(
-    functional: Functional, x: Float[Tensor, "n columns"], quadratic: Quadratic, shared: bool
-) -> tuple[Observations, Float[Tensor, ""]]:
-    """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ, and their constant.
+class PseudoRows(NamedTuple):
+    """Targets and weights of rows with Gaussian noise σ² = 1, and what takes the place of Σ log w."""
 
-    -½λf² + ηf + constant = -½λ(η/λ - f)² + constant + ½η²/λ. The second result takes the place of Σ log w.
+    targets: Float[Tensor, "n c"]
+    weight: Float[Tensor, " n"] | Float[Tensor, "n c"]
+    log_weight: Float[Tensor, ""]
+
+
+def pseudo_rows(quadratic: Quadratic, shared: bool) -> PseudoRows:
+    """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ; `shared` says equal λ.
+
+    -½λf² + ηf + constant = -½λ(η/λ - f)² + constant + ½η²/λ.
     """
     curvature = quadratic.curvature
     counts = curvature > 0  # a term without curvature has no slope either
@@ -148,7 +152,7 @@ def pseudo_observations(
     constant = (quadratic.constant + 0.5 * quadratic.slope * targets).sum()
     copies = targets.shape[1] if shared else 1
     log_weight = (2 * constant + targets.numel() * math.log(2 * math.pi)) / copies
-    return Observations(functional, x, targets, curvature[:, 0] if shared else curvature), log_weight
+    return PseudoRows(targets, curvature[:, 0] if shared else curvature, log_weight)
 
 
 def quadratic_totals(
@@ -165,28 +169,11 @@ def quadratic_totals(
 
     `shared` says that λ is the same for all outputs; `lower` is the factor of K_uu, where it is known.
     """
-    rows, log_weight = pseudo_observations(functional, x, quadratic, shared)
+    targets, weight, log_weight = pseudo_rows(quadratic, shared)
+    rows = Observations(functional, x, targets, weight)
     lower = inducing_factor(process, inducing) if lower is None else lower
     totals = gather_totals(process, rows, inducing, lower, lower.new_ones(()), tight)
     return totals._replace(log_weight=log_weight)
-
-
-def held_totals(projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> Totals:
-    """`quadratic_totals` of rows that were projected already."""
-    rows, log_weight = pseudo_observations(Evaluation(), projected.columns.mT, quadratic, shared)
-    columns, residual = projected.columns, projected.residual
-    weight = rows.weights()
-    targets = rows.targets - projected.mean[:, None]
-    each = weight[:, None] if shared else weight
-    if shared:
-        gram = (columns * weight) @ columns.mT
-    else:
-        # One output at a time: λ a for all of them would hold n·u·c numbers.
-        gram = torch.stack([(columns * one) @ columns.mT for one in weight.T])
-    ratio = each * residual[:, None]
-    square = (each * targets.square()).sum()
-    parts = (columns @ (each * targets), square, ratio.sum(), torch.log1p(ratio).sum())
-    return Totals(gram, *parts, len(targets), log_weight)
 
 
 def _tensors(inducing: Inducing) -> list[Tensor]:

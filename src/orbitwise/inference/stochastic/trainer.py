@@ -23,6 +23,7 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.projection import (
     EstimatedProcess,
     Estimates,
@@ -33,7 +34,7 @@ from orbitwise.inference.sparse.projection import (
     lower_rows,
 )
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes, best_q_of
+from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes
 from orbitwise.inference.stochastic.trainer_state import (
     BLOCK,
     DECAY_STEPS,
@@ -251,7 +252,7 @@ class StochasticTrainer:
         x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
         rows = (self.inducing_rows(), x, targets)
         weight = self.weights_of(index)
-        found = best_q_of(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
+        found = condition(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
     def _learned_values(self) -> tuple[list[float], list[float]]:
