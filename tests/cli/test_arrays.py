@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from orbitwise.cli.arrays import inputs_and_targets, npz_arrays
 from orbitwise.cli.errors import CommandError
+from orbitwise.cli.files import inputs_and_targets, npz_arrays
 
 X, Y = np.zeros((4, 2)), np.arange(4)
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from orbitwise.cli.demo import NUM_TRAINING, demo_data, demo_plan
 from orbitwise.cli.folders import Folder
-from orbitwise.cli.running import run
+from orbitwise.cli.learning import NUM_TRAINING, demo_data, demo_plan, run
 from orbitwise.storage import load
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, InvariantSVC, load, save
-from orbitwise.cli import exporting
+from orbitwise.cli import models as exporting
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.exporting import exported
+from orbitwise.cli.models import exported
 from orbitwise.export import from_json, to_json, to_torchvision
 from orbitwise.orbits import JitterOrbit
 from orbitwise.report.ranges import orbit_of

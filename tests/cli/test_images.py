@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.images import class_folders, images_in, load_images
+from orbitwise.cli.files import class_folders, images_in, load_images
 
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 

@@ -5,7 +5,7 @@ import pytest
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.metrics import check_classes, measure
+from orbitwise.cli.learning import check_classes, measure
 from tests.cli.conftest import symmetric
 
 # Few iterations or inducing variables are enough for what is tested here.

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from orbitwise.cli.app import as_images, command_of, images_text, size_of
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.options import as_images, command_of, images_text, size_of
 
 
 def test_sizes_are_height_and_width():

@@ -15,7 +15,7 @@ from orbitwise import (
 )
 from orbitwise.cli.data import Source
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.predicting import predict, predictions
+from orbitwise.cli.models import predict, predictions
 from tests.cli.conftest import symmetric
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -94,7 +94,7 @@ def test_no_more_rows_are_held_than_a_batch_has(folder, monkeypatch, save):
     def all_of_it(*_: object) -> None:
         raise AssertionError("the arrays were read whole")
 
-    monkeypatch.setattr("orbitwise.cli.predicting.predictions", counted)
+    monkeypatch.setattr("orbitwise.cli.models.predictions", counted)
     monkeypatch.setattr("orbitwise.cli.data.npz_arrays", all_of_it)
     assert predict(model, Source("new.npz"), folder / "p.csv", 7) == (60, [])
     assert max(seen) == 7

@@ -12,8 +12,7 @@ from rich.console import Console
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
-from orbitwise.cli.learning import Plan
-from orbitwise.cli.running import run
+from orbitwise.cli.learning import Plan, run
 from tests.cli.conftest import QUICK, symmetric
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
+from orbitwise.cli.files import Rows, is_missing, is_text, numbers, table_batches, target_column
 
 
 def test_rows_come_in_batches_whatever_the_separator(tmp_path):

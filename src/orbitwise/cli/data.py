@@ -1,4 +1,7 @@
-"""Data from a path: arrays, tables, folders of images, tables of image files, or a set known by name."""
+"""Data from a path: inputs, targets, and what they are called in messages.
+
+A path names an .npz file, a table, a folder of images, a table of image files, or a data set.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orbitwise import datasets
-from orbitwise.cli.arrays import inputs_and_targets, npz_arrays
 from orbitwise.cli.errors import CommandError, nearest
-from orbitwise.cli.images import class_folders, images_in, is_image, load_images
-from orbitwise.cli.members import inputs_member
-from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
+from orbitwise.cli.files import (
+    Rows,
+    class_folders,
+    images_in,
+    inputs_and_targets,
+    inputs_member,
+    is_image,
+    is_missing,
+    is_text,
+    load_images,
+    npz_arrays,
+    numbers,
+    table_batches,
+    target_column,
+)
 from orbitwise.estimators.forms import Layout, Order
 
 Part = Literal["train", "test"]
@@ -315,3 +329,69 @@ def _without_bad(data: Data, source: Source) -> Data:
         labels=[data.labels[i] for i in kept],
         notes=(*data.notes, note),
     )
+
+
+Task = Literal["classification", "regression"]
+MOST_CLASSES = 50
+
+
+def infer_task(y: NDArray[Any]) -> Task:
+    """Words are classes, fractions are numbers; whole numbers are classes where few of them repeat often."""
+    values = _as_numbers(y)
+    if values is None:
+        return "classification"
+    if y.ndim == 2 or not bool((values == np.rint(values)).all()):
+        return "regression"
+    count = len(np.unique(values))
+    return (
+        "classification"
+        if count <= 2 or (count <= MOST_CLASSES and len(values) >= 3 * count)
+        else "regression"
+    )
+
+
+def checked_targets(y: NDArray[Any], task: Task, name: str) -> NDArray[Any]:
+    """Targets as an estimator takes them, or an error that says why they do not serve."""
+    values = _as_numbers(y)
+    if task == "regression":
+        if values is None:
+            word = next(cell for cell in y.ravel() if not _is_numeric(cell))
+            raise CommandError(
+                f"target {name!r} holds {str(word)!r}, which is no number; use --task classification, or "
+                "another --target"
+            )
+        if len(np.unique(values)) < 2:
+            raise CommandError(
+                f"target {name!r} is {values.flat[0]:g} in every row: there is nothing to learn"
+            )
+        return values
+    if y.ndim == 2:
+        raise CommandError(f"target {name!r} has {y.shape[1]} columns; classes are one column")
+    if values is not None and bool((values == np.rint(values)).all()):
+        labels = values.astype(np.int64)
+    else:
+        labels = np.array([str(each) for each in y])
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        raise CommandError(
+            f"target {name!r} is of one class only, {str(classes[0])!r}, in all {len(y)} rows; "
+            "classification needs two classes or more"
+        )
+    return labels
+
+
+def _as_numbers(y: NDArray[Any]) -> NDArray[np.float64] | None:
+    if y.dtype.kind == "b":
+        return None
+    try:
+        return y.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_numeric(cell: Any) -> bool:
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
