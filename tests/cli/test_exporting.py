@@ -104,7 +104,7 @@ def test_an_orbit_of_images_comes_back_from_json(turned, symmetric_images):
     back = from_json(exported(turned, "json").text).learned()
     assert back["angle"] == pytest.approx(turned.orbit_.learned()["angle"])
     assert from_json(exported(symmetric_images, "json").text).size == symmetric_images.orbit_.size
-    with pytest.raises(CommandError, match="--builtin goes with a library"):
+    with pytest.raises(CommandError, match="--builtin needs a library"):
         exported(turned, "json", builtin=True)
 
 

@@ -61,7 +61,7 @@ def test_the_part_is_found_by_name(tmp_path):
     with pytest.raises(CommandError, match="no array of inputs"):
         inputs_member(tmp_path / "b.npz", "train")
     np.savez(tmp_path / "c.npz", x=np.zeros(4))
-    with pytest.raises(CommandError, match="a row for every input"):
+    with pytest.raises(CommandError, match="one row per input"):
         inputs_member(tmp_path / "c.npz", "train")
 
 

@@ -112,7 +112,7 @@ def test_few_notes_are_kept_of_many_batches(folder):
     assert count == 12
     assert len(notes) == 6
     assert "column '1' of row 1" in notes[0]
-    assert notes[-1] == "7 more batches left something out"
+    assert notes[-1] == "rows were left out of 7 more batches"
     with pytest.raises(CommandError, match="--bad-rows skip"):
         predict(model, Source("holes.npz"), folder / "q.csv", 2)
     assert not (folder / "q.csv").exists()

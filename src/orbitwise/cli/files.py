@@ -1,12 +1,12 @@
 """The files that the command reads and writes: arrays, tables and images, in batches where they may be large.
 
 CSV is read and written by the standard library, parquet by pyarrow, images by Pillow. Nothing in a file is
-executed, neither here nor by a spreadsheet: text that begins like a formula is marked as text.
+executed, neither here nor by a spreadsheet: text that begins like a formula is written with a quote before
+it. Spreadsheets take the quote for "this is text", and it is removed again on reading.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import math
 import re
@@ -17,7 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any, final
 
 import numpy as np
@@ -27,23 +29,12 @@ from numpy.typing import NDArray
 from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.storage.atomic import REASONS, replacing
 
-FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-CELL_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
-
-
-def escaped(cell: Any) -> Any:
-    """A cell or heading to write: numbers stay, text that begins like a formula gets a quote before it."""
-    if not isinstance(cell, str) or CELL_NUMBER.fullmatch(cell) or not FORMULA.match(cell):
-        return cell
-    return "'" + cell
-
-
-def unescaped(cell: str) -> str:
-    """The cell that `escaped` wrote."""
-    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
-
-
 INPUTS = ("x", "X", "images", "inputs", "data")
+"""Usual names of arrays of inputs."""
+TARGETS = ("y", "target", "targets", "label", "labels")
+"""Usual names of arrays of targets."""
+TARGET_COLUMNS = ("target", "label", "class", "y")
+"""Usual names of target columns, in lower case."""
 DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -53,44 +44,65 @@ DAMAGE = (
     TypeError,
     NotImplementedError,
 )
-"""What reading a file raises that is damaged, or of another kind."""
-TARGET_ARRAYS = ("y", "target", "targets", "label", "labels")
+"""What reading an .npz file raises if it is damaged or of another kind."""
+NPY = ".npy"
+FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)")
+MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
+"""Cells that count as empty, in lower case."""
+IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pnm"}
+GREY_MODES = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
+"""Modes of Pillow in which images have one channel."""
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in Pillow's conversion to grey."""
+
+Batch = Mapping[str, Sequence[object]]
+Write = Callable[[Batch], None]
+
+
+@contextmanager
+def _plain_arrays(path: Path) -> Iterator[None]:
+    """Turn what a damaged .npz file raises into one sentence."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise CommandError(
+            f"{path} is not an .npz file of plain arrays ({' '.join(str(error).split())}); write one with "
+            "numpy.savez(path, x=…, y=…)"
+        ) from error
 
 
 def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file; nothing in it is executed."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except DAMAGE as error:
-        raise not_plain(path, error) from error
+    """All arrays of an .npz file."""
+    with _plain_arrays(path), np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def inputs_and_targets(
-    arrays: Mapping[str, NDArray[Any]], target: str | None, part: str, path: str, with_target: bool
-) -> tuple[NDArray[Any], NDArray[Any] | None, str]:
+    arrays: Mapping[str, NDArray[Any]], target: str | None, part: str, path: str
+) -> tuple[NDArray[Any], NDArray[Any], str]:
     """The inputs, the targets and their name: `x` and `y`, or `x_train` and `y_train`, or as asked for."""
     x_name = inputs_name(arrays, part, path)
     x = arrays[x_name]
-    suffix = next(each for each in ("_test", "_train", "") if x_name.endswith(each))
     check_inputs(x_name, x.shape, x.dtype, path)
-    if not with_target:
-        return x, None, ""
-    base = TARGET_ARRAYS if target is None else (target.removesuffix("_train").removesuffix("_test"),)
-    y_name = _first_name(arrays, base, (suffix,)) if target is None or target not in arrays else target
-    if target is not None and target in arrays and suffix == "_test":
-        y_name = _first_name(arrays, base, ("_test", "")) or target
+    suffix = next(each for each in ("_test", "_train", "") if x_name.endswith(each))
+    is_given = target is not None and target in arrays
+    if is_given and suffix != "_test":
+        y_name = target
+    else:
+        base = TARGETS if target is None else (_without_part(target),)
+        y_name = _first_name(arrays, base, (suffix, "") if is_given else (suffix,))
+        y_name = target if y_name is None and is_given else y_name
     if y_name is None:
         asked = "--target NAME" if target is None else repr(target)
         raise CommandError(f"{path} has no array {asked} of targets; {nearest(target or '', arrays)}")
     y = arrays[y_name]
     if y.ndim not in (1, 2) or len(y) != len(x):
         raise CommandError(
-            f"{y_name} of {path} must have a target for each of the {len(x)} rows of {x_name}, not shape "
-            f"{y.shape}"
+            f"{y_name} of {path} must have one target per row of {x_name}, which has {len(x)}, but it has "
+            f"shape {y.shape}"
         )
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    return x, y, y_name.removesuffix("_train").removesuffix("_test")
+    return x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, _without_part(y_name)
 
 
 def inputs_name(names: Collection[str], part: str, path: str) -> str:
@@ -105,16 +117,13 @@ def check_inputs(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], path: 
     """Raise a CommandError where an array cannot be inputs."""
     if len(shape) < 2 or dtype.kind not in "buif":
         raise CommandError(
-            f"{name} of {path} must be numbers with a row for every input, not {dtype} of shape {shape}"
+            f"{name} of {path} must hold numbers, with one row per input, but it holds {dtype} of shape "
+            f"{shape}"
         )
 
 
-def not_plain(path: Path, error: Exception) -> CommandError:
-    """What is said of a file that is none of plain arrays."""
-    return CommandError(
-        f"{path} is no .npz file of plain arrays ({' '.join(str(error).split())}); write one with "
-        "numpy.savez(path, x=…, y=…)"
-    )
+def _without_part(name: str) -> str:
+    return name.removesuffix("_train").removesuffix("_test")
 
 
 def _first_name(arrays: Collection[str], names: tuple[str, ...], suffixes: tuple[str, ...]) -> str | None:
@@ -122,13 +131,13 @@ def _first_name(arrays: Collection[str], names: tuple[str, ...], suffixes: tuple
     return next((name for name in known if name in arrays), None)
 
 
-NPY = ".npy"
-
-
 @final
 @dataclass(frozen=True)
 class Member:
-    """What the header of an array says; `is_transposed` where columns follow each other in the file."""
+    """One array of an .npz file, by its header; the file may be larger than the memory.
+
+    `is_transposed` says that the file holds column after column (Fortran order).
+    """
 
     path: Path
     name: str
@@ -137,20 +146,18 @@ class Member:
     is_transposed: bool
 
     def batches(self, size: int) -> Iterator[NDArray[Any]]:
-        """All rows, `size` at a time; of a file that was not cut short, or it is an error."""
+        """All rows, `size` at a time; a file that was cut short is an error."""
         if self.is_transposed:
-            # its rows are spread over the whole of it
+            # each row is spread over the whole file
             whole = npz_arrays(self.path)[self.name]
             yield from (whole[start : start + size] for start in range(0, len(whole), size))
             return
-        try:
-            yield from self._streamed(size)
-        except DAMAGE as error:
-            raise not_plain(self.path, error) from error
-
-    def _streamed(self, size: int) -> Iterator[NDArray[Any]]:
         width = self.dtype.itemsize * math.prod(self.shape[1:])
-        with zipfile.ZipFile(self.path) as file, file.open(self.name + NPY) as stream:
+        with (
+            _plain_arrays(self.path),
+            zipfile.ZipFile(self.path) as file,
+            file.open(self.name + NPY) as stream,
+        ):
             _header(stream)
             for start in range(0, self.shape[0], size):
                 count = min(size, self.shape[0] - start)
@@ -162,30 +169,23 @@ class Member:
 
 def inputs_member(path: Path, part: str) -> Member:
     """The inputs in a file, found by their name; only the header is read."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            names = [name.removesuffix(NPY) for name in file.namelist() if name.endswith(NPY)]
-            name = inputs_name(names, part, str(path))
-            with file.open(name + NPY) as stream:
-                shape, is_transposed, dtype = _header(stream)
-    except DAMAGE as error:
-        raise not_plain(path, error) from error
+    with _plain_arrays(path), zipfile.ZipFile(path) as file:
+        names = [name.removesuffix(NPY) for name in file.namelist() if name.endswith(NPY)]
+        name = inputs_name(names, part, str(path))
+        with file.open(name + NPY) as stream:
+            shape, is_transposed, dtype = _header(stream)
     check_inputs(name, shape, dtype, str(path))
     return Member(path, name, shape, dtype, is_transposed)
 
 
-def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns follow each other, and type; the stream stands at the first row then."""
+def _header(stream: zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns follow each other, and type; leaves the stream at the first row."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, is_transposed, dtype = read(stream)
     if dtype.hasobject:
-        raise ValueError("it holds objects, which are code")
+        raise ValueError("it holds Python objects, which may be code")
     return shape, is_transposed, dtype
-
-
-MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
-TARGET_COLUMNS = ("target", "label", "class", "y")
 
 
 @final
@@ -193,40 +193,53 @@ TARGET_COLUMNS = ("target", "label", "class", "y")
 class Rows:
     """Some rows of a table, column by column, and what each row is called in messages."""
 
-    columns: dict[str, Sequence[Any] | NDArray[Any]]
+    columns: Mapping[str, Sequence[Any]]
     labels: list[str]
 
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column as numbers, NaN where a cell is empty; text is an error that names the cell."""
+        values = self.columns[name]
+        try:
+            return np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            return np.array([self._number(*cell, name) for cell in zip(values, self.labels, strict=True)])
 
-def table_batches(path: Path, size: int) -> Iterator[Rows]:
-    """The rows of a CSV or parquet file, `size` at a time."""
-    return _parquet_batches(path, size) if path.suffix.lower() == ".parquet" else _csv_batches(path, size)
+    def image_column(self, target: str | None) -> str | None:
+        """The column that names image files, None where there is none."""
+        for name, values in self.columns.items():
+            first = next((each for each in values if not is_missing(each)), None)
+            if name != target and isinstance(first, str) and is_image(first):
+                return name
+        return None
+
+    @staticmethod
+    def _number(cell: object, label: str, name: str) -> float:
+        found = np.nan if is_missing(cell) else number_in(cell)
+        if found is None:
+            raise CommandError(
+                f"column {name!r} holds {str(cell)!r} in {label}, but inputs must be numbers: replace it by "
+                f"a number, or leave the column out with --ignore {name}"
+            )
+        return found
 
 
-def numbers(rows: Rows, name: str) -> NDArray[np.float64]:
-    """A column as numbers, NaN where a cell is empty; text is an error that names the cell."""
-    values = rows.columns[name]
+def number_in(cell: Any) -> float | None:
+    """The number that a cell holds, None where it holds something else."""
     try:
-        return np.asarray(values, dtype=np.float64)
+        return float(cell)
     except (TypeError, ValueError):
-        return np.array([_number(each, name, label) for each, label in zip(values, rows.labels, strict=True)])
+        return None
 
 
-def is_text(values: Sequence[Any] | NDArray[Any]) -> bool:
-    """Whether a column holds words rather than numbers."""
-    return any(isinstance(each, str) and not _is_number(each) and not is_missing(each) for each in values)
-
-
-def is_missing(cell: Any) -> bool:
+def is_missing(cell: object) -> bool:
     """Whether a cell is empty, by any of the usual signs."""
-    if cell is None:
-        return True
     if isinstance(cell, str):
         return cell.strip().lower() in MISSING
-    return isinstance(cell, float | np.floating) and bool(np.isnan(cell))
+    return cell is None or (isinstance(cell, float | np.floating) and bool(np.isnan(cell)))
 
 
 def target_column(wanted: str | None, names: Sequence[str], path: Path) -> str:
-    """The column to learn: the one asked for, or the only one with a usual name."""
+    """The column to predict: the one asked for, or the only one with a usual name."""
     if wanted is not None:
         if wanted not in names:
             raise CommandError(f"{path} has no column {wanted!r}; {nearest(wanted, names)}")
@@ -234,11 +247,20 @@ def target_column(wanted: str | None, names: Sequence[str], path: Path) -> str:
     usual = [name for name in names if name.lower() in TARGET_COLUMNS]
     if len(usual) != 1:
         found = nearest("", names)
-        raise CommandError(f"say which column of {path} is to be predicted, with --target NAME; {found}")
+        raise CommandError(f"say which column of {path} to predict, with --target NAME; {found}")
     return usual[0]
 
 
-def _csv_batches(path: Path, size: int) -> Iterator[Rows]:
+def table_batches(path: Path, size: int | None = None) -> Iterator[Rows]:
+    """The rows of a CSV or parquet file, `size` at a time; all at once without a size."""
+    start = 0
+    for columns in (_parquet_batches if path.suffix.lower() == ".parquet" else _csv_batches)(path, size):
+        count = len(next(iter(columns.values()), ()))
+        yield Rows(columns, [f"row {start + i + 1}" for i in range(count)])
+        start += count
+
+
+def _csv_batches(path: Path, size: int | None) -> Iterator[dict[str, Sequence[str]]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             first = file.readline()
@@ -247,119 +269,101 @@ def _csv_batches(path: Path, size: int) -> Iterator[Rows]:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             header = [unescaped(name.strip()) for name in next(reader, [])]
             _check_header(header, path)
-            rows: list[list[str]] = []
-            labels: list[str] = []
-            count = 0
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise CommandError(
-                        f"line {reader.line_num} of {path} has {len(row)} cells, but its header names "
-                        f"{len(header)} columns; mend that line"
-                    )
-                rows.append([unescaped(cell) for cell in row])
-                count += 1
-                labels.append(f"row {count}")
-                if len(rows) == size:
-                    yield _transposed(header, rows, labels)
-                    rows, labels = [], []
-            if rows:
-                yield _transposed(header, rows, labels)
+
+            def checked() -> Iterator[list[str]]:
+                for row in filter(None, reader):
+                    if len(row) != len(header):
+                        raise CommandError(
+                            f"line {reader.line_num} of {path} has {len(row)} cells, but its header names "
+                            f"{len(header)} columns; correct that line"
+                        )
+                    yield [unescaped(cell) for cell in row]
+
+            lines = checked()
+            while rows := list(islice(lines, size)):
+                yield dict(zip(header, zip(*rows, strict=True), strict=True))
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is no CSV file in UTF-8 ({error.reason}); save it as one") from error
+        raise CommandError(
+            f"{path} is not a CSV file in UTF-8 ({error.reason}); save it with that encoding"
+        ) from error
     except csv.Error as error:
-        raise CommandError(f"{path} is no CSV file: {error}") from error
+        raise CommandError(f"{path} is not a CSV file: {error}") from error
 
 
 def _check_header(header: list[str], path: Path) -> None:
     if not header:
-        raise CommandError(f"{path} is empty; it needs a line with the names of its columns, and rows")
-    if all(_is_number(name) for name in header):
-        raise CommandError(f"the first line of {path} holds numbers; put a line with names of columns first")
+        raise CommandError(f"{path} is empty; it needs a header line with the names of its columns, and rows")
+    if all(number_in(name) is not None for name in header):
+        raise CommandError(
+            f"the first line of {path} holds numbers; add a header line with the names of columns"
+        )
     if repeated := next((name for name in header if header.count(name) > 1), None):
         raise CommandError(f"{path} has several columns called {repeated!r}; rename them")
 
 
-def _transposed(header: list[str], rows: list[list[str]], labels: list[str]) -> Rows:
-    return Rows(dict(zip(header, zip(*rows, strict=True), strict=True)), labels)
-
-
-def _parquet_batches(path: Path, size: int) -> Iterator[Rows]:
-    try:
-        from pyarrow import ArrowInvalid, parquet
-    except ImportError as error:
-        raise CommandError(
-            f'reading {path} needs pyarrow: pip install "orbitwise[tables]", or give a CSV file'
-        ) from error
+def _parquet_batches(path: Path, size: int | None) -> Iterator[dict[str, list[Any]]]:
+    pyarrow, parquet = _pyarrow(path)
     try:
         file = parquet.ParquetFile(path)
-    except ArrowInvalid as error:
-        raise CommandError(f"{path} is no parquet file: {error}") from error
-    start = 0
-    for batch in file.iter_batches(batch_size=size):
-        columns = {name: values.to_pylist() for name, values in zip(batch.schema.names, batch, strict=True)}
-        yield Rows(columns, [f"row {start + i + 1}" for i in range(batch.num_rows)])
-        start += batch.num_rows
+    except pyarrow.ArrowInvalid as error:
+        raise CommandError(f"{path} is not a parquet file: {error}") from error
+    for batch in [file.read()] if size is None else file.iter_batches(batch_size=size):
+        yield batch.to_pydict()
 
 
-def _is_number(cell: str) -> bool:
+def _pyarrow(path: Path) -> tuple[ModuleType, ModuleType]:
     try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(cell: Any, name: str, label: str) -> float:
-    if is_missing(cell):
-        return np.nan
-    try:
-        return float(cell)
-    except (TypeError, ValueError) as error:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
         raise CommandError(
-            f"column {name!r} holds {str(cell)!r} in {label}; columns must be numbers: write it as one, or "
-            f"leave the column out with --ignore {name}"
+            f'{path} is a parquet file, which needs pyarrow: pip install "orbitwise[tables]", or use a CSV '
+            "file"
         ) from error
+    return pyarrow, parquet
 
 
-Batch = Mapping[str, Sequence[Any]]
-Write = Callable[[Batch], None]
+def escaped(cell: object) -> object:
+    """A cell or heading to write: numbers stay, text that begins like a formula gets a quote before it."""
+    if not isinstance(cell, str) or NUMBER.fullmatch(cell) or not FORMULA.match(cell):
+        return cell
+    return "'" + cell
+
+
+def unescaped(cell: str) -> str:
+    """The cell that `escaped` wrote."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 @contextmanager
 def table_writer(path: Path) -> Iterator[Write]:
-    """A function that takes batches of columns; CSV or parquet, by the ending of the path."""
+    """A function that takes batches of columns; CSV or parquet, by the ending of the path.
+
+    The file is there in full when all went well, and not at all otherwise.
+    """
     ending = path.suffix.lower()
     if ending not in (".csv", ".parquet"):
         raise CommandError(f"{path} must end in .csv or .parquet")
-    table = _csv_writer if ending == ".csv" else _parquet_writer
-    with _replacing(path) as temporary, table(temporary) as write:
-        yield write
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary file in the same folder, which takes the place of `path` when all went well."""
+    if ending == ".parquet":
+        _pyarrow(path)
     try:
         with replacing(path.resolve()) as (temporary, _):
-            yield temporary
+            writing = _csv_writer(temporary) if ending == ".csv" else _parquet_writer(temporary, path)
+            with writing as write:
+                yield write
     except OSError as error:
         reason = REASONS.get(error.errno or 0, error.strerror or str(error))
         raise OSError(error.errno, f"Cannot write {path}: {reason}") from error
 
 
 @contextmanager
-def _csv_writer(path: Path) -> Iterator[Write]:
-    with open(path, "w", encoding="utf-8", newline="") as file:
+def _csv_writer(temporary: Path) -> Iterator[Write]:
+    with open(temporary, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        started = False
 
         def write(batch: Batch) -> None:
-            nonlocal started
-            if not started:
+            if file.tell() == 0:
                 writer.writerow([escaped(name) for name in batch])
-                started = True
             columns = [[escaped(cell) for cell in column] for column in batch.values()]
             writer.writerows(zip(*columns, strict=True))
 
@@ -367,35 +371,30 @@ def _csv_writer(path: Path) -> Iterator[Write]:
 
 
 @contextmanager
-def _parquet_writer(path: Path) -> Iterator[Write]:
+def _parquet_writer(temporary: Path, path: Path) -> Iterator[Write]:
+    pyarrow, parquet = _pyarrow(path)
+    writers: list[Any] = []
+
+    def write(batch: Batch) -> None:
+        table = pyarrow.table({name: list(values) for name, values in batch.items()})
+        if not writers:
+            writers.append(parquet.ParquetWriter(temporary, table.schema))
+        writers[0].write_table(table)
+
     try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise CommandError(
-            'writing parquet needs pyarrow: pip install "orbitwise[tables]", or name a file that ends in .csv'
-        ) from error
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
-
-        def write(batch: Batch) -> None:
-            nonlocal writer
-            table = pyarrow.table({name: list(values) for name, values in batch.items()})
-            if writer is None:
-                writer = stack.enter_context(parquet.ParquetWriter(path, table.schema))
-            writer.write_table(table)
-
         yield write
-
-
-ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pnm"}
-GREY = {"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
+    finally:
+        for writer in writers:
+            writer.close()
 
 
 @final
 @dataclass(frozen=True)
 class Images:
-    """Images [n, …] that could be read, their places in the list of files, and why others could not."""
+    """Images [n, …] that could be read, their places in the list of files, and why others could not.
+
+    Images are grey [h, w] or coloured [3, h, w], with values between 0 and 1.
+    """
 
     pixels: NDArray[np.float64]
     kept: list[int]
@@ -403,8 +402,8 @@ class Images:
 
 
 def is_image(name: str) -> bool:
-    """Whether a name ends like an image's."""
-    return Path(name).suffix.lower() in ENDINGS
+    """Whether a name ends like that of an image."""
+    return Path(name).suffix.lower() in IMAGE_ENDINGS
 
 
 def class_folders(folder: Path) -> tuple[list[Path], list[str]]:
@@ -413,7 +412,7 @@ def class_folders(folder: Path) -> tuple[list[Path], list[str]]:
     found = [(file, part.name) for part in parts for file in images_in(part)]
     if not found:
         raise CommandError(
-            f"{folder} has no images in sub-folders; put the images of every class in a sub-folder with the "
+            f"{folder} has no images in sub-folders; put the images of each class in a sub-folder with the "
             "name of the class"
         )
     return [file for file, _ in found], [label for _, label in found]
@@ -432,58 +431,55 @@ def load_images(
 
     Without `resize` all must be of one size, that of `shape` if it is given.
     """
-    arrays, kept, failures = [], [], {}
+    arrays: dict[int, NDArray[np.float64]] = {}
+    failures: dict[Path, str] = {}
     for place, file in enumerate(files):
         try:
-            arrays.append(_pixels(file, resize))
-            kept.append(place)
+            arrays[place] = _pixels(file, resize)
         except CommandError:
             raise
         except Exception as error:  # the many decoders of Pillow raise whatever they like
             failures[file] = " ".join(str(error).split()) or type(error).__name__
     wanted = None if shape is None else tuple(shape)[-2:]
-    sizes = Counter(array.shape[-2:] for array in arrays)
+    sizes = Counter(array.shape[-2:] for array in arrays.values())
     if len(sizes) > 1 or (wanted is not None and set(sizes) - {wanted}):
         common = wanted or max(sizes, key=lambda size: sizes[size])
-        odd = next(place for place, array in zip(kept, arrays, strict=True) if array.shape[-2:] != common)
-        size = next(array.shape[-2:] for array in arrays if array.shape[-2:] != common)
-        said = "the model takes" if wanted else "others are of"
+        odd = next(place for place, array in arrays.items() if array.shape[-2:] != common)
+        others = "the model takes" if wanted else "other images have"
         raise CommandError(
-            f"{files[odd]} is {_size_text(size)} pixels (height x width) and {said} {_size_text(common)}; "
-            f"bring all to one size with --resize {_size_text(common)}"
+            f"{files[odd]} has {_by(arrays[odd].shape[-2:])} pixels (height x width), but {others} "
+            f"{_by(common)}; bring all images to one size with --resize {_by(common)}"
         )
-    coloured = len(shape) == 3 and shape[0] == 3 if shape is not None else any(a.ndim == 3 for a in arrays)
-    same = [_coloured(array) if coloured else _grey(array) for array in arrays]
-    if shape is not None and len(shape) == 3 and not coloured:
+    if shape is None:
+        has_colour = any(array.ndim == 3 for array in arrays.values())
+    else:
+        has_colour = len(shape) == 3 and shape[0] == 3
+    same = [_coloured(array) if has_colour else _grey(array) for array in arrays.values()]
+    if shape is not None and len(shape) == 3 and not has_colour:
         same = [array[None] for array in same]
-    return Images(np.array(same, dtype=np.float64), kept, failures)
+    return Images(np.array(same, dtype=np.float64), list(arrays), failures)
 
 
 def _pixels(file: Path, resize: Sequence[int] | None) -> NDArray[np.float64]:
-    image_module = pillow()
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise CommandError("reading images needs Pillow: pip install pillow") from error
     with warnings.catch_warnings():
         # a picture of a hundred million pixels is a warning, or an attack
-        warnings.simplefilter("error", image_module.DecompressionBombWarning)
-        with image_module.open(file) as image:
-            image.load()
-            if image.mode not in GREY and image.mode != "RGB":
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file) as opened:
+            opened.load()
+            image: Image.Image = opened
+            if image.mode not in GREY_MODES and image.mode != "RGB":
                 image = image.convert("RGB")
             elif image.mode in ("1", "LA", "La"):
                 image = image.convert("L")
             depth = 255.0 if image.mode in ("L", "RGB") else 1.0 if image.mode == "F" else 65535.0
             if resize is not None:
-                image = image.resize((resize[1], resize[0]), image_module.Resampling.BILINEAR)
+                image = image.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
             array = np.asarray(image, dtype=np.float64) / depth
     return array if array.ndim == 2 else np.moveaxis(array, -1, 0)
-
-
-def pillow() -> Any:
-    """Pillow's module, or a sentence that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise CommandError("reading images needs Pillow: pip install pillow") from error
-    return Image
 
 
 def _coloured(array: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -491,9 +487,8 @@ def _coloured(array: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _grey(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    # luminance, as Pillow's own conversion
-    return array if array.ndim == 2 else np.tensordot([0.299, 0.587, 0.114], array, axes=1)
+    return array if array.ndim == 2 else np.tensordot(LUMINANCE, array, axes=1)
 
 
-def _size_text(size: Sequence[int]) -> str:
+def _by(size: Sequence[int]) -> str:
     return "x".join(str(each) for each in size)
