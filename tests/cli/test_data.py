@@ -5,7 +5,7 @@ import pytest
 
 from orbitwise.cli.data import Data, Expected, Source, batches, read
 from orbitwise.cli.errors import CommandError
-from orbitwise.estimators.forms import Layout
+from orbitwise.estimators.forms import InputForm
 from tests.cli.conftest import symmetric, write_csv
 
 
@@ -22,7 +22,7 @@ def test_images_come_in_batches(pictures):
     whole = read(Source(str(pictures)))
     assert whole.shape == (6, 6)
     assert set(whole.targets) == {"lying", "upright"}
-    parts = list(batches(Source(str(pictures)), Expected(36, None, Layout((6, 6))), 5))
+    parts = list(batches(Source(str(pictures)), Expected(36, None, InputForm((6, 6))), 5))
     np.testing.assert_array_equal(np.concatenate([part.X for part in parts]), whole.X)
     assert parts[0].labels[0].startswith("lying")
 
@@ -87,9 +87,9 @@ def test_a_set_without_network_says_what_to_do(folder, monkeypatch):
 
 def test_arrays_have_the_shape_of_the_model(folder):
     np.savez(folder / "a.npz", x=np.zeros((4, 3, 5, 6)), y=np.arange(4))
-    like = Expected(90, None, Layout((3, 5, 6), "last"))
+    like = Expected(90, None, InputForm((3, 5, 6), "last"))
     with pytest.raises(
-        CommandError, match=r"\(3, 5, 6\), but the model takes images of shape \(5, 6, 3\), ch"
+        CommandError, match=r"\(3, 5, 6\), but the model takes inputs of shape \(5, 6, 3\), ch"
     ):
         read(Source("a.npz"), like)
     with pytest.raises(CommandError, match=r"\(3, 5, 6\), but the model"):
@@ -101,7 +101,7 @@ def test_arrays_have_the_shape_of_the_model(folder):
 
 
 def test_files_follow_the_layout_of_the_model(pictures):
-    first = read(Source(str(pictures)), Expected(108, None, Layout((3, 6, 6), "first")))
-    last = read(Source(str(pictures)), Expected(108, None, Layout((3, 6, 6), "last")))
+    first = read(Source(str(pictures)), Expected(108, None, InputForm((3, 6, 6), "first")))
+    last = read(Source(str(pictures)), Expected(108, None, InputForm((3, 6, 6), "last")))
     assert (first.shape, last.shape) == ((3, 6, 6), (6, 6, 3))
-    np.testing.assert_array_equal(last.layout.inward(last.X), first.X)
+    np.testing.assert_array_equal(last.form.inward(last.X), first.X)

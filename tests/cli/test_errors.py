@@ -7,7 +7,7 @@ from orbitwise.cli.errors import CommandError, nearest, sentence
 
 def test_near_names_are_suggested_whatever_their_case():
     assert nearest("stregnth", ["Age", "Strength"]) == "did you mean 'Strength'?"
-    assert nearest("zzz", ["a", "b"]) == "there are a, b"
+    assert nearest("zzz", ["a", "b"]) == "the names are a, b"
     assert nearest("zzz", []) == "there are none"
     assert nearest("zzz", [f"c{i}" for i in range(20)]).endswith("c11 and 8 more")
 

@@ -32,7 +32,7 @@ from orbitwise.cli.files import (
     table_batches,
     target_column,
 )
-from orbitwise.estimators.forms import Layout, Order, image_layout
+from orbitwise.estimators.forms import InputForm, Order, image_layout
 
 Task = Literal["classification", "regression"]
 Part = Literal["train", "test"]
@@ -63,7 +63,7 @@ class Expected(NamedTuple):
 
     width: int
     columns: tuple[str, ...] | None = None
-    layout: Layout = Layout()
+    form: InputForm = InputForm()
 
 
 @final
@@ -90,16 +90,16 @@ class Data:
         return len(self.X)
 
     @property
-    def layout(self) -> Layout:
-        """How images lie in the rows."""
+    def form(self) -> InputForm:
+        """How images, or other inputs with dimensions, lie in the rows."""
         if self.shape is None or self.channels != "last":
-            return Layout(self.shape, self.channels)
-        return Layout((self.shape[-1], *self.shape[:-1]), "last")
+            return InputForm(self.shape, self.channels)
+        return InputForm((self.shape[-1], *self.shape[:-1]), "last")
 
     @property
     def expected(self) -> Expected:
         """What other data must look like to be predicted by a model of these."""
-        return Expected(self.X.shape[1], self.columns, self.layout)
+        return Expected(self.X.shape[1], self.columns, self.form)
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -154,8 +154,8 @@ class Data:
             image_layout(shape, size, self.channels or "auto", ASK)
             return self
         if shape is not None and len(shape) == 3:
-            layout = image_layout(shape, size, channels, ASK)
-            return replace(self, channels=layout.channels, is_image=True)
+            found = image_layout(shape, size, channels, ASK)
+            return replace(self, channels=found.channels, is_image=True)
         found = self
         if size is not None:
             if shape is not None and shape != size and min(shape) > 1:
@@ -185,9 +185,9 @@ class Data:
     @property
     def channels_text(self) -> str:
         """The size of images with channels, and where their channels were taken to be; else empty."""
-        if self.channels is None or self.layout.shape is None:
+        if self.channels is None or self.form.image_shape is None:
             return ""
-        count, height, width = self.layout.shape
+        count, height, width = self.form.image_shape
         other = "last" if self.channels == "first" else "first"
         return (
             f"images of {height}x{width} pixels, {count} channel{'s' if count > 1 else ''} {self.channels} "
@@ -215,18 +215,18 @@ def batches(source: Source, expected: Expected, size: int) -> Iterator[Data]:
 def _parts(source: Source, expected: Expected | None, size: int | None) -> Iterator[Data]:
     """All data with targets, as one part; with a size the inputs alone, so many rows at a time."""
     kind, path = _kind(source.path), Path(source.path)
-    layout = Layout() if expected is None else expected.layout
+    form = InputForm() if expected is None else expected.form
     if kind in ("npz", "set"):
         yield from [_with_targets(source, kind)] if size is None else _inputs(source, kind, size)
     elif kind == "folder" and size is None:
         files, labels = class_folders(path)
-        yield _of_files(source, files, labels, "class", layout)
+        yield _of_files(source, files, labels, "class", form)
     elif kind == "folder":
         files = images_in(path)
         if not files:
             raise CommandError(f"{path} has no images; give a folder with some")
         for start in range(0, len(files), size or 1):
-            part = _of_files(source, files[start : start + (size or 1)], None, "class", layout)
+            part = _of_files(source, files[start : start + (size or 1)], None, "class", form)
             yield replace(part, labels=[str(Path(name).relative_to(path)) for name in part.labels])
     else:
         for rows in table_batches(path, size):
@@ -238,15 +238,16 @@ def _usable(data: Data, source: Source, expected: Expected | None) -> Data:
     data = data.without_bad_rows(source)
     if expected is None:
         return data
-    given, width = expected.layout.given, data.X.shape[1]
+    form, width = expected.form, data.X.shape[1]
+    given = form.given or form.input_shape
     if not data.is_image and data.shape is not None and given is not None:
         if data.shape != tuple(given):
-            order = f", channels {expected.layout.channels}" if expected.layout.channels else ""
+            order = f", channels {form.channels}" if form.channels else ""
             raise CommandError(
-                f"{source.path} has inputs of shape {data.shape}, but the model takes images of shape "
+                f"{source.path} has inputs of shape {data.shape}, but the model takes inputs of shape "
                 f"{tuple(given)}{order}; reshape the arrays"
             )
-        data = replace(data, channels=expected.layout.channels)
+        data = replace(data, channels=form.channels)
     if width != expected.width:
         hint = "; leave out columns that are not inputs with --target or --ignore" if data.columns else ""
         raise CommandError(
@@ -313,9 +314,9 @@ def _of_array(x: NDArray[Any], start: int) -> Data:
 
 
 def _of_files(
-    source: Source, files: Sequence[Path], y: Sequence[Any] | None, target: str, layout: Layout
+    source: Source, files: Sequence[Path], y: Sequence[Any] | None, target: str, form: InputForm
 ) -> Data:
-    resize, shape = source.resize, layout.shape
+    resize, shape = source.resize, form.image_shape
     if shape is not None and resize is not None:
         resize = (shape[-2], shape[-1])
     images = load_images(files, shape, resize)
@@ -335,7 +336,7 @@ def _of_files(
     labels = [str(files[place]) for place in images.kept]
     targets = None if y is None else np.array([y[place] for place in images.kept])
     order: Order | None = "first" if pixels.ndim == 4 else None
-    if layout.channels == "last":
+    if form.channels == "last":
         pixels, order = np.moveaxis(pixels, 1, -1), "last"
     flat = pixels.reshape(len(pixels), -1)
     return Data(flat, targets, labels, None, pixels.shape[1:], True, target, notes=notes, channels=order)
@@ -347,12 +348,12 @@ def _of_table(source: Source, rows: Rows, expected: Expected | None, with_target
     if with_target:
         target = target_column(source.target, list(rows.columns), path)
         y = np.array(rows.columns[target], dtype=object)
-    if expected is None or expected.layout.shape is not None:
+    if expected is None or expected.form.image_shape is not None:
         image_column = rows.image_column(target)
         if image_column is not None:
             files = [path.parent / str(cell) for cell in rows.columns[image_column]]
-            layout = Layout() if expected is None else expected.layout
-            return _of_files(source, files, None if y is None else list(y), target or "class", layout)
+            form = InputForm() if expected is None else expected.form
+            return _of_files(source, files, None if y is None else list(y), target or "class", form)
     if expected is None or expected.columns is None:
         names = _columns_of(rows, source, target)
     else:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any, final
+from typing import IO, Any, final
 
 import numpy as np
 from numpy.lib import format as npy
@@ -178,7 +178,7 @@ def inputs_member(path: Path, part: str) -> Member:
     return Member(path, name, shape, dtype, is_transposed)
 
 
-def _header(stream: zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(stream: IO[bytes] | zipfile.ZipExtFile) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether columns follow each other, and type; leaves the stream at the first row."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

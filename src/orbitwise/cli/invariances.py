@@ -83,7 +83,7 @@ def parse(name: str, data: Data) -> Invariance:
         if not data.is_image:
             check_picture(base, data.shape, _ask(data.shape))
         # quarter turns of images that are not square are refused before anything is learned
-        orbit_of(base, Inputs(data.X.shape[1], data.layout.shape))
+        orbit_of(base, Inputs(data.X.shape[1], data.form.image_shape))
     points = data.shape is not None and len(data.shape) == 2 and not data.is_image
     if base in OF_COLUMNS and data.shape is not None and not (points and base == "permutation"):
         is_cloud = points and not is_picture(data.shape)

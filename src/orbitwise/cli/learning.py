@@ -41,7 +41,7 @@ from orbitwise.estimators.estimator import (
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.validation import check_sizes
+from orbitwise.estimators.validation import check_sizes, layout_of
 from orbitwise.selection.compare import (
     Candidate,
     Comparison,
@@ -147,6 +147,7 @@ class Learner:
         self.settings = plan.settings(data)
         self.invariances = {name: parse(name, data) for name in plan.names}
         self.stopped: dict[str, str] = {}
+        self.loaded: set[str] = set()
 
     def learn(self) -> Outcome:
         """Fit what is not fitted yet; a candidate that ended early is only continued by a later run."""
@@ -234,7 +235,7 @@ class Learner:
                 return replace(best, estimator=load(self.folder.model, self.plan.device))
         orbit = best.estimator.orbit_
         about = self.folder.read(self.file(best.name).with_suffix(".json")) or {}
-        is_replayed = not best.estimator._learned_parameters and about.get("continued_from") is None
+        is_replayed = best.name in self.loaded and about.get("continued_from") is None
         if is_replayed and orbit is not None and orbit.learned():
             again, _ = self._fit(best.name, Watch(self.watch.console))
             if again is not None:
@@ -268,6 +269,7 @@ class Learner:
             if about.get("sha256") != file_digest(file):
                 raise CommandError("it was changed after it was learned")
             model, seconds = load(file, self.plan.device), _seconds(about.get("seconds"))
+            self.loaded.add(name)
             return candidate_of(name, model, seconds, len(self.data))
         except (CommandError, StorageError, OSError) as error:
             kept = f", but kept as {_set_aside(file).name}" if os.path.lexists(file) else ""
@@ -400,7 +402,7 @@ class Run:
                 command=command,
                 seed=seed,
             )
-            if model._image_shape is not None:
+            if layout_of(model).image_shape is not None:
                 picture = write_picture(folder.picture, comparison, X, y, seed)
         except Exception as error:
             self.console.print(

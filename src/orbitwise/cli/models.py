@@ -171,20 +171,18 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
             f"this model is of class {type(model).__name__}, which is given its invariance and learns none: "
             "there is nothing to export; models that `orbitwise learn` makes have an invariance to export"
         )
-    orbit, shape = orbit_of(model), model._image_shape
+    orbit, form = orbit_of(model), layout_of(model)
     if to == "json":
         if builtin:
             raise CommandError("--builtin needs a library; leave it out for --to json")
         text, was_run = _json(model, orbit)
         return Exported(text + "\n", "", was_run)
-    if orbit is None or shape is None:
+    if orbit is None or form.image_shape is None:
         what = "has no invariance" if orbit is None else "is not of images"
         raise CommandError(f"this model {what}, so there is nothing for {to} to do; use --to json")
-    sizes = check_image_shape(shape)
+    sizes = check_image_shape(form.image_shape)
     # warps of the model fill with its background
-    text = to_script(
-        orbit, to, image_shape=sizes, faithful=not builtin, fill=model._background, module=module
-    )
+    text = to_script(orbit, to, image_shape=sizes, faithful=not builtin, fill=form.background, module=module)
     missing = run_script(text, to, sizes, faithful=not builtin)
     if missing is not None:
         return Exported(text, f"it could not be run here: {missing}", False)
@@ -193,9 +191,10 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
 
 def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
     """The orbit of images as `orbitwise.export.to_json` writes it, else the moves of columns; and if run."""
-    if orbit is not None and model._image_shape is not None:
+    shape = layout_of(model).image_shape
+    if orbit is not None and shape is not None:
         # to_json moves an image by what it wrote
-        return export.to_json(orbit, model._image_shape), True
+        return export.to_json(orbit, shape), True
     content: dict[str, object] = {
         "format": "orbitwise invariance",
         "version": 1,
