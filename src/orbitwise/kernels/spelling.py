@@ -10,13 +10,22 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product as every_choice
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
-from orbitwise.kernels.bases import ALIASES, BASES, Base, log_positive, name_of
+from orbitwise.kernels.bases import (
+    ALIASES,
+    BASES,
+    Base,
+    Option,
+    children_of,
+    columns_of,
+    log_positive,
+    name_of,
+)
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -305,11 +314,12 @@ class Parser:
         name = ALIASES.get(name, name)
         if name in BASES:
             option = BASES[name].option
-            return name, None if option is None else option[1]
-        stem, digits = re.fullmatch(r"(.*?)(\d*)", name).groups()  # pyright: ignore
+            return name, None if option is None else option.default
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
         base = BASES.get(stem := ALIASES.get(stem, stem))
         if base is not None and base.option is not None and digits:
-            return stem, self._bounded(int(digits), stem, base, token.position)
+            return stem, self._bounded(int(digits), stem, base.option, token.position)
         if name in ("noise", "white"):
             raise self._failure(
                 "Noise is no kernel here: estimators learn the noise variance beside it.", token.position
@@ -324,14 +334,13 @@ class Parser:
         position = self.token.position
         if base.option is None:
             raise self._failure(f"{name} takes no plain number; name it, as in {name}({_example(base)}=2).")
-        return self._bounded(self._whole(f"The {base.option[0]} of {name}", 0, 10**6), name, base, position)
+        value = self._whole(f"The {base.option.name} of {name}", 0, 10**6)
+        return self._bounded(value, name, base.option, position)
 
-    def _bounded(self, value: int, name: str, base: Base, position: int) -> int:
-        key, _, (least, most) = base.option  # pyright: ignore
-        if not least <= value <= most:
-            raise self._failure(
-                f"The {key} of {name} must be between {least} and {most}, not {value}.", position
-            )
+    def _bounded(self, value: int, name: str, option: Option, position: int) -> int:
+        if not option.least <= value <= option.most:
+            problem = f"must be between {option.least} and {option.most}, not {value}."
+            raise self._failure(f"The {option.name} of {name} {problem}", position)
         return value
 
     def _key(self, name: str, base: Base) -> str:
@@ -538,7 +547,7 @@ def spell(kernel: Kernel, values: bool = False, digits: int = 6) -> str:
     return str(expression_of(kernel, values, digits))
 
 
-def expression_of(kernel: Any, values: bool = False, digits: int = 6) -> Expression:
+def expression_of(kernel: Kernel, values: bool = False, digits: int = 6) -> Expression:
     """The sums and products that a kernel is made of."""
     if len(kernel.batch_shape):
         raise ValueError(
@@ -548,14 +557,13 @@ def expression_of(kernel: Any, values: bool = False, digits: int = 6) -> Express
         inner = expression_of(kernel.base_kernel, values, digits)
         return multiply(inner, factor=_rounded(kernel.outputscale, digits)[0]) if values else inner
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
-        parts = [expression_of(part, values, digits) for part in kernel.kernels]  # pyright: ignore
+        parts = [expression_of(part, values, digits) for part in children_of(kernel)]
         return add(*parts) if type(kernel) is AdditiveKernel else multiply(*parts)
     name, option = name_of(kernel)
     base = BASES[name]
-    columns = None if kernel.active_dims is None else tuple(kernel.active_dims.tolist())
     is_ard = base.takes_ard and not base.needs_width and (kernel.ard_num_dims or 1) > 1
     given = [(each, _rounded(getattr(kernel, each), digits)) for each in base.hyperparameters]
-    return Term(name, columns, option, tuple(given) if values else (), is_ard)
+    return Term(name, columns_of(kernel), option, tuple(given) if values else (), is_ard)
 
 
 def _rounded(tensor: Tensor, digits: int) -> tuple[float, ...]:

@@ -27,7 +27,8 @@ from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessia
 from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
 from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
 from orbitwise.inference.optimise.training import Training, assign_flat, evaluate, flat_values, maximize
-from orbitwise.kernels.bases import CentredLinearKernel
+from orbitwise.kernels.bases import CentredLinearKernel, start
+from orbitwise.kernels.spectrum import detrend, strongest_periods
 from orbitwise.kernels.spelling import (
     Expression,
     Product,
@@ -40,7 +41,6 @@ from orbitwise.kernels.spelling import (
     summands,
     terms,
 )
-from orbitwise.kernels.starts import detrend, start, strongest_periods
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.double_sums import value_covariance
 from orbitwise.selection.evidence import STEP, laplace_log_evidence

@@ -19,6 +19,7 @@ from orbitwise.estimators.invariances import SEARCHED, find
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation, Wrap
+from orbitwise.kernels.spectrum import spectral_peaks
 from orbitwise.kernels.spelling import (
     Expression,
     Form,
@@ -32,7 +33,6 @@ from orbitwise.kernels.spelling import (
     summands,
     terms,
 )
-from orbitwise.kernels.starts import spectral_peaks
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.transforms.permutations import exchange_permutations
