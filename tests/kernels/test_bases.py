@@ -8,7 +8,6 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from orbitwise.kernels import parse, start
 from orbitwise.kernels.bases import ALIASES, BASES, log_positive, name_of
 
-
 RANDOM = np.random.default_rng(7)
 X = RANDOM.uniform(1960, 2000, 150)
 Y = 20 * np.sin(2 * np.pi * X / 3.0) + 5 * np.sin(2 * np.pi * X / 0.9) + 3

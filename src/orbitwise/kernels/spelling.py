@@ -7,6 +7,7 @@ built from them have one amplitude for every additive component, and none that i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product as every_choice
@@ -112,6 +113,10 @@ class Product:
     parts: tuple[Expression, ...]
     factor: float | None = None
 
+    def with_parts(self, parts: Iterable[Expression]) -> Expression:
+        """The product of other parts, with the same factor."""
+        return multiply(*parts, factor=self.factor)
+
     def __str__(self) -> str:
         texts = [f"({part})" if isinstance(part, Sum) else str(part) for part in self.parts]
         return "*".join(([] if self.factor is None else [_number(self.factor)]) + texts)
@@ -123,6 +128,10 @@ class Sum:
     """Σ parts."""
 
     parts: tuple[Expression, ...]
+
+    def with_parts(self, parts: Iterable[Expression]) -> Expression:
+        """The sum of other parts."""
+        return add(*parts)
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
@@ -157,6 +166,13 @@ def terms(expression: Expression) -> list[Term]:
     return [each for part in expression.parts for each in terms(part)]
 
 
+def map_terms(expression: Expression, change: Callable[[Term], Expression]) -> Expression:
+    """The expression with every base kernel exchanged for what `change` makes of it, from left to right."""
+    if isinstance(expression, Term):
+        return change(expression)
+    return expression.with_parts([map_terms(part, change) for part in expression.parts])
+
+
 def summands(expression: Expression) -> list[Expression]:
     """The additive components, with products of sums multiplied out."""
     if isinstance(expression, Sum):
@@ -177,11 +193,6 @@ def normal_form(expression: Expression, num_dims: int | None = None) -> Form:
     lengthscales, or with one for each).
     """
     return tuple(sorted(_factors(part, num_dims) for part in summands(expression)))
-
-
-def equivalent(left: Expression, right: Expression, num_dims: int | None = None) -> bool:
-    """Whether both can describe the same kernels, by their normal forms."""
-    return normal_form(left, num_dims) == normal_form(right, num_dims)
 
 
 def _factors(component: Expression, num_dims: int | None) -> tuple[str, ...]:
