@@ -430,11 +430,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self._extents = np.ptp(x, axis=0)
         parts, width = additive_parts(self.kernel_), self._width()
         variance = float(np.var(y)) or 1.0
-        means: list[ArrayLike] = [0.0] * len(parts)
+        variances = [0.0] * len(parts)
         if self.inference_ == "exact":
             moments = part_moments(parts, width, self.posterior_, self.functional_, torch.tensor(x))
-            means = [mean for mean, _ in moments]
-        self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in means]
+            variances = [float(np.var(mean)) for mean, _ in moments]
+        self._shares = [each * float(self._scale[0]) ** 2 / variance for each in variances]
         return is_cut_short
 
     def components(self, X: ArrayLike) -> list[Component]:
