@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
+from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import as_array, check_counts, check_data
@@ -317,8 +318,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     image_shape = None
     orbit_ = None
     _place = "cpu"
-    _image_shape = None
-    _background = 0.0
+    form_ = InputForm()
     evidence_kind_: str
     inference_: str
     kernel_: Kernel
@@ -404,7 +404,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
                 f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, "
                 "choose the kernel yourself, with InvariantGPRegressor(orbitwise.kernels.parse('rbf'))."
             )
-        self._is_vector = True
         return x, np.asarray(targets, dtype=np.float64)
 
     def _store(
@@ -420,7 +419,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         estimator, self._claims, is_cut_short = refitted(hypothesis, x, y, self.n_features_in_, is_over)
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
-            *("log_evidence_error_", "converged_", "inference_", "_model", "_scale", "_shift"),
+            *("log_evidence_error_", "converged_", "inference_", "_model", "target_scale_"),
         ):
             setattr(self, name, getattr(estimator, name))
         self.score_ = found.score
@@ -434,7 +433,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         if self.inference_ == "exact":
             moments = part_moments(parts, width, self.posterior_, self.functional_, torch.tensor(x))
             variances = [float(np.var(mean)) for mean, _ in moments]
-        self._shares = [each * float(self._scale[0]) ** 2 / variance for each in variances]
+        self._shares = [each * float(self.target_scale_.scale[0]) ** 2 / variance for each in variances]
         return is_cut_short
 
     def components(self, X: ArrayLike) -> list[Component]:
@@ -443,7 +442,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         With the constant `mean_` the means add up to `predict`.
         """
         x = self._inputs(X)
-        words, scale = self._words(""), float(self._scale[0])
+        words, scale = self._words(""), float(self.target_scale_.scale[0])
         found, parts = [], additive_parts(self.kernel_)
         moments = part_moments(parts, self._width(), self.posterior_, self.functional_, x)
         for part, (mean, std) in zip(parts, moments, strict=True):
@@ -457,7 +456,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         """The constant that f lies around, in units of y."""
         check_is_fitted(self)
         constant = next(self._model.process.mean_module.parameters(), torch.zeros(())).item()
-        return constant * float(self._scale[0]) + float(self._shift[0])
+        return constant * float(self.target_scale_.scale[0]) + float(self.target_scale_.shift[0])
 
     def describe(self, unit: str = "") -> str:
         """The winner in plain words; `unit` is what x is counted in, such as "years"."""
