@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product as every_choice
 from typing import NamedTuple, final
@@ -83,7 +83,7 @@ IDEMPOTENT = frozenset({"rbf", "matern12", "constant"})
 class Term:
     """A base kernel: the columns it sees (None: all), its whole-number option, and given hyperparameters.
 
-    `is_ard` asks for one lengthscale a column.
+    `is_ard` asks for one lengthscale per column.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Term:
     @property
     def structure(self) -> Term:
         """The term without hyperparameters."""
-        return Term(self.name, self.columns, self.option)
+        return replace(self, values=())
 
     def __str__(self) -> str:
         inside = [] if self.option is None else [str(self.option)]

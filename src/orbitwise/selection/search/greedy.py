@@ -41,6 +41,7 @@ from orbitwise.selection.search.hypotheses import (
     anew,
     beside_a_line,
     claimed,
+    first_hypotheses,
     fresh,
     functional_of_claims,
     grown,
@@ -359,7 +360,7 @@ class Search:
     def run(self) -> Fitted:
         """The best structure that was found."""
         x, y = self.data.x, self.data.y
-        singles = [Hypothesis(base) for base in self.bases]
+        singles = first_hypotheses(self.bases, x.shape[1])
         best = self._advance([(each, partial(anew, each, None, x, y)) for each in singles], None)
         if best is None:
             raise TimeoutError(

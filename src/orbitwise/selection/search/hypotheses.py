@@ -300,6 +300,14 @@ def base_terms(names: Sequence[str], num_dims: int) -> list[Term]:
     return found
 
 
+def first_hypotheses(bases: Sequence[Term], num_dims: int) -> list[Hypothesis]:
+    """Where a search begins: every base kernel, and an rbf of several columns with a lengthscale for each."""
+    singles = [Hypothesis(base) for base in bases]
+    if num_dims > 1 and Term("rbf") in bases:
+        singles.append(Hypothesis(Term("rbf", is_ard=True)))
+    return singles
+
+
 def neighbours(
     hypothesis: Hypothesis, bases: Sequence[Term], claims: Sequence[Claim], grows: bool = True
 ) -> Iterator[tuple[Hypothesis, Term | None]]:
@@ -337,6 +345,8 @@ def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[H
         clashes = claim.kind in ("mirror", "odd") and claim.columns in mirrored
         one_more = claim.kind == "period" and any(each.kind == "period" for each in hypothesis.claims)
         needless = claim.kind == "odd" and _is_odd(hypothesis.expression, claim.columns)
+        # lengthscales for each column have no meaning on a circle
+        needless |= claim.kind == "period" and any(term.is_ard for term in terms(hypothesis.expression))
         if (claim.kind, claim.columns) in present or clashes or one_more or needless:
             continue
         if len(hypothesis.claims) < MOST_CLAIMS:
