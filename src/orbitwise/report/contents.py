@@ -324,7 +324,8 @@ def _predictions(model: Model, judged: Judged, rows: Int[ndarray, " m"], seed: i
             for text, score in zip(texts, scores[rows], strict=True)
         ]
     assert isinstance(model, InvariantGPClassifier)
-    _, low, high = probability_bands(model, *(part[torch.from_numpy(rows)] for part in judged.moments), seed)
+    mean, variance = (part[torch.from_numpy(rows)] for part in judged.moments)
+    _, low, high = probability_bands(model, mean, variance, seed)
     found = []
     for i, row in enumerate(rows):
         chosen = int(judged.chosen[row])

@@ -126,27 +126,27 @@ def page_of(
         known = range_errors(model)
         ranges = learned_ranges(model, known)
         exploration = _explored(model, shown, judged, seed, tell)
-        tell("drawing")
-        is_labelled, layout = isinstance(judged, Labelled), layout_of(model)
-        pictured = exploration is not None and layout.shape is not None
-        painter = None
-        if layout.shape is not None:
-            painter = painter_for(shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS], layout)
         tracks = () if exploration is None else exploration.tracks
+        tell("drawing")
+        is_labelled, layout, painter = isinstance(judged, Labelled), layout_of(model), None
+        if layout.shape is None:
+            exploration = None  # there is no picture to move
+        else:
+            painter = painter_for(shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS], layout)
         return Page(
             "What the model learned" if title is None else title,
             is_labelled,
             answer_of(model, ranges, known, comparison),
             ranges,
-            exploration if pictured else None,
-            orbits_of(model, exploration, seed) if pictured else None,
+            exploration,
+            None if exploration is None else orbits_of(model, exploration, seed),
             changes_of(tracks, "" if is_labelled else " (as the targets)"),
             None if comparison is None else compared(model, comparison, judged, X_test, y_test),
             judgement_of(judged, seed),
             extremes_of(model, shown, judged, painter, seed),
             learning_of(model, ranges),
             reproduction_of(model, rows, targets, command, seed),
-            page_data(exploration, judged) if pictured else None,
+            None if exploration is None else page_data(exploration, judged),
         )
 
 

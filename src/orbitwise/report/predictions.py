@@ -196,7 +196,7 @@ def judge(
     if (X_test is None) != (y_test is None):
         raise ValueError("A test set is X_test and y_test: give both, or neither.")
     is_test = X_test is not None and y_test is not None
-    rows, targets = (X_test, y_test) if is_test else (X, y)
+    rows, targets = (X_test, y_test) if X_test is not None and y_test is not None else (X, y)
     if isinstance(model, InvariantGPClassifier):
         codes = class_codes(model, targets)
         moments = None if is_test else _held_out_classes(model, codes)
