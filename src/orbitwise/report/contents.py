@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.estimator import shortfall
-from orbitwise.estimators.validation import layout_of
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.report.exploration import Exploration, Track
 from orbitwise.report.figures import (
@@ -411,7 +410,7 @@ class Reproduction:
 
 def reproduction_of(model: Model, X: ndarray, y: ndarray, command: str | None, seed: int) -> Reproduction:
     """Command, settings, data and versions."""
-    parts = (("inputs", X, layout_of(model).channels), ("targets", y, None))
+    parts = (("inputs", X, model.channels_), ("targets", y, None))
     data = [
         Data(name, part.shape, channels, str(part.dtype), fingerprint(part)) for name, part, channels in parts
     ]

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.forms import Layout
-from orbitwise.estimators.validation import check_inputs, layout_of
+from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form
 from orbitwise.functionals.points import Difference
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -81,7 +81,11 @@ def moves_of(orbit: Orbit, seed: int = 0) -> list[Move]:
         if drawn.size is None or drawn.size > MOST_ELEMENTS:
             return []
         drawn = ComposedOrbit(drawn)
-    stages = list(drawn.stages) if isinstance(drawn, ComposedOrbit) else [drawn]
+    stages = (
+        [each for each in drawn.stages if isinstance(each, Orbit)]
+        if isinstance(drawn, ComposedOrbit)
+        else [drawn]
+    )
     like = torch.zeros((), dtype=torch.float64)
     draw = drawn.randomness.draw((), torch.Generator().manual_seed(seed), like)
     rest, offsets, offset = torch.zeros_like(draw), [], 0
@@ -242,7 +246,7 @@ class Exploration:
     names: tuple[str, ...]
     rows: Float[ndarray, "n d"]
     tracks: tuple[Track, ...]
-    layout: Layout
+    layout: InputForm
 
     @property
     def painter(self) -> Painter:
@@ -276,8 +280,8 @@ def explore(
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
     """Move the chosen rows of X along every move of the orbit, and predict them there."""
-    x = check_inputs(model, np.asarray(X)[chosen]).to(model._place) - model._background
-    layout, tracks = layout_of(model), []
+    layout, tracks = model.form_, []
+    x = check_inputs(model, np.asarray(X)[chosen]).to(model.device) - layout.background
     for move in moves_of(orbit, seed):
         if progress is not None:
             progress(f"moving examples: {move.label}")
@@ -285,9 +289,9 @@ def explore(
         if moved.shape[-1] != x.shape[-1]:
             continue
         change, deviation = own_change(model, judged, chosen, *change_of_f(model, x, moved))
-        pixels = layout.outward(moved.cpu().numpy() + model._background)
+        pixels = layout.outward(moved.cpu().numpy() + layout.background)
         tracks.append(Track(move, pixels, change, deviation, *_predict(model, pixels, seed)))
-    rows = layout.outward(x.cpu().numpy() + model._background)
+    rows = layout.outward(x.cpu().numpy() + layout.background)
     return Exploration(chosen, tuple(judged.name(int(row)) for row in chosen), rows, tuple(tracks), layout)
 
 
@@ -300,12 +304,14 @@ def own_change(
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"]]:
     """The change of the one output that counts: the score of the example's own class, or the first target."""
     if not isinstance(judged, Labelled):
-        scale = float(model._scale[0])
+        assert not isinstance(model, InvariantGPClassifier)
+        scale = float(model.target_scale_.scale[0])
         return scale * mean[..., 0], scale * deviation[..., 0]
     codes, columns = judged.codes[chosen], mean.shape[-1]
     column, sign = np.minimum(codes, columns - 1), np.ones(len(codes))
     if columns < len(judged.classes):
         # a column of two classes speaks for the second, a stick for its own class, the last against it
+        assert isinstance(model, InvariantGPClassifier)
         last = codes == 0 if isinstance(model.likelihood_, Gaussian) else codes == columns
         sign = np.where(last, -1.0, 1.0)
     rows = np.arange(len(codes))
@@ -315,7 +321,7 @@ def own_change(
 def _predict(model: Model, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[ndarray, ndarray, ndarray]:
     rows = pixels.reshape(-1, pixels.shape[-1])
     if isinstance(model, InvariantGPClassifier):
-        mean, variance = (part.cpu() for part in model._moments(rows))
+        mean, variance = (part.cpu() for part in model.moments(rows))
         bands = probability_bands(model, mean, variance, seed)
     else:
         with torch.no_grad():
@@ -338,7 +344,7 @@ def page_data(exploration: Exploration, judged: Judged) -> dict[str, object]:
             shown = np.sort(np.argsort(-peaks, kind="stable")[:MOST_BARS]).tolist()
             own, outputs = shown.index(judged.codes[row]), [judged.classes[each] for each in shown]
         answers = [_answers(track, i, shown, isinstance(judged, Labelled)) for track in tracks]
-        spans.append([float(np.ptp([place[own][0] for place in places])) for places in answers])
+        spans.append([float(np.ptp(np.array(places)[:, own, 0])) for places in answers])
         sheet = painter.sprite(_sheet(tracks, i))
         examples.append({"name": name, "shown": outputs, "own": own, "sheet": sheet, "answers": answers})
     # the page opens at the example and the move whose prediction changes most

@@ -20,7 +20,6 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.validation import layout_of
 from orbitwise.report.contents import (
     Answer,
     Change,
@@ -128,7 +127,7 @@ def page_of(
         exploration = _explored(model, shown, judged, seed, tell)
         tracks = () if exploration is None else exploration.tracks
         tell("drawing")
-        is_labelled, layout, painter = isinstance(judged, Labelled), layout_of(model), None
+        is_labelled, layout, painter = isinstance(judged, Labelled), model.form_, None
         if layout.shape is None:
             exploration = None  # there is no picture to move
         else:

@@ -195,14 +195,14 @@ def judge(
     """The predictions that the report shows, with what they should have been."""
     if (X_test is None) != (y_test is None):
         raise ValueError("A test set is X_test and y_test: give both, or neither.")
-    is_test = X_test is not None and y_test is not None
+    is_test = X_test is not None
     rows, targets = (X_test, y_test) if X_test is not None and y_test is not None else (X, y)
     if isinstance(model, InvariantGPClassifier):
         codes = class_codes(model, targets)
         moments = None if is_test else _held_out_classes(model, codes)
         source = "test" if is_test else "training" if moments is None else "leave-one-out"
         if moments is None:
-            mean, variance = (part.cpu() for part in model._moments(rows))
+            mean, variance = (part.cpu() for part in model.moments(rows))
             moments = (mean, variance)
         found = _probabilities(model, *moments)
         return Labelled(source, found.numpy(), codes, tuple(str(each) for each in model.classes_), moments)
@@ -248,7 +248,7 @@ def probability_bands(
 
 
 def _probabilities(model: InvariantGPClassifier, mean: Tensor, variance: Tensor) -> Float[Tensor, "n k"]:
-    return class_probabilities(model.likelihood_, mean, variance, model._scale)
+    return class_probabilities(model.likelihood_, mean, variance, model.scale_)
 
 
 def _columns(values: ArrayLike | None) -> Float[ndarray, "n c"]:
@@ -273,24 +273,26 @@ def _held_out_targets(
 ) -> tuple[Float[ndarray, "n c"], Float[ndarray, "n c"]] | None:
     """Rows with equal inputs were merged, in the order of the inputs: they are left out together."""
     posterior = model.posterior_
-    if not isinstance(posterior, ExactPosterior) or not hasattr(model, "_model"):
+    if not isinstance(posterior, ExactPosterior):
         return None
-    x = (check_inputs(model, X) - model._background).numpy()
+    x = (check_inputs(model, X) - model.form_.background).numpy()
     distinct, place = np.unique(x, axis=0, return_inverse=True)
-    if as_blocks(posterior.rows)[0].num_rows != len(distinct):
+    place, count = torch.from_numpy(place.ravel()), len(distinct)
+    block, to = as_blocks(posterior.rows)[0], model.target_scale_
+    if block.num_rows != count:
         return None
-    scale, shift = (part.cpu() for part in (model._scale, model._shift))
+    counts = torch.bincount(place)[:, None]
+    sums = torch.zeros(count, measured.shape[1], dtype=torch.float64)
+    sums.index_add_(0, place, torch.from_numpy(measured))
+    if not torch.allclose(sums / counts, to.targets(posterior.targets[:count])):
+        return None  # sample weights, or other data than the model was fitted to
     with torch.no_grad():
         held_out = posterior.leave_one_out()
-        mean, variance = (part[: len(distinct)].cpu() for part in held_out[:2])
-        noise: Tensor = model._model.noise()[0].cpu()
-        weight: Tensor = model._model.weight.cpu()
-    targets = posterior.targets[: len(distinct)].cpu() * scale + shift
-    counts = np.bincount(place.ravel())[:, None]
-    sums = np.stack([np.bincount(place.ravel(), column) for column in measured.T], axis=1)
-    if len(weight) != len(distinct) or not np.allclose(sums / counts, targets.numpy()):
-        return None  # sample weights, or other data than the model was fitted to
-    new = (variance - noise / weight).clamp_min(0) + noise
-    rows = torch.from_numpy(place.ravel())
-    deviation = (new[:, None] * scale.square()).sqrt()
-    return (mean * scale + shift)[rows].numpy(), deviation[rows].numpy()
+        # the diagonal of Σ = LLᵀ - K: the noise of the mean of the targets that were merged in a row
+        merged = (
+            posterior.lower.square().sum(1)[:count] - posterior.process.variance(block) - posterior.jitter
+        )
+    noise = float(np.ravel(model.noise_)[0]) / float(to.scale[0]) ** 2
+    new = (held_out.variance[:count] - merged).clamp_min(0).cpu() + noise
+    deviation = (new[:, None] * to.scale.square()).sqrt()
+    return to.targets(held_out.mean[:count])[place].numpy(), deviation[place].numpy()
