@@ -40,7 +40,7 @@ MOST_CLASSES = 12
 """Cells of more classes than these are drawn without their counts."""
 MOST_POINTS = 400
 
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "axes.edgecolor": GREY,
     "axes.grid": True,
     "axes.labelcolor": INK,
@@ -79,7 +79,7 @@ def panel(
     def decorate(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, str]:
         @wraps(draw)
         def drawn(*arguments: P.args, **named: P.kwargs) -> str:
-            with matplotlib.rc_context(STYLE), warnings.catch_warnings():  # pyright: ignore[reportArgumentType]
+            with matplotlib.rc_context(STYLE), warnings.catch_warnings():
                 # the browser has fonts of its own for names in any script
                 warnings.filterwarnings("ignore", message="(?s).*[Gg]lyph")
                 figure = Figure(figsize=(width, height), layout="constrained")
