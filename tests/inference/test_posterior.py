@@ -9,8 +9,7 @@ from orbitwise.inference import Moments, Posterior
 from orbitwise.inference.exact import ExactPosterior, condition
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sampling import MixturePosterior, sample_posterior
-from orbitwise.inference.sparse import bounds as collapsed
-from orbitwise.inference.sparse import iterative, nystrom
+from orbitwise.inference.sparse import held_rows, iterative, nystrom
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
@@ -46,7 +45,7 @@ def posteriors() -> dict[str, Posterior]:
     sampled = sample_posterior(process, rows, targets, likelihood, 40, generator=generator)
     return {
         "exact": exact,
-        "sparse": collapsed.condition(process, Evaluation(), likelihood, x, x, targets),
+        "sparse": held_rows.condition(process, Evaluation(), likelihood, x, x, targets).posterior,
         "iterative": iterative.condition(process, observed, noise, x),
         "iterative, sparse variance": iterative.condition(process, observed, noise, x, "sparse"),
         **{

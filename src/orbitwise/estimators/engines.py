@@ -24,11 +24,12 @@ from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.training import Training, log_prior, maximize
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.polish import Polished, polish
 from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
-from orbitwise.inference.stochastic.variational import SparsePosterior, natural_step
+from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
@@ -384,7 +385,7 @@ def _sparse_result(
         history,
         half_bound=half_bound,
         noise=noise,
-        statistics=None if noise is None else polished.statistics,
+        held_rows=None if noise is None else polished.statistics,
     )
 
 

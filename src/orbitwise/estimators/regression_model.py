@@ -297,7 +297,7 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
     if mean == "linear":
         trend = LinearTrend(points)
         with torch.no_grad():
-            trend.bias.fill_(centre)
+            trend.bias.data.fill_(centre)
         return trend
     raise ValueError(f"mean must be 'zero', 'constant' or 'linear', not {mean!r}.")
 

@@ -17,8 +17,8 @@ from orbitwise.inference.optimise.ascent import Coordinates
 from orbitwise.inference.optimise.orbit_search import Found
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.certificate import Certificate
-from orbitwise.inference.stochastic.polish import Statistics
-from orbitwise.inference.stochastic.variational import SparsePosterior
+from orbitwise.inference.sparse.held_rows import HeldRows
+from orbitwise.inference.sparse.posterior import SparsePosterior
 
 
 @final
@@ -41,7 +41,7 @@ class FitResult:
     `objective` was maximised over the `parameters`. `search` tells how ranges of a drawn orbit were found;
     `certificate` brackets the evidence where rows are exact and noise is Gaussian; `half_bound` is the bound
     that half as many inducing points reached. `noise` is the variance that the posterior stands for, and
-    `statistics` what a sparse posterior needs to stand for another.
+    `held_rows` what a sparse posterior needs to stand for another.
     """
 
     posterior: Posterior
@@ -57,7 +57,7 @@ class FitResult:
     certificate: Certificate | None = None
     half_bound: float | None = None
     noise: float | None = None
-    statistics: Statistics | None = None
+    held_rows: HeldRows | None = None
 
     @torch.no_grad()
     def at_noise(self, noise: float) -> FitResult:
@@ -68,8 +68,8 @@ class FitResult:
         if isinstance(posterior, ExactPosterior):
             variances = torch.full_like(posterior.targets[:, 0], noise)
             other = exact.condition(posterior.process, posterior.rows, posterior.targets, variances)
-        elif isinstance(posterior, SparsePosterior) and self.statistics is not None:
-            q = self.statistics.optimum(noise)
+        elif isinstance(posterior, SparsePosterior) and self.held_rows is not None:
+            q = self.held_rows.optimum(noise)
             other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
         else:
             raise ValueError("Only posteriors under Gaussian noise can stand for another variance.")
@@ -80,9 +80,9 @@ class FitResult:
         """Every target predicted from all others, under Gaussian noise."""
         if isinstance(self.posterior, ExactPosterior):
             return self.posterior.leave_one_out().mean
-        if self.statistics is None or self.noise is None:
+        if self.held_rows is None or self.noise is None:
             raise ValueError("Targets can be left out one at a time under Gaussian noise only.")
-        return self.statistics.leave_one_out(self.noise).mean
+        return self.held_rows.leave_one_out(self.noise).mean
 
     def in_units(self, nats: float) -> FitResult:
         """The fit with the evidence of targets in other units, whose density differs by a constant."""
