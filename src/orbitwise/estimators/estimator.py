@@ -246,7 +246,7 @@ class FittedForm(ABC):
         return self.form_.background
 
 
-class LearnedOrbit(FittedForm):
+class LearnedOrbit(FittedForm, ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
