@@ -32,6 +32,7 @@ from orbitwise.estimators.learned_ranges import (
     learned_errors,
     parameter_errors,
     searched_errors,
+    zero_range_errors,
 )
 from orbitwise.estimators.regression_model import TargetScale, constant_part
 from orbitwise.estimators.validation import check_inputs
@@ -39,7 +40,8 @@ from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_i
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
+from orbitwise.inference.optimise.orbit_search import USED_UP
+from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
@@ -172,6 +174,13 @@ def shortfall(estimator: Any) -> str | None:
             return (
                 "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
             )
+        if estimator.stopped_by_ == OUT_OF_MEMORY:
+            nodes = num_nodes_of(estimator)
+            return (
+                f"Memory ran out on more than {nodes} nodes of the orbit. The ranges found on {nodes} nodes "
+                f"are kept: set num_nodes={nodes}, fit fewer rows, or use inference='collapsed' or "
+                "'variational'."
+            )
         return (
             f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
             f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
@@ -184,8 +193,9 @@ def shortfall(estimator: Any) -> str | None:
 
 
 def num_nodes_of(estimator: Any) -> int:
-    """The nodes on which a search for ranges ended."""
-    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    """The nodes on which the answer of a search for ranges was found."""
+    last = estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    return getattr(estimator, "_num_nodes", last)
 
 
 def argument_to_raise(estimator: Any) -> str:
@@ -304,13 +314,13 @@ class LearnedOrbit(FittedForm, ABC):
 
     def _set_search(self, search: Learned | None) -> None:
         """Remember how the ranges of the orbit were found, and how sure they are."""
-        for name in ("search_", "stopped_by_", "_orbit_intervals"):
+        for name in ("search_", "stopped_by_", "_orbit_intervals", "_num_nodes"):
             vars(self).pop(name, None)
         if search is None:
             return
         found = search.found
         self.search_ = [asdict(stage) for stage in found.stages]
-        self.stopped_by_ = found.message
+        self.stopped_by_, self._num_nodes = found.message, found.num_nodes
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, search.coordinates, found
@@ -323,8 +333,10 @@ class LearnedOrbit(FittedForm, ABC):
         if hasattr(self, "_orbit_intervals"):
             return self._orbit_intervals
         ends = {name: high for name, (_, high) in self.orbit_.learned().items()} if errors else {}
+        # a range that is zero can only be wider
         return {
-            name: (ends[name] - NORMAL * error, ends[name] + NORMAL * error) for name, error in errors.items()
+            name: (ends[name] - NORMAL * error if ends[name] else 0.0, ends[name] + NORMAL * error)
+            for name, error in errors.items()
         }
 
     @property
@@ -340,7 +352,8 @@ class LearnedOrbit(FittedForm, ABC):
         if not hasattr(self, "_orbit_errors"):
             with torch.inference_mode(False), torch.enable_grad():
                 errors = parameter_errors(self._objective, self._learned_parameters)
-            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors)
+                zeros = zero_range_errors(self.orbit_, self._objective)
+            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors) | zeros
         return self._orbit_errors
 
     @property
