@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orbitwise.estimators.machines.machine import MachineClassifier
-from orbitwise.estimators.machines.rows import InvarianceRows, laplacian_rows
-from orbitwise.estimators.machines.task import MachineTask
+from orbitwise.estimators.machines.task import InvarianceRows, MachineTask, laplacian_rows
 from orbitwise.losses import Loss
 
 

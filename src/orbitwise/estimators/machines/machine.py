@@ -28,17 +28,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.estimator import FittedForm, answering, learning
 from orbitwise.estimators.forms import input_shape
-from orbitwise.estimators.machines.rows import InvarianceRows, invariance_rows, is_isotropic
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
+    InvarianceRows,
     MachineTask,
-    decided,
     distinct_points,
     first_that_tells,
-    held_out_scores,
+    invariance_rows,
+    is_isotropic,
     median_distance,
-    one_class,
     rank_by_cross_validation,
     rank_by_evidence,
     stratified_folds,
@@ -55,7 +54,7 @@ from orbitwise.estimators.validation import (
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns
 from orbitwise.inference.optimise.cost import check_cost, users_level
-from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine
+from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores, one_class
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
 from orbitwise.process.process import Process
