@@ -74,12 +74,16 @@ CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}
 
 
 class KernelMachine(FittedForm, BaseEstimator, ABC):
-    """A function over the kernel of a bandwidth, learned from rows or images."""
+    """A function over a kernel of some bandwidth, learned from rows or images."""
 
     C: float
     bandwidth: float | str
+    random_state: int | np.random.RandomState | None
     bandwidth_: float
     n_features_in_: int
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31))
 
     def _check_kernel_settings(self) -> None:
         check_positive(self.C, "C")
@@ -119,7 +123,6 @@ class RiskMachine(KernelMachine, ABC):
     basis: str
     Cs: Sequence[float] | NDArray[Any] | None
     strengths: Sequence[float] | NDArray[Any] | None
-    random_state: int | np.random.RandomState | None
     invariance: object = None
     invariance_loss: str | Loss = "squared"
     solver: str = "auto"
@@ -178,9 +181,6 @@ class RiskMachine(KernelMachine, ABC):
         if rows is None or len(rows) == 0:
             return np.zeros((0, self.n_features_in_))
         return check_inputs(self, rows).numpy()
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31))
 
     def _rows(self, points: Float[torch.Tensor, "t d"], bandwidth: float) -> InvarianceRows | None:
         """What f should not care about, at all points."""
@@ -381,7 +381,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     @answering
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
+        """f at every row: [n] for two classes, positive for the second; else [n, classes]."""
         check_is_fitted(self)
         scores = self.machine_.values(Evaluation(), check_inputs(self, X))
         return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
