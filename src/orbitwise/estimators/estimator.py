@@ -237,6 +237,7 @@ class FittedForm(ABC):
     """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
 
     form_: InputForm
+    n_features_in_: int
 
     @property
     def channels_(self) -> Order | None:
