@@ -114,7 +114,7 @@ class TrainingRows(NamedTuple):
 class RiskMachine(KernelMachine, ABC):
     """A kernel machine of least regularised risk.
 
-    Attributes below with a value are settings that some of its estimators do not have.
+    Settings that have a value here are constants of the estimators that do not take them.
     """
 
     kernel: Kernel | None
@@ -139,7 +139,7 @@ class RiskMachine(KernelMachine, ABC):
     cv_error_: float
 
     _choosers: tuple[str, ...] = ("evidence", "cross_validation")
-    """What may choose the strength."""
+    """The methods that may choose the strength."""
     _evidence_losses: tuple[type[Loss], ...] = (Logistic, Squared)
     """The losses of targets that have an evidence."""
 
@@ -167,8 +167,7 @@ class RiskMachine(KernelMachine, ABC):
             )
             if not fine:
                 raise ValueError(f"{name} must be finite numbers, {least}, not {values!r}.")
-        if "num_folds" in self.get_params():
-            check_counts(self, ["num_folds"], least=2)
+        check_counts(self, ["num_folds"], least=2)
 
     def _unlabeled_rows(self, unlabeled: ArrayLike | None) -> NDArray[np.float64]:
         """Validated rows without a label; none where nothing was given."""
@@ -183,7 +182,7 @@ class RiskMachine(KernelMachine, ABC):
         return check_inputs(self, rows).numpy()
 
     def _rows(self, points: Float[torch.Tensor, "t d"], bandwidth: float) -> InvarianceRows | None:
-        """What f should not care about, at all points."""
+        """The rows of what f should not care about, at all points."""
         is_squared = isinstance(loss_of(self.invariance_loss), Squared)
         only_length = is_squared and self.basis != "linear" and is_isotropic(self.kernel)
         return invariance_rows(self.invariance, points, bandwidth, input_shape(self), only_length)
@@ -233,7 +232,7 @@ class RiskMachine(KernelMachine, ABC):
         return [task]
 
     def _first(self, ranked: Sequence[Choice]) -> Choice:
-        """The choice to take, of those that are ranked."""
+        """The choice that is taken, of those that are ranked."""
         return ranked[0]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
@@ -297,7 +296,7 @@ class RiskMachine(KernelMachine, ABC):
         return f"{num_rows:,} rows of its invariance at", count, cheaper
 
     def _minimise(self, task: MachineTask, seed: int) -> list[Solution]:
-        """Set `machine_`, that of the least risk for every output."""
+        """Set `machine_`, the function of least risk, for every output."""
         generator = torch.Generator().manual_seed(seed)
         self.machine_, solutions = task.fit(self.C_, self.strength_, self.solver, generator)
         return solutions
