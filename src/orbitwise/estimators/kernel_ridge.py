@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -136,7 +137,7 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
         check_is_fitted(self)
         return self._values(functional, check_inputs(self, X, plain=functional.is_identity))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.single_output = False
         tags.target_tags.multi_output = True
