@@ -104,7 +104,7 @@ def average_hyperparameters(
     """A mixture of the fitted regressor at `num_samples` values of its hyperparameters from their posterior.
 
     "importance" draws `num_draws` values around the mode and resamples them by their weights; "nuts" takes
-    every so many of as many samples of a chain. Each distinct value costs one factorisation, now, and none
+    evenly spaced ones of as many samples of a chain. Each distinct value costs one factorisation now, none
     when predicting. Hyperpriors are as in `hyperparameters_of`.
     """
     if method not in ("importance", "nuts"):
@@ -219,7 +219,7 @@ def model_posterior(
     """Fit every model and weigh it by its evidence; `models` are estimators or kernels, named or not.
 
     "optimum" takes the evidence at the best hyperparameters, which flatters models with many of them, but
-    serves any estimator with `log_evidence_`; the other methods integrate hyperparameters out of exact
+    works for any estimator with `log_evidence_`; the other methods integrate hyperparameters out of exact
     regressors (`integrate_evidence`), under registered hyperpriors, those of `hyperpriors[model][parameter]`,
     or defaults. "importance" and "bridge" average each model's predictions over `num_members` values of its
     hyperparameters; the others take them at the optimum. `prior` holds p(H), equal by default.
