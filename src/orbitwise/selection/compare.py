@@ -219,7 +219,7 @@ def _with_data(estimator: Any, X: ArrayLike, y: ArrayLike) -> Any:
     if num_nodes is None or has_data(estimator):
         return estimator
     again = cast(Any, clone(estimator)).set_params(checkpoint=None, callback=None)
-    again._begin_at(Start(estimator, num_nodes, 0))
+    again.begin_at(Start(estimator, num_nodes, 0))
     return fit_quietly(again, X, y)
 
 
@@ -251,7 +251,7 @@ def fit_from_member(
     most = iterations_of(given)
     for iterations in (most, 0) if most > 0 else ():
         estimator = cast(Any, clone(given)).set_params(checkpoint=None, callback=callback)
-        estimator._begin_at(Start(member.estimator, nodes.num_nodes, iterations))
+        estimator.begin_at(Start(member.estimator, nodes.num_nodes, iterations))
         estimator, seconds = _fit(estimator, X, y)
         estimator.set_params(checkpoint=given.checkpoint, callback=given.callback)
         # on one number of nodes a fit does not see what their doubling gains; the first fit may have
@@ -284,6 +284,7 @@ def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candi
     """A fitted estimator as a candidate; `count` rows were fitted."""
     orbit = getattr(estimator, "orbit_", None)
     certificate = getattr(estimator, "certificate_", None)
+    result = getattr(estimator, "fit_result_", None)
     return Candidate(
         name,
         estimator.log_evidence_,
@@ -293,7 +294,7 @@ def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candi
         {} if orbit is None else dict(orbit.learned()),
         seconds,
         estimator,
-        half_bound=getattr(estimator, "_half_bound", None),
+        half_bound=None if result is None else result.half_bound,
         upper=None if certificate is None else certificate.upper,
     )
 

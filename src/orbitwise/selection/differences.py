@@ -77,8 +77,7 @@ def nodes_of(estimator: Any) -> int | None:
 
 def has_data(estimator: Any) -> bool:
     """Whether the training data are there, which are not stored with a model."""
-    model = estimator._problem_ if hasattr(estimator, "_problem_") else estimator._model
-    return len(model.x) > 0
+    return len(estimator.model_.observations[0]) > 0
 
 
 @final
