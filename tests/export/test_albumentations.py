@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from orbitwise.export import to_albumentations
-from orbitwise.export.albumentations import whole
+from orbitwise.export.libraries import whole
 from orbitwise.orbits import DeformationOrbit, FiniteOrbit, ImageOrbit, closure
 from orbitwise.transforms import flips, quarter_turns
 from tests.export.round_trips import (

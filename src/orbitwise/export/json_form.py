@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
-from orbitwise.export.symmetries import names_of, orbit_of
+from orbitwise.export.moves import orbit_of, symmetries_of
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
@@ -81,7 +81,7 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
     if isinstance(orbit, ComposedOrbit):
         return {"kind": "composed", "stages": [_written(stage, shape) for stage in orbit.stages]}  # pyright: ignore
     if isinstance(orbit, FiniteOrbit):
-        return {"kind": "finite", "elements": list(names_of(orbit, shape))}
+        return {"kind": "finite", "elements": list(symmetries_of(orbit, shape))}
     if not isinstance(orbit, ImageOrbit | DeformationOrbit):
         raise ValueError(
             f"{type(orbit).__name__} has no JSON form; ImageOrbit, DeformationOrbit, a FiniteOrbit of flips "
