@@ -76,6 +76,9 @@ def run_script(
     space: dict[str, object] = {"__name__": "augmentation"}
     exec(content, space)
     transform = space["transform"]
-    assert callable(transform)
+    if not callable(transform):
+        raise TypeError(
+            f"The `transform` of the file must be a function of an image; {transform!r} is not callable."
+        )
     LIBRARIES[library].try_out(transform, image_shape)
     return None
