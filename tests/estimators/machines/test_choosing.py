@@ -2,7 +2,6 @@
 
 import math
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,25 +9,25 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from orbitwise.estimators import machine_fit as choosing
-from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import (
+from orbitwise.estimators.machines import task as choosing
+from orbitwise.estimators.machines.machine import TrainingRows
+from orbitwise.estimators.machines.task import (
     RATES,
     Choice,
-    by_cross_validation,
-    by_laplace_evidence,
-    by_squared_evidence,
+    MachineTask,
     decided,
     first_that_tells,
     held_out_scores,
     one_class,
+    rank_by_cross_validation,
+    rank_by_evidence,
     rate_grid,
 )
-from orbitwise.estimators.machine_rows import gradient_rows
+from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
 from orbitwise.inference.risk.evidence import laplace_evidence
-from orbitwise.losses import Logistic, Loss, SquaredHinge
+from orbitwise.losses import Logistic, Loss, Squared, SquaredHinge
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:
@@ -42,58 +41,64 @@ STRENGTHS, RATE = [0.0, 0.3], [0.3, 10.0]
 FOLDS = torch.arange(10) % 3
 
 
-def ground(width: float = 1.0, basis: str = "bias") -> Ground:
-    made = SimpleNamespace(
-        kernel=None,
-        bandwidth=width,
-        basis=basis,
-        _rows=lambda points, each: gradient_rows(points, each),
-    )
-    return Ground.of(made, X, MORE)
+def task_of(
+    width: float = 1.0,
+    basis: str = "bias",
+    loss: Loss | None = None,
+    targets: Tensor = SIGNS,
+    weights: Tensor = WEIGHTS,
+) -> MachineTask:
+    data = TrainingRows(X, targets, weights, MORE)
+    model = InvariantSVC(bandwidth=width, basis=basis)
+    return model._task(data, Logistic() if loss is None else loss)
 
 
-def folded(place: Ground, strength: float) -> Tensor:
+def settings(choice: Choice) -> tuple[float, float, float]:
+    return choice.rate, choice.strength, choice.task.bandwidth
+
+
+def folded(task: MachineTask, strength: float) -> Tensor:
     """The covariance of f given slopes that vanish, by dense algebra."""
-    assert place.rows is not None
-    rows, points = place.rows.blocks, Evaluation().atoms(X)
-    prior = place.process.covariance(points).detach()
+    assert task.rows is not None
+    rows, points = task.rows.blocks, Evaluation().atoms(X)
+    prior = task.process.covariance(points).detach()
     if strength == 0:
         return prior
-    cross = place.process.covariance(rows, points).detach()
-    gram = place.process.covariance(rows).detach() + torch.eye(36).double() / (2 * strength)
+    cross = task.process.covariance(rows, points).detach()
+    gram = task.process.covariance(rows).detach() + torch.eye(36).double() / (2 * strength)
     return prior - cross.mT @ torch.linalg.solve(gram, cross)
 
 
 def test_squared_evidence_chooses_as_dense_gaussian_processes_do():
     """All settings by brute force: the density of labels, at the best scale of the prior."""
-    grounds = [ground(width, "none") for width in (0.5, 1.0, 2.0)]
+    tasks = [task_of(width, "none", Squared()) for width in (0.5, 1.0, 2.0)]
     scores = {}
-    for place in grounds:
+    for task in tasks:
         for strength in STRENGTHS:
             for rate in RATE:
-                covariance = folded(place, strength) + torch.diag(1 / (2 * rate * WEIGHTS))
+                covariance = folded(task, strength) + torch.diag(1 / (2 * rate * WEIGHTS))
                 scale = (SIGNS[0] @ torch.linalg.solve(covariance, SIGNS[0])).item() / 10
                 density = multivariate_normal(np.zeros(10), scale * covariance.numpy())
-                scores[rate, strength, place.bandwidth] = density.logpdf(SIGNS[0].numpy())
-    found = by_squared_evidence(grounds, SIGNS, WEIGHTS, STRENGTHS, RATE)
+                scores[rate, strength, task.bandwidth] = density.logpdf(SIGNS[0].numpy())
+    found = rank_by_evidence(tasks, STRENGTHS, RATE)[0]
     best = max(scores, key=lambda key: scores[key])
-    assert tuple(found[:3]) == best
+    assert settings(found) == best
     assert found.score == pytest.approx(scores[best], abs=1e-6)
-    assert found.ground.bandwidth == best[2]
 
 
 def test_the_fine_grid_of_rates_is_at_least_as_good():
-    given = by_squared_evidence([ground()], SIGNS, WEIGHTS, STRENGTHS, RATE)
-    free = by_squared_evidence([ground()], SIGNS, WEIGHTS, STRENGTHS)
+    task = task_of(loss=Squared())
+    given = rank_by_evidence([task], STRENGTHS, RATE)[0]
+    free = rank_by_evidence([task], STRENGTHS)[0]
     assert free.score >= given.score - 1e-3
 
 
 def test_squared_evidence_is_conditional_on_the_invariance():
     """log p(y, Lf = 0) - log p(Lf = 0) of one Gaussian over labels and slopes."""
-    place, strength, rate = ground(1.0, "none"), 0.3, 3.0
-    found = by_squared_evidence([place], SIGNS, torch.ones(10).double(), [strength], [rate])
+    task, strength, rate = task_of(1.0, "none", Squared(), weights=torch.ones(10).double()), 0.3, 3.0
+    found = rank_by_evidence([task], [strength], [rate])[0]
     rows = [Evaluation().atoms(X), Gradient().atoms(torch.unique(torch.cat([X, MORE]), dim=0))]
-    covariance = place.process.covariance(rows).detach()
+    covariance = task.process.covariance(rows).detach()
     noise = torch.cat([torch.full((10,), 1 / (2 * rate)), torch.full((36,), 1 / (2 * strength))]).double()
     covariance = (covariance + torch.diag(noise)).numpy()
 
@@ -107,18 +112,19 @@ def test_squared_evidence_is_conditional_on_the_invariance():
 
 
 def test_laplace_evidence_is_summed_over_outputs_and_searched_over_all():
-    grounds, targets = [ground(width) for width in (0.5, 2.0)], torch.cat([SIGNS, -SIGNS.flip(1)])
+    targets = torch.cat([SIGNS, -SIGNS.flip(1)])
+    tasks = [task_of(width, targets=targets) for width in (0.5, 2.0)]
     scores = {}
-    for place in grounds:
+    for task in tasks:
         for strength in STRENGTHS:
             for rate in RATE:
                 each = [
-                    laplace_evidence(folded(place, strength), y, place.basis, rate * WEIGHTS) for y in targets
+                    laplace_evidence(folded(task, strength), y, task.basis, rate * WEIGHTS) for y in targets
                 ]
-                scores[rate, strength, place.bandwidth] = sum(value.item() for value in each)
-    found = by_laplace_evidence(grounds, targets, WEIGHTS, STRENGTHS, RATE)
+                scores[rate, strength, task.bandwidth] = sum(value.item() for value in each)
+    found = rank_by_evidence(tasks, STRENGTHS, RATE)[0]
     best = max(scores, key=lambda key: scores[key])
-    assert tuple(found[:3]) == best
+    assert settings(found) == best
     assert found.score == pytest.approx(scores[best], abs=1e-6)
 
 
@@ -138,10 +144,10 @@ def held_out_by_hand(gram: Tensor, loss: Loss, y: Tensor, rate: float) -> Tensor
 @pytest.mark.parametrize(("loss", "at_once"), [(Logistic(), 2**25), (SquaredHinge(), 1)])
 def test_held_out_scores_are_those_of_machines_of_the_other_folds(loss: Loss, at_once: int, monkeypatch):
     monkeypatch.setattr(choosing, "NUMBERS_AT_ONCE", at_once)
-    place, targets = ground(), torch.cat([SIGNS, -SIGNS.flip(1)])
-    grams = torch.stack([folded(place, strength) for strength in STRENGTHS])
+    task, targets = task_of(), torch.cat([SIGNS, -SIGNS.flip(1)])
+    grams = torch.stack([folded(task, strength) for strength in STRENGTHS])
     rates = rate_grid(grams, RATE)
-    found = held_out_scores(grams, place.basis, loss, targets, WEIGHTS, rates, FOLDS)
+    found = held_out_scores(grams, task.basis, loss, targets, WEIGHTS, rates, FOLDS)
     assert found.values.shape == (2, 2, 2, 10)
     for i in range(2):
         for j, rate in enumerate(RATE):
@@ -152,62 +158,61 @@ def test_held_out_scores_are_those_of_machines_of_the_other_folds(loss: Loss, at
 
 
 def test_cross_validation_takes_the_least_error_then_the_least_loss():
-    grounds, codes = [ground(width) for width in (0.5, 2.0)], (SIGNS[0] > 0).long()
+    tasks, codes = [task_of(width) for width in (0.5, 2.0)], (SIGNS[0] > 0).long()
     reached = {}
-    for place in grounds:
+    for task in tasks:
         for strength in STRENGTHS:
             for rate in RATE:
-                scores = held_out_by_hand(folded(place, strength), Logistic(), SIGNS[0], rate)
+                scores = held_out_by_hand(folded(task, strength), Logistic(), SIGNS[0], rate)
                 wrong = ((scores > 0).long() != codes).double()
                 error = (wrong * WEIGHTS).sum().item() / WEIGHTS.sum().item()
                 constant = bool(((scores > 0) == (scores[0] > 0)).all())
                 loss = (WEIGHTS * Logistic().value(scores, SIGNS[0])).sum().item() / WEIGHTS.sum().item()
-                reached[rate, strength, place.bandwidth] = (round(error, 9), constant, loss)
-    found = by_cross_validation(grounds, Logistic(), SIGNS, WEIGHTS, FOLDS, codes, STRENGTHS, RATE)
+                reached[rate, strength, task.bandwidth] = (round(error, 9), constant, loss)
+    found = rank_by_cross_validation(tasks, FOLDS, STRENGTHS, RATE)[0]
     best = min(reached, key=lambda key: reached[key])
-    assert tuple(found[:3]) == best
+    assert settings(found) == best
     assert found.score == pytest.approx(reached[best][0], abs=1e-9)
 
 
-def test_constant_machines_are_tried_twice_a_strength_with_one_ground_in_memory(monkeypatch):
+def test_constant_machines_are_tried_twice_a_strength_with_one_task_in_memory(monkeypatch):
     """Kernels of three bandwidths, too large to keep: each is folded once, and gone before the next."""
-    monkeypatch.setattr("orbitwise.estimators.kernel_machine.NUMBERS_KEPT", 0)
-    grounds, strengths = [ground(width) for width in (0.5, 1.0, 2.0)], [0.0, 0.1, 0.3, 1.0]
+    monkeypatch.setattr("orbitwise.estimators.machines.task.NUMBERS_KEPT", 0)
+    tasks, strengths = [task_of(width) for width in (0.5, 1.0, 2.0)], [0.0, 0.1, 0.3, 1.0]
     choices = [
-        Choice(rate, strength, place.bandwidth, 0.0, place)
+        Choice(rate, strength, 0.0, task)
         for rate in (1.0, 0.1, 10.0)
         for strength in strengths
-        for place in grounds
+        for task in tasks
     ]
-    alive, most, folded_grounds, tried = weakref.WeakSet(), [], [], []
-    everywhere = Ground.everywhere
+    alive, most, folded_widths, tried = weakref.WeakSet(), [], [], []
+    cross_grams = MachineTask.cross_grams
 
-    def followed(self: Ground, asked: list[float]) -> list[Tensor]:
-        folded_grounds.append(self.bandwidth)
-        found = everywhere(self, asked)
+    def followed(self: MachineTask, asked: list[float]) -> list[Tensor]:
+        folded_widths.append(self.bandwidth)
+        found = cross_grams(self, asked)
         alive.update(found)
         most.append(len(alive))
         return found
 
-    monkeypatch.setattr(Ground, "everywhere", followed)
+    monkeypatch.setattr(MachineTask, "cross_grams", followed)
     monkeypatch.setattr(choosing, "one_class", lambda *given: tried.append(1) or "training")
-    assert first_that_tells(choices, Logistic(), SIGNS, WEIGHTS) is choices[0]
+    assert first_that_tells(choices) is choices[0]
     # the first rate of a strength and the highest
     assert len(tried) == 3 * 8
-    assert folded_grounds == [0.5, 1.0, 2.0]
+    assert folded_widths == [0.5, 1.0, 2.0]
     assert max(most) <= len(strengths)
 
 
-def test_the_first_choice_that_tells_is_taken_whatever_its_ground(monkeypatch):
-    grounds = [ground(0.5), ground(2.0)]
-    choices = [Choice(rate, 0.1, place.bandwidth, 0.0, place) for rate in (1e-6, 100.0) for place in grounds]
-    assert first_that_tells(choices, Logistic(), SIGNS, WEIGHTS) is choices[2]
-    assert first_that_tells(choices, None, SIGNS, WEIGHTS) is choices[0]
-    assert first_that_tells(choices[1:], Logistic(), SIGNS, WEIGHTS) is choices[2]
+def test_the_first_choice_that_tells_is_taken_whatever_its_task(monkeypatch):
+    tasks = [task_of(0.5), task_of(2.0)]
+    choices = [Choice(rate, 0.1, 0.0, task) for rate in (1e-6, 100.0) for task in tasks]
+    assert first_that_tells(choices) is choices[2]
+    assert first_that_tells(choices[1:]) is choices[2]
 
 
 def test_rates_are_over_the_variance_of_the_kernel_unless_given():
-    grams = torch.stack([folded(ground(), strength) for strength in STRENGTHS])
+    grams = torch.stack([folded(task_of(), strength) for strength in STRENGTHS])
     variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1)
     torch.testing.assert_close(
         rate_grid(grams, None) * variance[:, None],

@@ -37,7 +37,7 @@ def write_picture(
 ) -> Path | None:
     """Write a PNG of the comparison beside the orbit of its best; None where there is neither to show."""
     model = comparison.best_estimator
-    has_orbit = model.orbit_ is not None and model._image_shape is not None
+    has_orbit = model.orbit_ is not None and layout_of(model).image_shape is not None
     has_rivals = len(comparison.candidates) > 1
     if not has_orbit and not has_rivals:
         return None

@@ -1,6 +1,6 @@
 """What kernel machines should not care about, as rows: functionals of f that a loss keeps small.
 
-Smoothness over the graph of neighbours is one: fᵀLf = |R f|² with RᵀR = L.
+Smoothness over the graph of neighbours is one of them: fᵀLf = |R f|² with RᵀR = L.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast, final
+from typing import final
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
@@ -25,9 +25,16 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.risk.folding import Folded, Invariances, fold, fold_weights, places_among
-from orbitwise.inference.risk.problem import LARGEST_DENSE, has_products
-from orbitwise.losses import Squared, loss_of
+from orbitwise.inference.risk.machines import (
+    LARGEST_DENSE,
+    Folded,
+    Invariances,
+    fold,
+    fold_weights,
+    has_products,
+    leaf_kernels,
+    places_among,
+)
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.gradient_products import GradientOperator
 from orbitwise.process.process import Process
@@ -36,25 +43,17 @@ from orbitwise.process.profiles import radial_profile
 
 @final
 @dataclass(frozen=True)
-class LaplacianRows:
-    """The penalty ν fᵀLf of values at all points, as rows R f with RᵀR = L: as many rows as points."""
+class GraphSmoothness:
+    """The penalty fᵀLf of values at all points, L the Laplacian of their graph of nearest neighbours."""
 
     points: Float[Tensor, "t d"]
     num_neighbours: int
     weighting: Weighting
     is_normalized: bool
 
-    @classmethod
-    def of(cls, points: Tensor, num_neighbours: int, weighting: str, is_normalized: bool) -> LaplacianRows:
-        """Those of a graph of nearest neighbours, which is decomposed when its root is first needed."""
-        if weighting not in ("binary", "heat"):
-            raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
-        count = num_neighbours if len(points) > 1 else 0
-        return cls(points, count, cast(Weighting, weighting), is_normalized)
-
     @cached_property
     def root(self) -> Float[Tensor, "t t"]:
-        """R, from the eigenvalues and eigenvectors of L."""
+        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
         if self.num_neighbours == 0:
             return torch.zeros(len(self.points), len(self.points)).to(self.points)
         count = min(self.num_neighbours, len(self.points) - 1)
@@ -65,66 +64,42 @@ class LaplacianRows:
         values, vectors = torch.linalg.eigh(laplacian)
         return values.clamp_min(0).sqrt()[:, None] * vectors.mT
 
-    @property
-    def blocks(self) -> list[Block]:
-        """f is a combination of kernels at all points."""
-        return [Evaluation().atoms(self.points)]
-
-    @property
-    def weights(self) -> Float[Tensor, " t"]:
-        """All rows count once."""
-        return torch.ones_like(self.points[:, 0])
-
-    def invariances(self, process: Process, x: Tensor, columns: Tensor) -> Invariances:
-        """What folding needs to know of the rows."""
-        own = Evaluation().atoms(self.points)
-        gram = self.root @ process.covariance(own) @ self.root.mT
-        left, right = (self.root @ process.covariance(own, Evaluation().atoms(each)) for each in (x, columns))
-        return Invariances(
-            len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram
-        )
-
-    def fold(
-        self,
-        process: Process,
-        x: Float[Tensor, "n d"],
-        strengths: Sequence[float],
-        points: Float[Tensor, "t d"] | None = None,
-    ) -> Folded:
-        """k̃ of the points x for every strength, or of the `points`, x among them, with x."""
-        points = x if points is None else points
-        prior = process.covariance(Evaluation().atoms(points), Evaluation().atoms(x))
-        inner, places = self.invariances(process, points, x), places_among(points, x)
-        return fold(prior, inner, strengths, positions=places)
-
-    def coefficients(
-        self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "t c"]:
-        """Those of kernels at all points, given the coefficients of labels at the points x under k̃."""
-        found = fold_weights(self.invariances(process, x, x), labels, strength)
-        return self.root.mT @ found.vectors
-
 
 @final
 @dataclass(frozen=True)
 class InvarianceRows:
-    """Blocks of functionals, and how much each row counts beside the strength ν."""
+    """Blocks of functionals, and the weight of each row's loss in units of the strength ν.
+
+    With a `graph` the rows are R f, f the values at its points, which are the only block. L is decomposed
+    when R is first needed.
+    """
 
     blocks: list[Block]
     weights: Float[Tensor, " r"]
+    graph: GraphSmoothness | None = None
 
     @property
     def num_rows(self) -> int:
         """r."""
         return len(self.weights)
 
-    def invariances(self, process: Process, x: Tensor, columns: Tensor) -> Invariances:
+    def is_searched(self, process: Process, others: int = 0) -> bool:
+        """Whether the Gram matrix of these and `others` is too large to decompose, but has fast products."""
+        is_single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
+        return self.num_rows + others > LARGEST_DENSE and is_single and has_products(process.kernel)
+
+    def invariances(
+        self, process: Process, x: Float[Tensor, "n d"], columns: Float[Tensor, "m d"]
+    ) -> Invariances:
         """What folding needs to know of the rows, for f at the points x and `columns`."""
-        single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
-        if self.num_rows > LARGEST_DENSE and single and has_products(process.kernel):
-            operator = GradientOperator(process.kernel, self.blocks[0])  # pyright: ignore
-            return Invariances.of_operator(operator, x, columns)
-        return Invariances.of_rows(process, self.blocks, x, columns)
+        block = self.blocks[0]
+        if isinstance(block, Gradients) and self.is_searched(process):
+            return Invariances.of_operator(GradientOperator(process.kernel, block), x, columns)
+        if self.graph is None:
+            return Invariances.of_rows(process, self.blocks, x, columns)
+        root = self.graph.root
+        left, right = (root @ process.covariance(block, Evaluation().atoms(each)) for each in (x, columns))
+        return Invariances.of_matrices(root @ process.covariance(block) @ root.mT, left, right)
 
     def fold(
         self,
@@ -138,23 +113,33 @@ class InvarianceRows:
         points = x if points is None else points
         prior = process.covariance(Evaluation().atoms(points), Evaluation().atoms(x))
         inner, places = self.invariances(process, points, x), places_among(points, x)
-        found = fold(prior, inner, strengths, self._counts, places, tolerance=tolerance)
+        found = fold(prior, inner, strengths, self._unequal_weights, places, tolerance=tolerance)
         _warn_unless(found.converged)
         return found
 
     def coefficients(
-        self, process: Process, x: Tensor, strength: float, labels: Float[Tensor, "n c"]
+        self, process: Process, x: Float[Tensor, "n d"], strength: float, labels: Float[Tensor, "n c"]
     ) -> Float[Tensor, "r c"]:
-        """Those of the rows, given the coefficients of labels at the points x under k̃."""
-        found = fold_weights(
-            self.invariances(process, x[:1], x), labels, strength, self._counts, 1e-8, max_iterations=2000
-        )
+        """Those of the blocks, given the coefficients of labels at the points x under k̃."""
+        inner = self.invariances(process, x[:1], x)
+        found = fold_weights(inner, labels, strength, self._unequal_weights, 1e-8, max_iterations=2000)
         _warn_unless(found.converged)
-        return found.vectors
+        return found.vectors if self.graph is None else self.graph.root.mT @ found.vectors
 
     @property
-    def _counts(self) -> Tensor | None:
+    def _unequal_weights(self) -> Tensor | None:
         return None if bool((self.weights == 1).all()) else self.weights
+
+
+def laplacian_rows(
+    points: Float[Tensor, "t d"], num_neighbours: int, weighting: str, is_normalized: bool
+) -> InvarianceRows:
+    """Smoothness over the graph of nearest neighbours: as many rows as points."""
+    if weighting not in ("binary", "heat"):
+        raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
+    count = num_neighbours if len(points) > 1 else 0
+    graph = GraphSmoothness(points, count, "binary" if weighting == "binary" else "heat", is_normalized)
+    return InvarianceRows([Evaluation().atoms(points)], torch.ones_like(points[:, 0]), graph)
 
 
 def gradient_rows(x: Float[Tensor, "n d"], bandwidth: float) -> InvarianceRows:
@@ -162,55 +147,45 @@ def gradient_rows(x: Float[Tensor, "n d"], bandwidth: float) -> InvarianceRows:
     return _counted_once([Gradient().atoms(x).scale(bandwidth)])
 
 
-def span(x: Float[Tensor, "n d"]) -> Float[Tensor, "k d"]:
-    """Orthonormal directions in which the points x differ."""
-    centred = x - x.mean(0)
-    _, sizes, directions = torch.linalg.svd(centred, full_matrices=False)
-    rounding = torch.finfo(x.dtype).eps * max(x.shape) * sizes[:1]
-    return directions[sizes > rounding]
-
-
 def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
-    """Slopes in the directions of the span of x alone: as good as all of them, in n - 1 rows a point at most.
+    """Slopes along the span of x alone: as good as all of them, in at most n - 1 rows per point.
 
     Under a kernel of the distance, a slope across the span has no covariance with values at x, nor with
     slopes at x along the span: δ·v = 0 in S v·u - B(δ·v)(δ·u) and in S δ·v. So f does not change by keeping
-    it at zero, and squares of slopes add up to the same in any orthonormal directions.
+    it at zero, and the squares of slopes have the same sum in any orthonormal directions.
     """
-    directions = span(x)
+    _, sizes, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    directions = directions[sizes > torch.finfo(x.dtype).eps * max(x.shape) * sizes[:1]]
     if len(directions) == 0:
         directions = torch.eye(1, x.shape[-1]).to(x)
     return _counted_once([DirectionalDerivatives(directions).atoms(x).scale(factor)])
 
 
-def may_turn(estimator: Any) -> bool:
-    """Whether an estimator's penalty of all slopes is one of their length, however the axes are turned."""
-    is_squared = isinstance(loss_of(estimator.invariance_loss), Squared)
-    return is_squared and estimator.basis != "linear" and _is_isotropic(estimator.kernel)
-
-
-def _is_isotropic(kernel: Kernel | None) -> bool:
-    if kernel is None:
-        return True
-    if type(kernel) is ScaleKernel and kernel.active_dims is None:
-        return _is_isotropic(kernel.base_kernel)
-    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
-        return all(_is_isotropic(part) for part in kernel.kernels)  # pyright: ignore
-    known = radial_profile(kernel) is not None and kernel.active_dims is None
-    return known and kernel.lengthscale.numel() == 1
+def is_isotropic(kernel: Kernel | None) -> bool:
+    """Whether a kernel, None for the Gaussian one, depends on the distance of points alone."""
+    parts = [] if kernel is None else [part for part in kernel.modules() if isinstance(part, Kernel)]
+    leaves = [] if kernel is None else leaf_kernels(kernel)
+    return all(part.active_dims is None for part in parts) and all(
+        radial_profile(leaf) is not None and leaf.lengthscale.numel() == 1 for leaf in leaves
+    )
 
 
 def invariance_rows(
-    invariance: Any, x: Tensor, bandwidth: float, shape: Sequence[int] | None, turns: bool = False
+    invariance: object,
+    x: Float[Tensor, "t d"],
+    bandwidth: float,
+    shape: Sequence[int] | None,
+    only_length_matters: bool = False,
 ) -> InvarianceRows | None:
     """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
 
-    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where `turns`
-    says that only the length of a gradient counts, more features than points cost no more than points.
+    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where only the
+    length of a gradient matters, however the axes are turned, a gradient needs no more rows per point than
+    there are other points.
     """
     if is_none(invariance):
         return None
-    if turns and len(x) <= x.shape[-1]:
+    if only_length_matters and len(x) <= x.shape[-1]:
         if isinstance(invariance, str) and invariance == "gradient":
             return spanned_rows(x, bandwidth)
         if isinstance(invariance, Gradient) and invariance.coordinates is None:
@@ -232,7 +207,7 @@ def invariance_rows(
     return InvarianceRows([block for block, _ in parts], torch.cat([weights for _, weights in parts]))
 
 
-def _observed(part: Any, x: Tensor) -> tuple[Block, Tensor]:
+def _observed(part: object, x: Tensor) -> tuple[Block, Tensor]:
     if not isinstance(part, list | tuple) or len(part) not in (2, 3) or not isinstance(part[0], Functional):
         raise ValueError("An entry of invariance is (functional, inputs) or (functional, inputs, weights).")
     inputs = check_rows(part[1], x.shape[-1], "The inputs of an invariance").to(x)
@@ -264,8 +239,8 @@ def _counted_once(blocks: list[Block]) -> InvarianceRows:
 def _warn_unless(converged: bool) -> None:
     if not converged:
         warnings.warn(
-            "The search that folds the invariances into the kernel did not converge, so that they count only "
-            "in part: lower the strength, or take a wider kernel or fewer rows.",
+            "The search that folds the invariances into the kernel did not converge, so they hold only in "
+            "part: lower the strength, or take a wider kernel or fewer rows.",
             ConvergenceWarning,
             stacklevel=2,
         )

@@ -1,17 +1,10 @@
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from orbitwise.estimators.machine_inputs import (
-    check_labelled,
-    check_positive,
-    check_settings,
-    class_weights,
-    signed_targets,
-)
+from orbitwise.estimators.machines.machine import check_positive, class_weights, signed_targets
 from orbitwise.estimators.svc import InvariantSVC
 
 X = np.array([[2.0, 0.0], [1.0, 5.0], [2.0, 0.0], [1.0, 4.0], [2.0, 0.0], [0.0, 0.0]])
@@ -20,7 +13,7 @@ Y = np.array(["b", "a", "b", "a", "a", "c"])
 
 def test_equal_rows_are_one_with_the_sum_of_their_weights():
     model = InvariantSVC()
-    data = check_labelled(model, X, Y, None, np.array([1.0, 2.0, 0.5, 1.0, 3.0, 1.0]))
+    data = model._labelled(X, Y, None, np.array([1.0, 2.0, 0.5, 1.0, 3.0, 1.0]))
     assert data.x.tolist() == [[0.0, 0.0], [1.0, 4.0], [1.0, 5.0], [2.0, 0.0], [2.0, 0.0]]
     assert data.codes.tolist() == [2, 0, 0, 0, 1]
     assert data.weights.tolist() == [1.0, 1.0, 2.0, 3.0, 1.5]
@@ -32,17 +25,17 @@ def test_equal_rows_are_one_with_the_sum_of_their_weights():
 
 def test_the_order_of_rows_leaves_no_trace():
     order = np.array([4, 2, 0, 5, 1, 3])
-    first = check_labelled(InvariantSVC(), X, Y, X[:2], None)
-    second = check_labelled(InvariantSVC(), X[order], Y[order], X[[1, 0, 1]], None)
+    first = InvariantSVC()._labelled(X, Y, X[:2], None)
+    second = InvariantSVC()._labelled(X[order], Y[order], X[[1, 0, 1]], None)
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
 def test_weights_of_zero_take_rows_out_labelled_or_not():
     weight = np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0])
-    data = check_labelled(InvariantSVC(unlabeled_label="c"), X, Y, None, weight)
+    data = InvariantSVC(unlabeled_label="c")._labelled(X, Y, None, weight)
     assert data.x.tolist() == [[1.0, 4.0], [2.0, 0.0], [2.0, 0.0]]
     assert data.unlabeled.shape == (0, 2)
-    kept = check_labelled(InvariantSVC(unlabeled_label="c"), X, Y, [[9.0, 9.0]], None)
+    kept = InvariantSVC(unlabeled_label="c")._labelled(X, Y, [[9.0, 9.0]], None)
     assert kept.unlabeled.tolist() == [[0.0, 0.0], [9.0, 9.0]]
 
 
@@ -61,14 +54,6 @@ def test_targets_are_signs():
     assert signed_targets(torch.tensor([0, 1, 1]), 2).tolist() == [[-1.0, 1.0, 1.0]]
     expected = [[1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]
     assert signed_targets(torch.tensor([0, 1, 2]), 3).tolist() == expected
-
-
-def test_estimators_need_not_have_every_setting():
-    plain: dict[str, Any] = {"kernel": None, "basis": "bias", "bandwidth": 1.0, "strength": 0}
-    check_settings(SimpleNamespace(**plain))
-    for name, value in (("solver", "none"), ("C", 0.0), ("Cs", [0.0]), ("num_folds", 1.5)):
-        with pytest.raises(ValueError, match=rf"^{name} must be"):
-            check_settings(SimpleNamespace(**plain, **{name: value}))
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan"), True, "1", None])

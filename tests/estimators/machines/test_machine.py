@@ -1,5 +1,4 @@
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,7 +6,9 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from orbitwise.estimators.machine_fit import ALONE, certify, label_loss, stratified_folds, warn_of_one_class
+from orbitwise.estimators.laplacian import LaplacianSVC
+from orbitwise.estimators.machines.machine import ALONE, CHOOSE, warn_of_one_class
+from orbitwise.estimators.machines.task import stratified_folds
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.risk import Solution
@@ -20,12 +21,12 @@ Y = (X[:, 0] + 0.5 * RNG.normal(size=30) > 0).astype(int)
 
 def test_losses_of_labels():
     for loss in (Hinge(), Squared()):
-        assert label_loss(loss, "any") is loss
-    for loss in (EpsilonInsensitive(), Multinomial(3)):
+        assert LaplacianSVC(loss=loss)._label_loss() is loss
+    for loss in ("absolute", EpsilonInsensitive(), Multinomial(3)):
         with pytest.raises(
-            ValueError, match="loss must be one of labels, such as 'logistic' or 'hinge', not 'odd'"
+            ValueError, match="loss must be one of labels, such as 'logistic' or 'hinge', not"
         ):
-            label_loss(loss, "odd")
+            LaplacianSVC(loss=loss)._label_loss()
 
 
 def test_folds_spread_every_class_evenly():
@@ -46,31 +47,30 @@ def solution(objective: float, gap: float, iterations: int) -> Solution:
 
 
 def test_certificates_are_kept_and_wide_gaps_told():
-    model: Any = SimpleNamespace()
+    model = InvariantSVC()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        certify(model, [solution(2.0, 1e-6, 3), solution(4.0, 0.0, 5)])
+        model._certify([solution(2.0, 1e-6, 3), solution(4.0, 0.0, 5)])
     np.testing.assert_allclose(model.objective_, [2.0, 4.0])
     np.testing.assert_allclose(model.gap_, [1e-6, 0.0])
     assert model.n_iter_.tolist() == [3, 5]
     with pytest.warns(ConvergenceWarning, match=r"a gap of up to 0\.1 in a risk of 4"):
-        certify(model, [solution(2.0, 0.1, 3), solution(4.0, 0.0, 5)])
+        model._certify([solution(2.0, 0.1, 3), solution(4.0, 0.0, 5)])
     sizes = torch.tensor([10.0], dtype=torch.float64)
-    certify(model, [solution(2e-30, 2e-30, 3)], sizes)
+    model._certify([solution(2e-30, 2e-30, 3)], sizes)
     with pytest.warns(ConvergenceWarning, match="a gap of up to 2e-06"):
-        certify(model, [solution(2e-6, 2e-6, 3)], sizes)
+        model._certify([solution(2e-6, 2e-6, 3)], sizes)
 
 
 def test_one_class_is_told_with_how_many_rows_and_what_to_do():
-    model: Any = InvariantSVC()
-    model.classes_ = np.array([0, 1])
+    classes = np.array([0, 1])
     codes, has_no_label = torch.tensor([0, 1, 1, 1]), torch.arange(394) >= 4
     said = torch.ones(394, dtype=torch.int64)
     said[0] = 0
     with warnings.catch_warnings(record=True, action="always") as warned:
-        warn_of_one_class(model, said, has_no_label, codes)
+        warn_of_one_class("InvariantSVC", classes, said, has_no_label, codes, CHOOSE)
         said[5:7] = 0
-        warn_of_one_class(model, said, has_no_label, codes, advice=ALONE)
+        warn_of_one_class("InvariantSVC", classes, said, has_no_label, codes, ALONE)
     assert [str(each.message) for each in warned] == [
         "InvariantSVC predicts class 1 for all 390 unlabelled rows, although the labels have 2 classes. "
         "Raise C, lower strength, use strength='cross_validation' or class_weight='balanced', or label more "

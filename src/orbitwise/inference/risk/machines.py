@@ -1,25 +1,206 @@
-"""Invariances folded into the kernel, for a whole path of strengths at once (METHOD 8; RKHS section 3).
+"""Machines over rows of labels and functionals: Gram matrices, solvers, invariances folded into the kernel.
 
-Where a factorisation would be too large, conjugate gradients solve the whole family of shifted systems
-(N + s)⁻¹k_L at once.
+A squared loss of functionals L makes a machine of the labels alone with the kernel k̃ = k - k_Lᵀ(N + s)⁻¹k_L,
+N the Gram matrix of the functionals, for a whole path of strengths at once (METHOD 8; RKHS section 3). Where
+a factorisation of N would be too large, conjugate gradients solve the family of shifted systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import torch
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
-from orbitwise.inference.sparse.iterative import solve
-from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
+from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, newton
+from orbitwise.inference.sparse.iterative import solve as conjugate_gradients
+from orbitwise.process.gradient_products import GradientOperator, gradient_product
 from orbitwise.process.process import Process, Rows
+from orbitwise.process.profiles import dot_product_profile, radial_profile
+
+BASES = ("none", "bias", "linear")
+LARGEST_DENSE = 6000
+"""Rows whose Gram matrix is held: 288 MiB in double precision, and decomposed in about a minute."""
+ROWS_AT_ONCE = 1024
+
+
+def basis_rows(rows: Sequence[Block], basis: str) -> Float[Tensor, "m b"]:
+    """What each row makes of the unpenalised functions: none, the constant 1, or 1 and all coordinates."""
+    if basis not in BASES:
+        raise ValueError(f"basis must be one of {', '.join(BASES)}, not {basis!r}.")
+    return torch.cat([_block_basis(block, basis) for block in rows])
+
+
+def _block_basis(block: Block, basis: str) -> Tensor:
+    if isinstance(block, Gradients):
+        constant = block.points.new_zeros(block.num_rows, 1)
+        linear = torch.einsum("ns,nskd->nkd", block.weights, block.directions).flatten(0, 1)
+    else:
+        is_value = block.order == 0
+        constant = (block.weights * is_value).sum(-1, keepdim=True)
+        moved = torch.where(is_value[:, None], block.points, block.filled_tangents)
+        linear = (block.weights[..., None] * moved).sum(-2)
+    columns = {"none": [], "bias": [constant], "linear": [constant, linear]}[basis]
+    return torch.cat(columns, -1) if columns else constant[:, :0]
+
+
+def leaf_kernels(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernels of which scalings and sums make this one."""
+    if type(kernel) is ScaleKernel:
+        yield from leaf_kernels(kernel.base_kernel)
+    elif type(kernel) is AdditiveKernel:
+        for part in kernel.kernels:
+            assert isinstance(part, Kernel)
+            yield from leaf_kernels(part)
+    else:
+        yield kernel
+
+
+def has_products(kernel: Kernel) -> bool:
+    """Whether products with this kernel's derivatives need not form their covariances."""
+    return all(
+        type(leaf) is ConstantKernel
+        or radial_profile(leaf) is not None
+        or dot_product_profile(leaf) is not None
+        for leaf in leaf_kernels(kernel)
+    )
+
+
+@torch.no_grad()
+def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENSE) -> DenseGram | ProductGram:
+    """The Gram matrix of all rows: held where it is small enough, else known by products."""
+    count = sum(block.num_rows for block in rows)
+    if count <= largest:
+        return DenseGram(process.covariance(list(rows)))
+    sizes = [block.num_rows for block in rows]
+    operators = {
+        i: GradientOperator(process.kernel, block)
+        for i, block in enumerate(rows)
+        if isinstance(block, Gradients) and has_products(process.kernel)
+    }
+
+    def multiply(vectors: Float[Tensor, "m c"]) -> Float[Tensor, "m c"]:
+        parts = vectors.split(sizes)
+        results = [torch.zeros_like(part) for part in parts]
+        for i, left in enumerate(rows):
+            for j, right in enumerate(rows):
+                if i == j and i in operators:
+                    results[i] += operators[i].product(parts[j])
+                else:
+                    results[i] += covariance_product(process, left, right, parts[j])
+        return torch.cat(results)
+
+    def pick(index: Int[Tensor, " k"]) -> Float[Tensor, "m k"]:
+        units = torch.nn.functional.one_hot(index, count).to(rows[0].points)
+        return multiply(units.mT)
+
+    return ProductGram(multiply, pick, torch.cat([process.variance(block) for block in rows]))
+
+
+@torch.no_grad()
+def covariance_product(
+    process: Process, left: Block, right: Block, vectors: Float[Tensor, "r c"]
+) -> Float[Tensor, "n c"]:
+    """cov(left, right) v, without forming what structure makes needless."""
+    slopes = isinstance(left, Gradients) or isinstance(right, Gradients)
+    if slopes and _is_plain(left) and _is_plain(right) and has_products(process.kernel):
+        return gradient_product(process.kernel, left, right, vectors)
+    step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
+    parts = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
+    return torch.cat([process.covariance(part, right) @ vectors for part in parts])
+
+
+def _is_plain(block: Block) -> bool:
+    """Whether a block is of gradients, or of one exact value per row."""
+    if isinstance(block, Gradients):
+        return True
+    return block.num_atoms == 1 and bool((block.order == 0).all()) and block.blur is None
+
+
+@final
+class Machine:
+    """f = Σ_i α_i z_i + Σ_j β_j b_j for rows of any kind, with several outputs."""
+
+    def __init__(
+        self,
+        process: Process,
+        rows: Sequence[Block],
+        coefficients: Float[Tensor, "m c"],
+        beta: Float[Tensor, "b c"],
+        basis: str,
+    ) -> None:
+        self.process, self.rows, self.basis = process, list(rows), basis
+        self.coefficients, self.beta = coefficients, beta
+
+    def scaled(self, factors: Float[Tensor, " c"]) -> Machine:
+        """Every output times its factor."""
+        return Machine(self.process, self.rows, self.coefficients * factors, self.beta * factors, self.basis)
+
+    @torch.no_grad()
+    def values(self, functional: Functional, x: Tensor) -> Float[Tensor, "n c"]:
+        """L_x f of every row, also for functionals other than values."""
+        found = []
+        for part in x.split(ROWS_AT_ONCE):
+            left = functional.atoms(part)
+            total = basis_rows([left], self.basis) @ self.beta
+            parts = self.coefficients.split([block.num_rows for block in self.rows])
+            for block, vectors in zip(self.rows, parts, strict=True):
+                total = total + covariance_product(self.process, left, block, vectors)
+            found.append(total)
+        return torch.cat(found)
+
+
+SOLVERS = ("auto", "newton", "lbfgs", "newton_cg", "random", "steepest", "stochastic")
+
+
+def solve(
+    problem: Problem,
+    solver: str = "auto",
+    start: Solution | None = None,
+    tolerance: float = 1e-8,
+    generator: torch.Generator | None = None,
+) -> Solution:
+    """The least risk. "auto" is Newton's method where the Gram matrix is held whole, else L-BFGS.
+
+    Newton's method is quickest by far on whole matrices; of those that take products alone, L-BFGS in
+    function space needs the fewest. "random" and "steepest" grow a set of coordinates, "stochastic" is for
+    more rows than products of all of them can be afforded. `start` warms the batch solvers.
+    """
+    if solver not in SOLVERS:
+        raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}.")
+    if solver == "auto":
+        whole = isinstance(problem.gram, DenseGram) and not problem.is_coupled
+        solver = "newton" if whole else "lbfgs"
+    batch = {"newton": newton, "lbfgs": lbfgs, "newton_cg": newton_cg}
+    if solver in batch:
+        return batch[solver](problem, start, tolerance)
+    if solver == "stochastic":
+        return stochastic(problem, tolerance=tolerance, generator=generator)
+    order = "steepest" if solver == "steepest" else "random"
+    return coordinate_descent(problem, order, tolerance=tolerance, generator=generator)
+
+
+def path(
+    problem: Callable[[float], Problem],
+    strengths: Iterable[float],
+    solver: str = "auto",
+    tolerance: float = 1e-8,
+) -> Iterator[Solution]:
+    """The solutions for one strength after the other, each started from the one before."""
+    solution = None
+    for strength in strengths:
+        solution = solve(problem(strength), solver, solution, tolerance)
+        yield solution
+
 
 NUMBERS_AT_ONCE = 2**26
 """Numbers that the search holds at a time, 512 MiB in double precision: so many columns go together."""
@@ -48,7 +229,11 @@ class Invariances:
     def of_rows(cls, process: Process, rows: Rows, x: Tensor, columns: Tensor) -> Invariances:
         """Functionals of any kind, with N held."""
         left, right = (process.covariance(rows, Evaluation().atoms(points)) for points in (x, columns))
-        gram = process.covariance(rows)
+        return cls.of_matrices(process.covariance(rows), left, right)
+
+    @classmethod
+    def of_matrices(cls, gram: Tensor, left: Tensor, right: Tensor) -> Invariances:
+        """Functionals with N, k_L(X) and k_L(X′) held."""
         return cls(len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram)
 
     @classmethod
@@ -70,12 +255,11 @@ class Invariances:
                 return image, shadow if weight.item() == 1 else shadow / weight
             return operator.product(v), operator.values_product(values, v)
 
-        slopes = lambda part: operator.columns(columns[part])  # noqa: E731
         width = block.points.shape[-1]
         is_whole = block.num_directions == width and block.points.shape[1] == 1
-        # d + 1 vectors are looked for in several rounds, which fewer columns do not repay
-        pays = is_whole and len(columns) >= width
-        return cls(operator.num_rows, both, slopes, leading=(lambda: linear_slopes(block)) if pays else None)
+        # d + 1 vectors are computed in several rounds, which do not pay for fewer columns
+        leading = (lambda: linear_slopes(block)) if is_whole and len(columns) >= width else None
+        return cls(operator.num_rows, both, lambda part: operator.columns(columns[part]), leading=leading)
 
     def weighted(self, weights: Float[Tensor, " r"]) -> Invariances:
         """The rows times √c, so that all have one strength."""
@@ -90,12 +274,14 @@ class Invariances:
             image, projected = self.product(root * v)
             return root * image, projected
 
-        gram = self.gram
-        held = None if gram is None else lambda: root * gram() * root.mT
-        guess = self.leading
-        leading = None if guess is None else lambda: root * guess()
-        columns = lambda part: root * self.columns(part)  # noqa: E731
-        return replace(self, product=both, columns=columns, gram=held, leading=leading)
+        gram, guess = self.gram, self.leading
+        return replace(
+            self,
+            product=both,
+            columns=lambda part: root * self.columns(part),
+            gram=None if gram is None else lambda: root * gram() * root.mT,
+            leading=None if guess is None else lambda: root * guess(),
+        )
 
 
 def linear_slopes(block: Gradients) -> Float[Tensor, "r k"]:
@@ -160,7 +346,7 @@ def find_leading(invariances: Invariances, tolerance: float, least_shift: float)
     return best
 
 
-def search(
+def search_columns(
     prior: Float[Tensor, "n m"],
     invariances: Invariances,
     leading: Leading | None,
@@ -257,7 +443,9 @@ def fold(
         scale = prior.abs().max().item() or 1.0
         leading = find_leading(invariances, tolerance, shifts.min().item())
         found = [
-            search(prior[:, part], invariances, leading, part, shifts, tolerance, max_iterations, scale)
+            search_columns(
+                prior[:, part], invariances, leading, part, shifts, tolerance, max_iterations, scale
+            )
             for part in slices(prior.shape[1], step)
         ]
         parts = Folded(
@@ -306,7 +494,7 @@ def fold_weights(
         vectors = vectors if weights is None else weights.sqrt()[:, None] * vectors
         return FunctionalCoefficients(-vectors, 0.0, 0, True)
     # `solve` ends by rᵀP⁻¹r, which is |r|²/shift for P = shift·I
-    found = solve(
+    found = conjugate_gradients(
         lambda v: invariances.product(v)[0] + shift * v,
         right,
         lambda v: v / shift,

@@ -2,7 +2,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from orbitwise.estimators.machine_rows import LaplacianRows
+from orbitwise.estimators.machines.rows import laplacian_rows
 from orbitwise.functionals import Evaluation
 from orbitwise.functionals.graphs import neighbour_graph
 from orbitwise.process import Process
@@ -30,16 +30,18 @@ def laplacian_of(normalized: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_root_is_one_of_the_laplacian(normalized: bool):
-    rows = LaplacianRows.of(POINTS, 3, "heat", normalized)
-    torch.testing.assert_close(rows.root.mT @ rows.root, laplacian_of(normalized), rtol=0, atol=1e-12)
+    rows = laplacian_rows(POINTS, 3, "heat", normalized)
+    assert rows.graph is not None
+    root = rows.graph.root
+    torch.testing.assert_close(root.mT @ root, laplacian_of(normalized), rtol=0, atol=1e-12)
     assert torch.equal(rows.weights, torch.ones(14, dtype=torch.float64))
-    assert rows.num_neighbours == 3
+    assert rows.graph.num_neighbours == 3
 
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_folded_kernel_is_the_inverse_of_a_sum_of_penalties(normalized: bool):
     """The penalty fᵀ(K⁻¹ + 2νL)f / 2 of values at all points has the covariance (K⁻¹ + 2νL)⁻¹."""
-    rows = LaplacianRows.of(POINTS, 3, "heat", normalized)
+    rows = laplacian_rows(POINTS, 3, "heat", normalized)
     gram = PROCESS.covariance(Evaluation().atoms(POINTS))
     strengths = [0.1, 10.0]
     found = rows.fold(PROCESS, X, strengths).matrices
@@ -49,7 +51,7 @@ def test_the_folded_kernel_is_the_inverse_of_a_sum_of_penalties(normalized: bool
 
 
 def test_coefficients_continue_the_folded_kernel_to_new_points():
-    rows = LaplacianRows.of(POINTS, 3, "heat", True)
+    rows = laplacian_rows(POINTS, 3, "heat", True)
     labels = torch.randn(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     more = rows.coefficients(PROCESS, X, 2.0, labels)
     points, all_points = Evaluation().atoms(X), Evaluation().atoms(POINTS)
@@ -59,7 +61,10 @@ def test_coefficients_continue_the_folded_kernel_to_new_points():
 
 
 def test_few_points():
-    assert LaplacianRows.of(POINTS[:1], 3, "heat", True).root.tolist() == [[0.0]]
-    assert LaplacianRows.of(POINTS[:2], 3, "heat", True).root.shape == (2, 2)
+    for count in (1, 2):
+        graph = laplacian_rows(POINTS[:count], 3, "heat", True).graph
+        assert graph is not None
+        assert graph.root.shape == (count, count)
+        assert count == 2 or graph.root.item() == 0
     with pytest.raises(ValueError, match="weighting must be 'binary' or 'heat', not 'cosine'"):
-        LaplacianRows.of(POINTS, 3, "cosine", True)
+        laplacian_rows(POINTS, 3, "cosine", True)

@@ -9,14 +9,14 @@ from gpytorch.kernels import RBFKernel
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from orbitwise.estimators import machine_rows as module
 from orbitwise.estimators.invariances import NAMES as VOCABULARY
 from orbitwise.estimators.invariances import names_for
-from orbitwise.estimators.machine_rows import InvarianceRows, gradient_rows, invariance_rows
+from orbitwise.estimators.machines import rows as module
+from orbitwise.estimators.machines.rows import InvarianceRows, gradient_rows, invariance_rows
 from orbitwise.functionals import Difference, Evaluation, Gradient, LocalAverage, average_minus_value
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.tangents import PAPER_MOVES, moved_images
-from orbitwise.inference.risk.folding import fold
+from orbitwise.inference.risk.machines import fold
 from orbitwise.orbits import JitterOrbit
 from orbitwise.process import Process
 
