@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.moves import orbit_of, symmetries_of
 from orbitwise.orbits.composed import ComposedOrbit
@@ -18,7 +20,7 @@ from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import LIMITS, ImageOrbit
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.ranges import Bounds, Interval, Widths
 
 FORMAT = "orbitwise orbit"
 VERSION = 1
@@ -79,7 +81,10 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
     if isinstance(orbit, FrozenOrbit):
         return _written(orbit.source, shape)
     if isinstance(orbit, ComposedOrbit):
-        return {"kind": "composed", "stages": [_written(stage, shape) for stage in orbit.stages]}  # pyright: ignore
+        return {
+            "kind": "composed",
+            "stages": [_written(stage, shape) for stage in orbit.stages if isinstance(stage, Orbit)],
+        }
     if isinstance(orbit, FiniteOrbit):
         return {"kind": "finite", "elements": list(symmetries_of(orbit, shape))}
     if not isinstance(orbit, ImageOrbit | DeformationOrbit):
@@ -167,7 +172,7 @@ def _learnable(orbit: ImageOrbit | DeformationOrbit) -> list[str]:
     return names + [name for name, parameter in raw.items() if parameter.requires_grad]
 
 
-def _chosen(part: Any, mask: Any) -> list[str]:
+def _chosen(part: Bounds | Widths, mask: Tensor) -> list[str]:
     return [name for name, chosen in zip(part.names, mask.tolist(), strict=True) if chosen]
 
 
@@ -190,9 +195,9 @@ def _number(data: Mapping[str, Any], key: str, default: float) -> float:
 
 def _finite(name: str, value: object) -> float:
     # true and false are numbers for Python, and numbers of many digits are none for a computer
-    if type(value) not in (int, float) or not abs(value) < 1e300:  # pyright: ignore
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
         raise ValueError(f"{_short(name)} must be made of finite numbers, not {_short(value)}.")
-    return float(value)  # pyright: ignore
+    return float(value)
 
 
 def _short(value: object) -> str:

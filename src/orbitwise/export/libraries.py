@@ -22,6 +22,8 @@ from orbitwise.export.nearest import LOST_MEAN, WHOLE_PIXELS, Builtin, Call, Con
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.orbits.ranges import Interval
 
+ImageTransform = Callable[..., dict[str, Any]]
+"""A transform of albumentations, which takes and gives images by name."""
 LEAST_SMOOTHNESS = 1.0
 """Of albumentations' displacements, in pixels."""
 
@@ -476,7 +478,7 @@ def to_albumentations(
     image_shape: Sequence[int] | None = None,
     fill: float = 0.0,
     probability: float = 1.0,
-) -> Any: ...
+) -> ImageTransform: ...
 @overload
 def to_albumentations(
     orbit: Orbit,
@@ -496,7 +498,7 @@ def to_albumentations(
     probability: float = 1.0,
     images: ArrayLike | Tensor | None = None,
     num_draws: int = 64,
-) -> Any:
+) -> ImageTransform | Builtin:
     """The orbit as an `ImageOnlyTransform`, or with `faithful=False` albumentations' nearest transform.
 
     The first draws from the random state of its pipeline, applies with `probability`, and its error is zero.
@@ -511,7 +513,7 @@ def to_albumentations(
     return _faithful(own, probability, module)
 
 
-def _faithful(transform: OrbitTransform, probability: float, module: ModuleType) -> Any:
+def _faithful(transform: OrbitTransform, probability: float, module: ModuleType) -> ImageTransform:
     """A shell of albumentations' own class, which exists only where the library does."""
 
     @final
@@ -524,7 +526,7 @@ def _faithful(transform: OrbitTransform, probability: float, module: ModuleType)
         def get_params(self) -> dict[str, int]:
             return {"orbit_seed": int(self.random_generator.integers(2**31))}
 
-        def apply(self, img: NDArray, orbit_seed: int = 0, **_: Any) -> NDArray:
+        def apply(self, img: NDArray, orbit_seed: int = 0, **_: object) -> NDArray:
             return transform(img, generator=torch.Generator().manual_seed(orbit_seed))
 
         def __reduce__(self) -> tuple[Any, ...]:
@@ -534,5 +536,5 @@ def _faithful(transform: OrbitTransform, probability: float, module: ModuleType)
     return OrbitImageTransform(p=probability)
 
 
-def _again(transform: OrbitTransform, probability: float) -> Any:
+def _again(transform: OrbitTransform, probability: float) -> ImageTransform:
     return _faithful(transform, probability, LIBRARIES["albumentations"].load())
