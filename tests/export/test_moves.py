@@ -148,7 +148,7 @@ def test_other_elements_have_no_name(transform, weights, message):
 @pytest.mark.parametrize(
     ("names", "shape", "message"),
     [
-        (["identity", "turn_90"], (1, 4, 5), "'turn_90' is no symmetry"),
+        (["identity", "turn_90"], (1, 4, 5), "'turn_90' is not a symmetry"),
         (["flip_horizontal"], (1, 4, 4), "must start with 'identity'"),
         ([], (1, 4, 4), "must start with 'identity'"),
         (["identity", "identity"], (1, 4, 4), "be different"),

@@ -112,8 +112,8 @@ class OrbitTransform(nn.Module):
             weights = getattr(part, "weights", None)
             if isinstance(weights, Tensor) and not torch.allclose(weights, weights[:1]):
                 raise ValueError(
-                    f"An orbit whose elements carry weights is no augmentation: leave those of "
-                    f"{type(part).__name__} out."
+                    f"An orbit with weights cannot be an augmentation: leave out the weights of "
+                    f"{type(part).__name__}."
                 )
         device = next((tensor.device for tensor in self.orbit.state_dict().values()), None)
         row = torch.zeros(1, math.prod(self.image_shape), device=device)
@@ -121,7 +121,7 @@ class OrbitTransform(nn.Module):
         moved = self.orbit.move(row, noise)
         if moved.shape[-1] != row.shape[-1]:
             raise ValueError(
-                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}, so it is no augmentation."
+                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}: it cannot be an augmentation."
             )
 
     def extra_repr(self) -> str:
@@ -145,7 +145,7 @@ def image_shape_of(orbit: object, image_shape: Sequence[int] | None = None) -> t
             "image_shape=(channels, height, width)."
         )
     if len(known) > 1:
-        raise ValueError(f"The orbit and image_shape speak of images of different shapes: {sorted(known)}.")
+        raise ValueError(f"The orbit and image_shape are of images of different shapes: {sorted(known)}.")
     return known.pop()
 
 

@@ -66,7 +66,7 @@ def from_json(text: str | bytes | Mapping[str, Any]) -> Orbit:
     data = _parsed(text)
     if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise ValueError(
-            f"This is no {FORMAT!r} of version {VERSION}, as orbitwise.export.to_json writes, but "
+            f"This is not an {FORMAT!r} of version {VERSION}, which orbitwise.export.to_json writes, but "
             f"{_short(data.get('format'))} of version {_short(data.get('version'))}."
         )
     sizes = data.get("image_shape")
@@ -151,7 +151,7 @@ def _parsed(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             text = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"This is no JSON text: {error}.") from error
+            raise ValueError(f"This is not JSON text: {error}.") from error
     if not isinstance(text, Mapping):
         raise ValueError(f"An orbit is a JSON object, not {_short(text)}.")
     return text

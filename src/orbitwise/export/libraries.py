@@ -327,7 +327,7 @@ class Albumentations(Library):
         if moves.shear != (0.0, 0.0) and moves.angle != (0.0, 0.0):
             found.append("the content is turned before it is sheared, not after")
         if 0 < moves.smoothness < LEAST_SMOOTHNESS:
-            found.append(f"the smoothness is {LEAST_SMOOTHNESS:g} pixel, the least there is")
+            found.append(f"the smoothness is {LEAST_SMOOTHNESS:g} pixel, the smallest possible")
         return found
 
     def moved(self, transform: Callable[..., Any], image: Float[Tensor, "c h w"]) -> Tensor:

@@ -216,7 +216,7 @@ def orbit_of(names: Sequence[str], image_shape: Sequence[int]) -> FiniteOrbit:
     for name in names:
         if name not in known:
             raise ValueError(
-                f"{name!r} is no symmetry of images {tuple(image_shape)}; there are {', '.join(known)}."
+                f"{name!r} is not a symmetry of images {tuple(image_shape)}; these have {', '.join(known)}."
             )
     if not names or names[0] != "identity" or len(set(names)) < len(names):
         raise ValueError(f"Elements must start with 'identity' and be different, not {', '.join(names)}.")

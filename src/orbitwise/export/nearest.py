@@ -31,11 +31,11 @@ from orbitwise.orbits.orbit import Orbit
 
 TWO_WARPS = "the displacement is a second warp after the affine one, so pixels are interpolated twice"
 UNIFORM_FIELD = "the displacement is smoothed uniform noise, not normal, and weaker or stronger at the edges"
-EVEN_SCALES = "scales are drawn evenly in factors, not in logarithms"
-EVEN_SHEAR = "the shear is drawn evenly in degrees, not in slopes"
+EVEN_SCALES = "scales are drawn uniformly as factors, not as logarithms"
+EVEN_SHEAR = "the shear is drawn uniformly as an angle, not as a slope"
 NO_THICKNESS = "strokes neither grow nor shrink"
 WARPED = "the image is read at moved places, not changed along its own tangents"
-LOST_MEAN = "ranges of shifts are symmetric, so that a mean shift of ({:+.2g}, {:+.2g}) pixels is lost"
+LOST_MEAN = "ranges of shifts are symmetric, so a mean shift of ({:+.2g}, {:+.2g}) pixels is lost"
 WHOLE_PIXELS = "shifts are whole pixels"
 GROUPS: tuple[tuple[str, ...], ...] = (
     ("flip_horizontal",),
@@ -50,7 +50,7 @@ GROUPS: tuple[tuple[str, ...], ...] = (
 @final
 @dataclass(frozen=True)
 class Constant:
-    """A name that the library's module, or another `module`, gives a value to."""
+    """A value that the library's module, or another `module`, has under this name."""
 
     name: str
     module: str | None = None
@@ -67,7 +67,7 @@ class Call:
 
 
 def make(value: object, module: object) -> Any:
-    """What a call makes of the classes of a module."""
+    """The object that a call makes with the classes of a module."""
     if isinstance(value, Call):
         given = [make(each, module) for each in value.arguments]
         return getattr(module, value.name)(*given, **make(dict(value.options), module))
@@ -80,7 +80,7 @@ def make(value: object, module: object) -> Any:
 
 
 def code(value: object, module: str) -> str:
-    """The Python expression that makes the same, with the library's module under this name."""
+    """The Python expression that makes the same object, where the library's module has this name."""
     if isinstance(value, Call):
         given = [code(each, module) for each in value.arguments]
         given += [f"{name}={code(each, module)}" for name, each in value.options.items()]
@@ -96,7 +96,7 @@ def code(value: object, module: str) -> str:
 
 
 def modules_of(value: object) -> set[str]:
-    """Modules that a call needs besides the library's."""
+    """The modules that a call needs besides the library's."""
     if isinstance(value, Constant):
         return set() if value.module is None else {value.module}
     parts: Sequence[object] = ()
@@ -112,8 +112,8 @@ class Builtin(NamedTuple):
     """A library's own transform, and what it does not share with the orbit.
 
     `error` is the root mean square distance between a picture moved by the transform and by the orbit, where
-    both draw alike, relative to the picture; `extent` is that between moved and unmoved pictures: what an
-    `error` is to be compared with. `differences` says in words where it comes from.
+    both draw alike, relative to the picture. Compare it with `extent`, the distance between moved and unmoved
+    pictures. `differences` says in words where the error comes from.
     """
 
     transform: Callable[..., Any]
