@@ -20,7 +20,7 @@ from rich.console import Console
 from orbitwise.cli.data import Source, Task, demo_data, infer_task, read
 from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import Folder, check_new, model_file
-from orbitwise.cli.invariances import candidates, not_images, parse
+from orbitwise.cli.invariances import candidates, not_images
 from orbitwise.cli.learning import Plan, Run, demo_plan
 from orbitwise.cli.models import Format, exported, report_of_data, report_of_folder
 from orbitwise.cli.models import predict as write_predictions
@@ -169,9 +169,6 @@ def learn(
     as_read = read(source).take(rows, seed)
     read_data = as_read.as_images(size_of(image_shape, "--image-shape"), channels)
     held_out = None if test is None else read(replace(source, path=test, part="test"), read_data.expected)
-    names = candidates(invariance or [], read_data)
-    for name in names:
-        parse(name, read_data)
     found = infer_task(read_data.targets) if task is None else task
     chosen = {
         "inference": inference,
@@ -183,7 +180,13 @@ def learn(
         "num_steps": num_steps,
     }
     given = {name: value for name, value in chosen.items() if value is not None}
-    plan, console = Plan(found, names, seed, device, given), _console()
+    plan = Plan(found, candidates(invariance or [], read_data), seed, device, given)
+    asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
+    asked |= {"ignore": ignore, "image_shape": image_shape, "resize": resize, "bad_rows": bad_rows}
+    asked |= {"channels": None if channels == "auto" else channels, "time_limit": time_limit}
+    asked |= {"device": device, "seed": seed, **chosen, "out": out}
+    about, console = {"data": data, "command": command_of("learn", data, asked)}, _console()
+    run = Run(read_data, held_out, plan, Folder(out), console, about)
     if task is None:
         other = "regression" if found == "classification" else "classification"
         console.print(f"{found} of {read_data.target!r} (use --task {other} if that is wrong)")
@@ -191,12 +194,6 @@ def learn(
     notes += ["" if invariance else not_images(read_data)]
     for note in filter(None, notes):
         console.print(note, markup=False)
-    asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
-    asked |= {"ignore": ignore, "image_shape": image_shape, "resize": resize, "bad_rows": bad_rows}
-    asked |= {"channels": None if channels == "auto" else channels, "time_limit": time_limit}
-    asked |= {"device": device, "seed": seed, **chosen, "out": out}
-    about = {"data": data, "command": command_of("learn", data, asked)}
-    run = Run(read_data, held_out, plan, Folder(out), console, about)
     run.learn(resume, force, time_limit, with_report)
 
 

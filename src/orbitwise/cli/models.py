@@ -21,6 +21,7 @@ from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets,
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.files import npz_arrays, table_writer
 from orbitwise.cli.folders import EARLIER, Folder, file_digest, is_earlier
+from orbitwise.cli.watching import seconds_in
 from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
 from orbitwise.orbits.finite import FiniteOrbit
@@ -307,9 +308,8 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
         file = folder.path / "candidates" / Path(str(entry.get("file"))).name
         if not file.is_file() or (not is_earlier(about) and entry.get("sha256") != file_digest(file)):
             return None
-        seconds = entry.get("seconds")
-        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
-        candidate = candidate_of(str(entry.get("name")), load(file), spent, max(count, 1))
+        seconds = seconds_in(entry.get("seconds"))
+        candidate = candidate_of(str(entry.get("name")), load(file), seconds, max(count, 1))
         found.append(replace(candidate, **_evidence_on_nodes(entry)))
     nodes = _count(about.get("num_nodes"), 0)
     return Comparison(tuple(found), nodes or None) if len(found) > 1 else None
