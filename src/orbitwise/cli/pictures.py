@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.validation import layout_of
-from orbitwise.report.drawing import BLUE, GREY, INK, LIGHT, STYLE, shortened
+from orbitwise.report.figures import BLUE, GREY, INK, LIGHT, STYLE, shortened
 from orbitwise.report.numbers import with_error
 from orbitwise.report.pictures import painter_for
 from orbitwise.report.ranges import Range, learned_ranges
