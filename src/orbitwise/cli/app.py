@@ -142,14 +142,19 @@ def learn(
         int | None, typer.Option(min=0, help="Most iterations of each optimisation.")
     ] = None,
     max_nodes: Annotated[
-        int | None, typer.Option(min=2, help="Most points that represent an orbit; they double up to this.")
+        int | None,
+        typer.Option(
+            min=2, help="Most transforms of an input to average over; they double up to this number."
+        ),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="Most seconds to search for the ranges of an invariance.")
+        float | None, typer.Option(min=0.001, help="Most seconds to search for the ranges of one invariance.")
     ] = None,
-    num_inducing: Annotated[int | None, typer.Option(min=1, help="Number of inducing points.")] = None,
+    num_inducing: Annotated[
+        int | None, typer.Option(min=1, help="Number of inducing points, which stand for all rows.")
+    ] = None,
     num_nodes: Annotated[
-        int | None, typer.Option(min=2, help="Exact number of points that represent an orbit.")
+        int | None, typer.Option(min=2, help="Average over exactly this many transforms of an input.")
     ] = None,
     num_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of stochastic steps; by default until they converge.")
@@ -157,13 +162,13 @@ def learn(
 ) -> None:
     """Learn from data, and compare invariances by the evidence of the training data.
 
-    The evidence, or marginal likelihood, says how probable the training data are under a model; it needs no
-    validation set.
+    The evidence (marginal likelihood) says how probable a model makes these data. No validation set is used.
 
     Example: orbitwise learn digits.npz --target y --invariance none --invariance affine --out result
 
-    A run that was killed, or stopped with Ctrl-C, resumes with --resume. It ends with the same model, bit for
-    bit if OMP_NUM_THREADS is the same.
+    A run that was killed, or stopped with Ctrl-C, resumes with --resume and ends with the same model.
+
+    The models are equal bit for bit if OMP_NUM_THREADS is the same.
     """
     source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size_of(resize, "--resize"))
     as_read = read(source).take(rows, seed)
@@ -273,7 +278,7 @@ def report(
 
 @app.command()
 def show(model: ModelPath) -> None:
-    """Show a model on one screen: learned ranges, evidence, data, versions.
+    """Show a model on one screen: learned ranges, evidence, data and versions.
 
     Example: orbitwise show result
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.report.ranges import Model as ReportedModel
 from orbitwise.report.ranges import orbit_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.storage import load
@@ -172,7 +173,7 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
             f"this model is of class {type(model).__name__}, which is given its invariance and learns none: "
             "there is nothing to export; models that `orbitwise learn` makes have an invariance to export"
         )
-    orbit, form = orbit_of(model), layout_of(model)
+    orbit, form = orbit_of(cast(ReportedModel, model)), layout_of(model)
     if to == "json":
         if builtin:
             raise CommandError("--builtin needs a library; leave it out for --to json")
@@ -276,7 +277,7 @@ def report_of_data(model: Model, source: Source, test: Source | None, file: Path
     """The report of a model on data that are given."""
     from orbitwise.report import write_report
 
-    if not isinstance(model, GaussianProcess) or hasattr(model, "spelling_"):
+    if not isinstance(model, ReportedModel):
         raise CommandError(
             f"this model is of class {type(model).__name__}; reports are of models that "
             "`orbitwise learn` makes: use `orbitwise show` or `orbitwise predict`"

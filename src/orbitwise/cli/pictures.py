@@ -17,12 +17,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.validation import layout_of
 from orbitwise.report.figures import BLUE, GREY, INK, LIGHT, STYLE, shortened
 from orbitwise.report.numbers import with_error
 from orbitwise.report.pictures import painter_for
-from orbitwise.report.ranges import Range, learned_ranges
+from orbitwise.report.ranges import Model, Range, learned_ranges
 from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison
 from orbitwise.storage import write_atomically
 
@@ -102,7 +101,7 @@ def draw_evidence(axes: Axes, comparison: Comparison) -> None:
     axes.set_title("What the training data support", loc="left")
 
 
-def draw_orbit(axes: Axes, model: LearnedOrbit, rows: NDArray[np.float64], seed: int) -> None:
+def draw_orbit(axes: Axes, model: Model, rows: NDArray[np.float64], seed: int) -> None:
     """Real images in frames, each with random points of its learned orbit."""
     painter = painter_for(rows, layout_of(model))
     height, width = painter.size

@@ -30,7 +30,7 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
     """One row per candidate, by decreasing evidence; the candidate that is kept is bold."""
     kinds = [key for key in HEADINGS if any(key in each for each in metrics.values())]
     table = Table(
-        title="Evidence of the training data",
+        title="Evidence of the training data (in nats, more is better)",
         title_justify="left",
         caption=escape(comparison.verdict) if len(comparison.candidates) > 1 else None,
         caption_justify="left",
@@ -64,7 +64,7 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
 
 
 def model_table(file: Path) -> Table:
-    """A model on one screen, without loading it: learned bounds, evidence, data, versions."""
+    """A model on one screen, without loading it: learned ranges, evidence, data and versions."""
     about, settings, kept, mixed = Folder(file.parent).steadily(lambda: _read(file))
     table = Table(title=escape(str(file)), title_justify="left", show_header=False, box=None)
     table.add_column(style="bold")
@@ -102,7 +102,7 @@ def model_table(file: Path) -> Table:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
-    """The description of a model, the settings and the comparison of its run, and why these two are missing."""
+    """The description of a model, settings and comparison of its run, and why these two are missing."""
     about, folder = describe(file), Folder(file.parent)
     if file.name != folder.model.name or not (folder.settings.is_file() or folder.comparison.is_file()):
         return about, {}, {}, []
