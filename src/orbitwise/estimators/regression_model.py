@@ -291,8 +291,7 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
         return ZeroMean()
     if mean in ("zero", "constant"):
         constant = ConstantMean()
-        with torch.no_grad():
-            constant.raw_constant.fill_(centre)
+        constant.initialize(raw_constant=float(centre))
         return constant.requires_grad_(mean == "constant")
     if mean == "linear":
         trend = LinearTrend(points)
