@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from orbitwise.estimators.machine_rows import InvarianceRows, LaplacianRows
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.inference.risk.folding import nearest_positive, places_among
@@ -32,10 +31,10 @@ from orbitwise.inference.risk.problem import (
     Term,
     basis_rows,
     gram_of,
-    has_products,
 )
 from orbitwise.inference.risk.solvers import solve
 from orbitwise.losses import Loss, Multinomial, Squared
+from orbitwise.process.gradient_products import has_products
 from orbitwise.process.process import Process
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -138,7 +137,7 @@ class Ground:
         count, (num_points, width) = len(self.x), self.points.shape
         is_folded = isinstance(invariance_loss, Squared) and not self.is_basis_seen
         num_rows = len(self.rows.weights) + (0 if is_folded else count)
-        is_searched = len(self.rows.blocks) == 1 and isinstance(self.rows.blocks[0], Gradients)
+        is_searched = len(self.rows.blocks) == 1 and not self.rows.blocks[0].is_expanded
         if num_rows > LARGEST_DENSE and is_searched and has_products(self.process.kernel):
             # solvers of other losses take some hundred products
             return gradient_search_cost(num_points, width, count if is_folded else 4)

@@ -22,11 +22,10 @@ from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.folding import Folded, Invariances, fold, fold_weights, places_among
-from orbitwise.inference.risk.problem import LARGEST_DENSE, has_products
+from orbitwise.inference.risk.problem import LARGEST_DENSE
 from orbitwise.losses import Squared, loss_of
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.gradient_products import GradientOperator
@@ -120,9 +119,8 @@ class InvarianceRows:
 
     def invariances(self, process: Process, x: Tensor, columns: Tensor) -> Invariances:
         """What folding needs to know of the rows, for f at the points x and `columns`."""
-        single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
-        if self.num_rows > LARGEST_DENSE and single and has_products(process.kernel):
-            operator = GradientOperator(process.kernel, self.blocks[0])  # pyright: ignore
+        is_large = self.num_rows > LARGEST_DENSE and len(self.blocks) == 1
+        if is_large and (operator := GradientOperator.of(process.kernel, self.blocks[0])) is not None:
             return Invariances.of_operator(operator, x, columns)
         return Invariances.of_rows(process, self.blocks, x, columns)
 

@@ -155,7 +155,7 @@ def _with_orbits(functional: Functional, change: Callable[[Orbit], Orbit]) -> Fu
     if isinstance(functional, Composition):
         return Composition(*(_with_orbits(part, change) for part in (functional.outer, functional.inner)))
     if isinstance(functional, Combination):
-        parts = [_with_orbits(part, change) for part in functional.parts if isinstance(part, Functional)]
+        parts = [_with_orbits(part, change) for part in functional.functionals]
         return Combination(parts, functional.factors)
     return functional
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.atoms import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.inference.sparse.iterative import solve

@@ -8,7 +8,6 @@ whether rows are exact or drawn. Rows may also come as `Estimates` from a proces
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple, final
 
 import torch
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
@@ -137,9 +135,7 @@ def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Ato
             "Inducing variables must be exact rows of g: those of a drawn orbit change with every draw. "
             "Take points of g, or all elements of a finite orbit."
         )
-    tangents = None if inducing.tangents is None else inducing.tangents.to(dtype)
-    weights = inducing.weights.to(dtype)
-    return replace(inducing, points=inducing.points.to(dtype), weights=weights, tangents=tangents)
+    return inducing.to(dtype)
 
 
 def inducing_factor(process: Process | EstimatedProcess, inducing: Inducing) -> Float[Tensor, "u u"]:
@@ -201,10 +197,9 @@ def project(
             _by_group(lower, prior.cross[..., None]), factors, prior.variance, prior.mean[:, None]
         )
     points = inducing_rows(inducing, rows.points.dtype)
-    if isinstance(rows, Gradients):
-        raise ValueError("Gradient takes exact values only; freeze the orbit.")
-    parts, factors = _independent_parts(rows, method)
-    variance = unbiased_variance(process.kernel, rows, method)
+    drawn = rows.expand()
+    parts, factors = _independent_parts(drawn, method)
+    variance = unbiased_variance(process.kernel, drawn, method)
     cross = torch.stack([process.covariance(points, part) for part in parts], dim=-1)
     offset = torch.stack([process.mean(part) for part in parts], dim=-1)
     return Projection(_by_group(lower, cross), factors.double(), variance.double(), offset.double())

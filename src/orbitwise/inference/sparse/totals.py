@@ -16,9 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.sparse.projection import (
     Inducing,
@@ -102,7 +100,7 @@ class Observations:
     def atoms(self) -> Block:
         """The rows lowered; rows drawn at random are refused because no bound holds with them."""
         atoms = self.functional.atoms(self.x)
-        if not isinstance(atoms, Atoms | Gradients) or atoms.is_drawn:
+        if atoms.is_drawn:
             raise ValueError(
                 "Collapsed bounds take exact rows: freeze a drawn orbit, orbit.freeze(num_nodes), or use the "
                 "stochastic engine."
