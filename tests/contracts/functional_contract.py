@@ -141,8 +141,9 @@ class FunctionalContract:
         assert atoms.num_rows == block.num_rows
         torch.testing.assert_close(block.constant_part(), atoms.constant_part())
         torch.testing.assert_close(block.linear_part(), atoms.linear_part())
-        lines = Waves(torch.ones(1), torch.zeros(1, block.points.shape[-1]), torch.full((1,), torch.pi / 2))
-        torch.testing.assert_close(block.constant_part(), apply(block, lines), check_dtype=False)
+        one = torch.ones(1).double()
+        constant = Waves(one, torch.zeros(1, block.points.shape[-1]).double(), one * torch.pi / 2)
+        torch.testing.assert_close(block.constant_part(), apply(block, constant))
         single = block.to(torch.float32)
         assert single.points.dtype == single.expand().weights.dtype == torch.float32
         assert torch.equal(block.frozen().points, block.points)
