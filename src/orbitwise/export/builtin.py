@@ -18,9 +18,8 @@ from orbitwise.export.moves import Draw, Moves, moves_of, place_of
 from orbitwise.export.symmetries import NAMES, names_of, orbit_of
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.orbit import FrozenOrbit, Orbit
 
 TWO_WARPS = "the displacement is a second warp after the affine one, so pixels are interpolated twice"
 UNIFORM_FIELD = "the displacement is smoothed uniform noise, not normal, and weaker or stronger at the edges"

@@ -19,9 +19,8 @@ from orbitwise.functionals.functional import Combination, Composition, Functiona
 from orbitwise.functionals.points import Evaluation
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.nodes import Rule
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit, freeze
 
 
 @final

@@ -20,8 +20,6 @@ from gpytorch.kernels import (
     MaternKernel,
     PolynomialKernel,
     ProductKernel,
-    RBFKernel,
-    RQKernel,
     ScaleKernel,
 )
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
@@ -33,7 +31,7 @@ from orbitwise.functionals.atoms import Atoms, Block, Gradients
 from orbitwise.kernels.wide_networks import WideNetworkKernel
 from orbitwise.process.covariance import atom_covariance, block_covariance, paired_covariance
 from orbitwise.process.gradient_products import gradient_product, takes_products
-from orbitwise.process.profiles import parts_of
+from orbitwise.process.profiles import parts_of, radial_profile
 
 
 class Moments(NamedTuple):
@@ -58,7 +56,7 @@ def is_rotation_invariant(kernel: Kernel) -> bool:
         return all(is_rotation_invariant(part) for part in parts_of(kernel))
     # One lengthscale for each coordinate is never taken for invariant, even while they are equal:
     # values would agree, but gradients would not.
-    if type(kernel) in (RBFKernel, MaternKernel, RQKernel, LinearKernel):
+    if radial_profile(kernel) is not None or type(kernel) in (MaternKernel, LinearKernel):
         return kernel.ard_num_dims in (None, 1)
     return type(kernel) in (PolynomialKernel, ConstantKernel, WideNetworkKernel)
 

@@ -21,10 +21,9 @@ from orbitwise.functionals.points import Difference
 from orbitwise.orbits.certainty import Unit, unit_of
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import CropOrbit
 from orbitwise.orbits.modules import ModuleOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit
 from orbitwise.report.numbers import number
 from orbitwise.report.ranges import label_of
 
