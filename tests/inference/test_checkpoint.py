@@ -13,7 +13,15 @@ import torch
 from torch import nn
 
 from orbitwise.inference.optimise import checkpoints as checkpoint
-from orbitwise.inference.optimise.checkpoints import LENGTH, MAGIC, START, Progress, Slots, State, fingerprint
+from orbitwise.inference.optimise.checkpoints import (
+    LENGTH,
+    START,
+    STATE_MAGIC,
+    Progress,
+    Slots,
+    State,
+    fingerprint,
+)
 
 
 def state(number: int) -> State:
@@ -116,7 +124,7 @@ def sealed(numbers: object, tensors: dict[str, torch.Tensor] | bytes) -> bytes:
     text = numbers if isinstance(numbers, bytes) else json.dumps(numbers).encode()
     body = tensors if isinstance(tensors, bytes) else safetensors.torch.save(tensors)
     content = len(text).to_bytes(LENGTH, "little") + text + body
-    return MAGIC + hashlib.sha256(content).digest() + content
+    return STATE_MAGIC + hashlib.sha256(content).digest() + content
 
 
 ONE = {"a": torch.zeros(2, 3)}

@@ -10,7 +10,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
 from typing import Any, ParamSpec, TypeVar
@@ -24,6 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Learned,
@@ -31,15 +32,16 @@ from orbitwise.estimators.learned_ranges import (
     learned_errors,
     parameter_errors,
     searched_errors,
+    zero_range_errors,
 )
-from orbitwise.estimators.regression_model import constant_part
-from orbitwise.estimators.validation import check_inputs, layout_of
+from orbitwise.estimators.regression_model import TargetScale, constant_part
+from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.inference.calibration import two_columns
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
+from orbitwise.inference.optimise.orbit_search import USED_UP
+from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
@@ -172,6 +174,13 @@ def shortfall(estimator: Any) -> str | None:
             return (
                 "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
             )
+        if estimator.stopped_by_ == OUT_OF_MEMORY:
+            nodes = num_nodes_of(estimator)
+            return (
+                f"Memory ran out on more than {nodes} nodes of the orbit. The ranges found on {nodes} nodes "
+                f"are kept: set num_nodes={nodes}, fit fewer rows, or use inference='collapsed' or "
+                "'variational'."
+            )
         return (
             f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
             f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
@@ -184,8 +193,9 @@ def shortfall(estimator: Any) -> str | None:
 
 
 def num_nodes_of(estimator: Any) -> int:
-    """The nodes on which a search for ranges ended."""
-    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    """The nodes on which the answer of a search for ranges was found."""
+    last = estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    return getattr(estimator, "_num_nodes", last)
 
 
 def argument_to_raise(estimator: Any) -> str:
@@ -223,13 +233,36 @@ def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
 ROWS_AT_ONCE = 1024
 
 
-class LearnedOrbit(ABC):
+class FittedForm(ABC):
+    """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
+
+    form_: InputForm
+    n_features_in_: int
+
+    @property
+    def channels_(self) -> Order | None:
+        """Where images had their channels, "first" or "last"; None where there are none."""
+        return self.form_.channels
+
+    @property
+    def _image_shape(self) -> tuple[int, ...] | None:
+        return self.form_.image_shape
+
+    @property
+    def _input_shape(self) -> tuple[int, ...] | None:
+        return self.form_.input_shape
+
+    @property
+    def _background(self) -> float:
+        return self.form_.background
+
+
+class LearnedOrbit(FittedForm):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
     posterior_: Posterior
     functional_: Functional
-    _image_shape: Sequence[int] | None
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -237,11 +270,12 @@ class LearnedOrbit(ABC):
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
         """
         self.orbit_ = orbit_in(functional, x.shape[1])
-        if isinstance(self.orbit_, FiniteOrbit) and self._image_shape is not None:
-            self.orbit_.image_shape = check_image_shape(self._image_shape)
+        shape = self.form_.image_shape
+        if isinstance(self.orbit_, FiniteOrbit) and shape is not None:
+            self.orbit_.image_shape = check_image_shape(shape)
         self._warn_if_idle(x)
-        is_warped = bool(learnable_orbits(functional)) and self._image_shape is not None
-        self._background = float(x.min()) if is_warped else 0.0
+        is_warped = bool(learnable_orbits(functional)) and shape is not None
+        self.form_ = replace(self.form_, background=float(x.min()) if is_warped else 0.0)
 
     def _warn_if_idle(self, x: NDArray[np.float64]) -> None:
         """Warn of an orbit all of whose moves are off."""
@@ -281,13 +315,13 @@ class LearnedOrbit(ABC):
 
     def _set_search(self, search: Learned | None) -> None:
         """Remember how the ranges of the orbit were found, and how sure they are."""
-        for name in ("search_", "stopped_by_", "_orbit_intervals"):
+        for name in ("search_", "stopped_by_", "_orbit_intervals", "_num_nodes"):
             vars(self).pop(name, None)
         if search is None:
             return
         found = search.found
         self.search_ = [asdict(stage) for stage in found.stages]
-        self.stopped_by_ = found.message
+        self.stopped_by_, self._num_nodes = found.message, found.num_nodes
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, search.coordinates, found
@@ -300,8 +334,10 @@ class LearnedOrbit(ABC):
         if hasattr(self, "_orbit_intervals"):
             return self._orbit_intervals
         ends = {name: high for name, (_, high) in self.orbit_.learned().items()} if errors else {}
+        # a range that is zero can only be wider
         return {
-            name: (ends[name] - NORMAL * error, ends[name] + NORMAL * error) for name, error in errors.items()
+            name: (ends[name] - NORMAL * error if ends[name] else 0.0, ends[name] + NORMAL * error)
+            for name, error in errors.items()
         }
 
     @property
@@ -317,7 +353,8 @@ class LearnedOrbit(ABC):
         if not hasattr(self, "_orbit_errors"):
             with torch.inference_mode(False), torch.enable_grad():
                 errors = parameter_errors(self._objective, self._learned_parameters)
-            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors)
+                zeros = zero_range_errors(self.orbit_, self._objective)
+            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors) | zeros
         return self._orbit_errors
 
     @property
@@ -330,17 +367,17 @@ class LearnedOrbit(ABC):
     ) -> NDArray[np.float64]:
         """n random points of the orbit of every row of X, laid out as these are: [rows, n, features]."""
         check_is_fitted(self)
-        x = check_inputs(self, X).to(self._place) - self._background
-        layout = layout_of(self)
+        x = check_inputs(self, X).to(self._place) - self.form_.background
         if self.orbit_ is None:
-            return layout.outward(np.repeat(np.asarray(x.cpu())[:, None], n, axis=1) + self._background)
+            repeated = np.repeat(np.asarray(x.cpu())[:, None], n, axis=1)
+            return self.form_.outward(repeated + self.form_.background)
         generator = torch.Generator(self._place).manual_seed(
             int(check_random_state(random_state).randint(2**31))
         )
         with torch.no_grad():
             orbit = drawn_form(self.orbit_)
             moved = orbit.move(x, orbit.noise((len(x), n), generator, x))
-        return layout.outward(moved.cpu().numpy() + self._background)
+        return self.form_.outward(moved.cpu().numpy() + self.form_.background)
 
     def insensitivity(
         self, X: ArrayLike, n: int = 4, random_state: int | np.random.RandomState | None = 0
@@ -351,7 +388,7 @@ class LearnedOrbit(ABC):
         tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
         """
         check_is_fitted(self)
-        x = check_inputs(self, X).to(self._place) - self._background
+        x = check_inputs(self, X).to(self._place) - self.form_.background
         if self.orbit_ is None:
             return {}
         generator = torch.Generator(self._place).manual_seed(
@@ -389,16 +426,25 @@ class LearnedOrbit(ABC):
         return {"prior": float((prior / scale).mean()), "posterior": float((posterior / scale).mean())}
 
 
-class RegressionPredictions(ABC):
+class RegressionPredictions(FittedForm):
     """Mixed into regressors: predictions of f and of its functionals, in units of the targets."""
 
     posterior_: Posterior
     functional_: Functional
-    _background: float
-    _scale: torch.Tensor
-    _shift: torch.Tensor
-    _is_vector: bool
+    target_scale_: TargetScale
     _place: str
+
+    @property
+    def _scale(self) -> torch.Tensor:
+        return self.target_scale_.scale
+
+    @property
+    def _shift(self) -> torch.Tensor:
+        return self.target_scale_.shift
+
+    @property
+    def _is_vector(self) -> bool:
+        return self.target_scale_.is_vector
 
     @abstractmethod
     def _standardised_noise(self) -> torch.Tensor:
@@ -444,8 +490,8 @@ class RegressionPredictions(ABC):
                 values = [moments.mean + deviation * _normal_quantile(level) for level in levels]
             else:
                 values = [likelihood.predict_quantile(moments, level) for level in levels]
-            values = [each.cpu() * self._scale + self._shift for each in values]
-        return np.stack([self._column(each) for each in values], axis=-1)
+        scale = self.target_scale_
+        return np.stack([scale.as_given(scale.targets(each)) for each in values], axis=-1)
 
     @answering
     def predict_functional(
@@ -470,33 +516,34 @@ class RegressionPredictions(ABC):
             likelihood = self._other_likelihood()
             if likelihood is not None:
                 draws = likelihood.conditional_mean(draws.permute(2, 0, 1)).permute(1, 2, 0)
-            draws = draws.cpu()
-            draws = draws * self._scale[None, :, None] + self._shift[None, :, None]
-        return (draws[:, 0] if self._is_vector else draws).numpy()
+            draws = self.target_scale_.targets(draws.mT).mT
+        return np.ascontiguousarray((draws[:, 0] if self.target_scale_.is_vector else draws).numpy())
 
     def _predict(
         self, functional: Functional, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
     ) -> Any:
         x = self._inputs(X, plain=functional.is_identity)
         with torch.no_grad():
-            noise = self._scale.square() * (self._standardised_noise().cpu() if include_noise else 0.0)
+            to = self.target_scale_
+            unit = to.scale.square()
+            noise = unit * (self._standardised_noise().cpu() if include_noise else 0.0)
             blocks = self._blocks(functional, x)
-            shift = constant_part(functional, x).cpu()[:, None] * self._shift
+            shift = constant_part(functional, x).cpu()[:, None] * to.shift
             if return_std:
                 parts = [self.posterior_.row_moments(block) for block in blocks]
                 standardised = torch.cat([part.mean for part in parts])
             else:
                 standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
-            mean = self._column(standardised.cpu() * self._scale + shift)
+            mean = to.as_given(standardised.cpu() * to.scale + shift)
             if return_cov:
                 spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
-                spread = spread.cpu()[..., None] * self._scale.square()
+                spread = spread.cpu()[..., None] * unit
                 identity = torch.eye(len(spread), dtype=spread.dtype)[..., None]
-                return mean, self._column(spread + noise * identity)
+                return mean, to.as_given(spread + noise * identity)
             if return_std:
                 # one column for all outputs, or one for each
                 variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts]).cpu()
-                return mean, self._column((variance * self._scale.square() + noise).sqrt())
+                return mean, to.as_given((variance * unit + noise).sqrt())
         return mean
 
     def _predict_other(
@@ -509,12 +556,13 @@ class RegressionPredictions(ABC):
                 "return_std, or for draws by sample_y."
             )
         moments = self._target_moments(X)
+        to = self.target_scale_
         with torch.no_grad():
-            mean = self._column(likelihood.predict(moments).cpu() * self._scale + self._shift)
+            mean = to.as_given(to.targets(likelihood.predict(moments)))
             if not return_std:
                 return mean
             variance = likelihood.predict_variance(moments, include_noise).cpu()
-            return mean, self._column((variance * self._scale.square()).sqrt())
+            return mean, to.as_given((variance * to.scale.square()).sqrt())
 
     def _target_moments(self, X: ArrayLike) -> Moments:
         """The posterior moments of f, standardised."""
@@ -539,45 +587,10 @@ class RegressionPredictions(ABC):
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
-        return check_inputs(self, X, plain).to(self._place) - self._background
-
-    def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
-        return (values[..., 0] if self._is_vector else values).numpy()
-
-    def _variance(self, standardised: torch.Tensor) -> float | NDArray[np.float64]:
-        """A variance in units of the targets: a number, or one for each output when there are several."""
-        variance = (standardised.cpu() * self._scale.square()).numpy()
-        return float(variance[0]) if len(variance) == 1 else variance
+        return check_inputs(self, X, plain).to(self._place) - self.form_.background
 
 
 def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
-
-
-class KernelDecisions(ABC):
-    """Mixed into kernel classifiers: decisions of a machine, and probabilities scaled on held-out labels."""
-
-    classes_: NDArray[Any]
-    machine_: Any
-    scale_: float
-
-    @answering
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
-        check_is_fitted(self)
-        scores = self.machine_.values(Evaluation(), check_inputs(self, X))
-        return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of the greatest decision."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
-
-    @answering
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
-        scores = torch.from_numpy(self.decision_function(X))
-        columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
-        return torch.softmax(self.scale_ * columns, dim=1).numpy()

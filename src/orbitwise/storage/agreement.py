@@ -18,7 +18,7 @@ from orbitwise.functionals.averages import OrbitAverage, OrbitSum
 from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.sparse.iterative import IterativePosterior
-from orbitwise.inference.stochastic.variational import SparsePosterior
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian

@@ -28,8 +28,8 @@ from orbitwise.functionals.functional import Combination, Composition, Functiona
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap
 from orbitwise.functionals.tangents import ImageTangent
 from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian

@@ -15,9 +15,9 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.sparse.certificate import REASONS, Certificate, Stage
 from orbitwise.inference.sparse.iterative import IterativePosterior, Solution
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.totals import Observations, Totals
 from orbitwise.inference.sparse.whitened import Whitened
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 from orbitwise.storage.factors import check_factor

@@ -20,10 +20,9 @@ from orbitwise.functionals import (
     LocalAverage,
 )
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.inference.risk.problem import (
-    DenseGram,
+from orbitwise.inference.risk import DenseGram, ProductGram
+from orbitwise.inference.risk.machines import (
     Machine,
-    ProductGram,
     basis_rows,
     gram_of,
 )
@@ -118,7 +117,7 @@ def test_a_gram_matrix_known_by_products_is_the_dense_one(kernel, monkeypatch: p
     "functional", [Evaluation(), Gradient(), DirectionalDerivative(DIRECTION), LocalAverage(0.5)]
 )
 def test_a_machine_is_the_sum_over_its_rows(functional: Functional, basis: str, monkeypatch):
-    monkeypatch.setattr("orbitwise.inference.risk.problem.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("orbitwise.inference.risk.machines.ROWS_AT_ONCE", 2)
     process, width = process_of(), {"none": 0, "bias": 1, "linear": 4}[basis]
     alpha, beta = seeded(40, 2, seed=5), seeded(width, 2, seed=6)
     found = Machine(process, blocks(), alpha, beta, basis).values(functional, NEW)
