@@ -41,7 +41,7 @@ from orbitwise.kernels.spelling import (
 from orbitwise.process.process import Process
 from orbitwise.selection.search.auto import AutoGPRegressor, Scaling
 from orbitwise.selection.search.greedy import SearchData, fit
-from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, fresh, functional_of_claims
+from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, functional_of_claims, start_from_data
 
 Score = Literal["bic", "laplace"]
 
@@ -212,7 +212,7 @@ def starts_of(
     own = scaling.inverse.undo(hypothesis)
     parts = [multiply(part, factor=1 / variance) for part in summands(own.expression)]
     own = replace(own, expression=add(*parts), noise=(own.noise or 0.0) / variance)
-    return [own, *(fresh(own, scaling.apply(x), y, seed) for seed in (None, *range(1, num_fresh)))]
+    return [own, *(start_from_data(own, scaling.apply(x), y, seed) for seed in (None, *range(1, num_fresh)))]
 
 
 def carbon_dioxide(scoring: Score = "bic", n_jobs: int | None = None) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def carbon_dioxide(scoring: Score = "bic", n_jobs: int | None = None) -> dict[st
     model = AutoGPRegressor(invariances=None, **settings).fit(x, y)
     seconds = time.perf_counter() - began
     scaling, searched = Scaling.of(x, ["rbf"]), expression_of(model.kernel_, values=True, digits=17)
-    noise = model.noise_ / float(model._scale[0]) ** 2
+    noise = model.noise_ / float(model.target_scale_.scale[0]) ** 2
     found = evidences(scaling, [scaling.inverse.undo(Hypothesis(searched, (), noise))], x, y)
     lecture = Hypothesis(parse_expression(mauna_loa.spelling_of(mauna_loa.LECTURE)), (), 0.04)
     hand = evidences(scaling, starts_of(lecture, scaling, x, y), x, y)

@@ -43,8 +43,8 @@ from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.calibration import least_noise
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.model import SparseModel
-from orbitwise.inference.sparse.totals import Observations
 from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel, log_positive
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.likelihoods.gaussian import Gaussian
