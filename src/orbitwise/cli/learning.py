@@ -25,7 +25,7 @@ from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
 from orbitwise.cli.invariances import IMAGE_CANDIDATES, has_images, parse
 from orbitwise.cli.models import measure
-from orbitwise.cli.showing import Metrics, comparison_table
+from orbitwise.cli.showing import Metrics, comparison_table, write_picture
 from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search, seconds_in
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
@@ -41,6 +41,7 @@ from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import check_sizes, layout_of
+from orbitwise.report import record_ranges, write_report
 from orbitwise.selection.compare import (
     Candidate,
     Comparison,
@@ -180,8 +181,6 @@ class Learner:
 
     def _fit(self, name: str, watch: Watch, share: float = 1.0) -> tuple[Candidate | None, str | None]:
         """A candidate, fitted and saved, and why it ended early."""
-        from orbitwise.report import record_ranges
-
         progress = self.folder.progress(list(self.invariances).index(name), name)
         estimator = self.plan.estimator(self.data, self.invariances[name])
         stopwatch = Stopwatch(progress / "seconds.txt")
@@ -387,10 +386,6 @@ class Run:
 
     def _write_report(self, comparison: Comparison) -> None:
         """The report comes last: if it fails, the model must not be lost."""
-        # drawing takes long to import, and is not always asked for
-        from orbitwise.cli.pictures import write_picture
-        from orbitwise.report import write_report
-
         folder, model, command = self.folder, comparison.best_estimator, self.about.get("command")
         X, y, seed, picture = self.data.X, self.data.targets, self.plan.seed, None
         try:

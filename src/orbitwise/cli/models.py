@@ -26,6 +26,7 @@ from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.report import write_report
 from orbitwise.report.ranges import Model as ReportedModel
 from orbitwise.report.ranges import orbit_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
@@ -223,8 +224,6 @@ def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
     """The report of what `learn` left in a folder, and a note about the folder, empty where all is well."""
     if not folder.examples.is_file():
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
-    from orbitwise.report import write_report
-
     run = folder.steadily(lambda: _one_run(folder))
     arrays, command = run.arrays, run.settings.get("command")
     page = write_report(
@@ -275,8 +274,6 @@ def _count(value: object, otherwise: int) -> int:
 
 def report_of_data(model: Model, source: Source, test: Source | None, file: Path) -> Path:
     """The report of a model on data that are given."""
-    from orbitwise.report import write_report
-
     if not isinstance(model, ReportedModel):
         raise CommandError(
             f"this model is of class {type(model).__name__}; reports are of models that "
