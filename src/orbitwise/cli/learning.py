@@ -63,7 +63,10 @@ ERROR_SECONDS = 20.0
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What is to be learned, and how."""
+    """What is to be learned, and how.
+
+    `names` are the invariances to compare; `options` are further parameters of the estimators.
+    """
 
     task: Task
     names: Sequence[str]
@@ -335,7 +338,11 @@ class Run:
         time_limit: float | None = None,
         with_report: bool = True,
     ) -> Outcome:
-        """Learn, save, measure, write the report, and say what was found."""
+        """Learn, save, measure, write the report, and say what was found.
+
+        An earlier run in the folder is continued if `resume`, and replaced if `force`; otherwise a folder
+        that is not empty is an error. After `time_limit` seconds the run ends with the best so far.
+        """
         with self.folder.writing():
             settings = {**self.about, **self.plan.settings(self.data), "versions": _versions()}
             if self.folder.prepare(settings, resume, force):
@@ -379,7 +386,8 @@ class Run:
         if text := learned_text(outcome.comparison.best):
             self.console.print(f"learned: {text}", markup=False)
         for name, reason in outcome.stopped.items():
-            self.console.print(f"note: {name} was stopped ({reason}); continue it with --resume")
+            how = reason if reason == "not started" else f"stopped ({reason})"
+            self.console.print(f"note: {name} was {how}; continue with --resume")
         if note := outcome.shortfalls:
             self._say(f"note: {note}")
         self._say(f"model: {self.folder.model}")
