@@ -14,7 +14,7 @@ import torch
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
-from orbitwise.inference.risk.problem import Machine, basis_rows
+from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge
 from orbitwise.process.process import Process
 from orbitwise.storage.posteriors import NUMBERS

@@ -1,0 +1,630 @@
+"""What a kernel machine learns from: targets at points, a kernel, and what f should not care about as rows.
+
+Rows are functionals of f that a loss keeps small; smoothness over a graph of neighbours is one of them,
+fᵀLf = |R f|² with RᵀR = L. A squared loss of the rows folds them into the kernel, so that labels, classes,
+folds and strengths cost an ordinary machine. Any other loss puts them beside the labels, and so does a basis
+that they see, such as linear functions whose slopes should be small. λ, ν and the bandwidth are chosen by the
+evidence of the labels, or by cross-validation.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, final
+
+import torch
+from gpytorch.kernels import Kernel
+from jaxtyping import Bool, Float, Int
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
+
+from orbitwise.estimators.invariances import is_none, penalty_of
+from orbitwise.estimators.validation import check_numbers, check_rows
+from orbitwise.functionals.averages import is_drawn
+from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.graphs import Weighting, neighbour_graph
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
+from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
+from orbitwise.inference.risk.machines import (
+    CHOICE_TOLERANCE,
+    LARGEST_DENSE,
+    Folded,
+    Invariances,
+    Machine,
+    Scores,
+    basis_rows,
+    decided,
+    fold,
+    fold_weights,
+    gram_of,
+    has_products,
+    held_out_scores,
+    leaf_kernels,
+    nearest_positive,
+    one_class,
+    places_among,
+    problems_at_once,
+    solve,
+)
+from orbitwise.inference.risk.problem import (
+    CopiedGram,
+    DenseGram,
+    Problem,
+    ProductGram,
+    Solution,
+    Term,
+    newton,
+)
+from orbitwise.losses import Logistic, Loss, Multinomial, Squared
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.process import Process
+from orbitwise.process.profiles import radial_profile
+
+STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
+RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
+"""Over the mean variance of the kernel, which invariances lower."""
+FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
+TOLERANCE = 1e-8
+SEEN = 1e-9
+"""What an invariance may make of a basis function before it counts as seen: rounding."""
+NUMBERS_KEPT = 2**25
+"""Of folded kernels that are kept: 256 MiB."""
+LEAST = 1e-75
+"""Of bandwidths, whose fourth powers divide second derivatives."""
+PAIRED = 2000
+"""Points among which the median distance is computed."""
+
+
+@final
+@dataclass(frozen=True)
+class GraphSmoothness:
+    """The penalty fᵀLf of values at all points, L the Laplacian of their graph of nearest neighbours."""
+
+    points: Float[Tensor, "t d"]
+    num_neighbours: int
+    weighting: Weighting
+    is_normalized: bool
+
+    @cached_property
+    def root(self) -> Float[Tensor, "t t"]:
+        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
+        if self.num_neighbours == 0:
+            return torch.zeros(len(self.points), len(self.points)).to(self.points)
+        count = min(self.num_neighbours, len(self.points) - 1)
+        laplacian = neighbour_graph(self.points, count, self.weighting).laplacian().to_dense()
+        if self.is_normalized:
+            degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
+            laplacian = degree[:, None] * laplacian * degree
+        values, vectors = torch.linalg.eigh(laplacian)
+        return values.clamp_min(0).sqrt()[:, None] * vectors.mT
+
+
+@final
+@dataclass(frozen=True)
+class InvarianceRows:
+    """Blocks of functionals, and the weight of each row's loss in units of the strength ν.
+
+    With a `graph` the rows are R f, f the values at its points, which are the only block. L is decomposed
+    when R is first needed.
+    """
+
+    blocks: list[Block]
+    weights: Float[Tensor, " r"]
+    graph: GraphSmoothness | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """r."""
+        return len(self.weights)
+
+    def is_searched(self, process: Process, others: int = 0) -> bool:
+        """Whether the Gram matrix of these and `others` is too large to decompose, but has fast products."""
+        is_single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
+        return self.num_rows + others > LARGEST_DENSE and is_single and has_products(process.kernel)
+
+    def invariances(
+        self, process: Process, x: Float[Tensor, "n d"], columns: Float[Tensor, "m d"]
+    ) -> Invariances:
+        """What folding needs to know of the rows, for f at the points x and `columns`."""
+        block = self.blocks[0]
+        if isinstance(block, Gradients) and self.is_searched(process):
+            return Invariances.of_operator(GradientOperator(process.kernel, block), x, columns)
+        if self.graph is None:
+            return Invariances.of_rows(process, self.blocks, x, columns)
+        root = self.graph.root
+        left, right = (root @ process.covariance(block, Evaluation().atoms(each)) for each in (x, columns))
+        return Invariances.of_matrices(root @ process.covariance(block) @ root.mT, left, right)
+
+    def fold(
+        self,
+        process: Process,
+        x: Float[Tensor, "n d"],
+        strengths: Sequence[float],
+        points: Float[Tensor, "t d"] | None = None,
+        tolerance: float = 1e-6,
+    ) -> Folded:
+        """k̃ of the points x for every strength, or of the `points`, x among them, with x."""
+        points = x if points is None else points
+        prior = process.covariance(Evaluation().atoms(points), Evaluation().atoms(x))
+        inner, places = self.invariances(process, points, x), places_among(points, x)
+        found = fold(prior, inner, strengths, self._unequal_weights, places, tolerance=tolerance)
+        _warn_unless(found.converged)
+        return found
+
+    def coefficients(
+        self, process: Process, x: Float[Tensor, "n d"], strength: float, labels: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "r c"]:
+        """Those of the blocks, given the coefficients of labels at the points x under k̃."""
+        inner = self.invariances(process, x[:1], x)
+        found = fold_weights(inner, labels, strength, self._unequal_weights, 1e-8, max_iterations=2000)
+        _warn_unless(found.converged)
+        return found.vectors if self.graph is None else self.graph.root.mT @ found.vectors
+
+    @property
+    def _unequal_weights(self) -> Tensor | None:
+        return None if bool((self.weights == 1).all()) else self.weights
+
+
+def laplacian_rows(
+    points: Float[Tensor, "t d"], num_neighbours: int, weighting: str, is_normalized: bool
+) -> InvarianceRows:
+    """Smoothness over the graph of nearest neighbours: as many rows as points."""
+    if weighting not in ("binary", "heat"):
+        raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
+    count = num_neighbours if len(points) > 1 else 0
+    graph = GraphSmoothness(points, count, "binary" if weighting == "binary" else "heat", is_normalized)
+    return InvarianceRows([Evaluation().atoms(points)], torch.ones_like(points[:, 0]), graph)
+
+
+def gradient_rows(x: Float[Tensor, "n d"], bandwidth: float) -> InvarianceRows:
+    """All partial derivatives at all points, times the bandwidth."""
+    return _counted_once([Gradient().atoms(x).scale(bandwidth)])
+
+
+def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
+    """Slopes along the span of x alone: as good as all of them, in at most n - 1 rows per point.
+
+    Under a kernel of the distance, a slope across the span has no covariance with values at x, nor with
+    slopes at x along the span: δ·v = 0 in S v·u - B(δ·v)(δ·u) and in S δ·v. So f does not change by keeping
+    it at zero, and the squares of slopes have the same sum in any orthonormal directions.
+    """
+    _, sizes, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    directions = directions[sizes > torch.finfo(x.dtype).eps * max(x.shape) * sizes[:1]]
+    if len(directions) == 0:
+        directions = torch.eye(1, x.shape[-1]).to(x)
+    return _counted_once([DirectionalDerivatives(directions).atoms(x).scale(factor)])
+
+
+def is_isotropic(kernel: Kernel | None) -> bool:
+    """Whether a kernel, None for the Gaussian one, depends on the distance of points alone."""
+    parts = [] if kernel is None else [part for part in kernel.modules() if isinstance(part, Kernel)]
+    leaves = [] if kernel is None else leaf_kernels(kernel)
+    return all(part.active_dims is None for part in parts) and all(
+        radial_profile(leaf) is not None and leaf.lengthscale.numel() == 1 for leaf in leaves
+    )
+
+
+def invariance_rows(
+    invariance: object,
+    x: Float[Tensor, "t d"],
+    bandwidth: float,
+    shape: Sequence[int] | None,
+    only_length_matters: bool = False,
+) -> InvarianceRows | None:
+    """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
+
+    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where only the
+    length of a gradient matters, however the axes are turned, a gradient needs no more rows per point than
+    there are other points.
+    """
+    if is_none(invariance):
+        return None
+    if only_length_matters and len(x) <= x.shape[-1]:
+        if isinstance(invariance, str) and invariance == "gradient":
+            return spanned_rows(x, bandwidth)
+        if isinstance(invariance, Gradient) and invariance.coordinates is None:
+            return spanned_rows(x, 1.0)
+    if isinstance(invariance, str | Orbit):
+        found = penalty_of(invariance, x, bandwidth, shape)
+        if found is None:
+            return None
+        ones = x.new_ones(found.block.num_rows)
+        return InvarianceRows([found.block], ones if found.weights is None else found.weights)
+    if isinstance(invariance, Functional):
+        return _counted_once([_lowered(invariance, x)])
+    if not isinstance(invariance, list | tuple) or not invariance:
+        raise TypeError(
+            "invariance must be None, a name, a finite orbit, a functional or a list of (functional, "
+            f"inputs), not {type(invariance).__name__}."
+        )
+    parts = [_observed(each, x) for each in invariance]
+    return InvarianceRows([block for block, _ in parts], torch.cat([weights for _, weights in parts]))
+
+
+def _observed(part: object, x: Tensor) -> tuple[Block, Tensor]:
+    if not isinstance(part, list | tuple) or len(part) not in (2, 3) or not isinstance(part[0], Functional):
+        raise ValueError("An entry of invariance is (functional, inputs) or (functional, inputs, weights).")
+    inputs = check_rows(part[1], x.shape[-1], "The inputs of an invariance").to(x)
+    block = _lowered(part[0], inputs)
+    if len(part) == 2:
+        return block, x.new_ones(block.num_rows)
+    weights = torch.from_numpy(check_numbers(part[2], "The weights of an invariance", ensure_2d=False)).to(x)
+    if weights.shape != (block.num_rows,) or not bool((weights > 0).all()):
+        raise ValueError(
+            f"{block.num_rows} rows of {type(part[0]).__name__} take as many positive weights, not shape "
+            f"{tuple(weights.shape)}."
+        )
+    return block, weights
+
+
+def _lowered(functional: Functional, x: Tensor) -> Block:
+    if is_drawn(functional):
+        raise ValueError(
+            "An invariance of kernel machines cannot be drawn afresh at every step: freeze its orbit first."
+        )
+    return functional.to(x).atoms(x)
+
+
+def _counted_once(blocks: list[Block]) -> InvarianceRows:
+    count = sum(block.num_rows for block in blocks)
+    return InvarianceRows(blocks, blocks[0].points.new_ones(count))
+
+
+def _warn_unless(converged: bool) -> None:
+    if not converged:
+        warnings.warn(
+            "The search that folds the invariances into the kernel did not converge, so they hold only in "
+            "part: lower the strength, or take a wider kernel or fewer rows.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+
+
+def median_distance(x: Float[Tensor, "n d"]) -> float:
+    """The median distance of different points (of the first 2,000); 1 where all are the same."""
+    size = x.abs().max().item() or 1.0
+    # squares of what is very large or small would overflow or vanish
+    distances = torch.pdist(x[:PAIRED] / size)
+    apart = distances[distances > 0]
+    found = size * apart.median().item() if len(apart) else 1.0
+    if not LEAST < found < 1 / LEAST:
+        raise ValueError(
+            f"The median distance of the inputs is {found:.1g}, beyond what double precision can square: use "
+            "a unit in which inputs are nearer to 1."
+        )
+    return found
+
+
+def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) -> Float[Tensor, "t d"]:
+    """All points once, in a fixed order: where f should not change does not count twice."""
+    return torch.unique(torch.cat([x, unlabeled]), dim=0)
+
+
+@final
+@dataclass(frozen=True)
+class MachineTask:
+    """What a kernel machine learns from: weighted targets at labelled points x, all points, a kernel."""
+
+    x: Float[Tensor, "n d"]
+    targets: Float[Tensor, "c n"]
+    weights: Float[Tensor, " n"]
+    loss: Loss
+    points: Float[Tensor, "t d"]
+    process: Process
+    rows: InvarianceRows | None
+    bandwidth: float
+    basis_name: str = "bias"
+    invariance_loss: Loss = field(default_factory=Squared)
+    _folded: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The kernels folded last, by strength: the fit and its calibration ask for those of the choice again."""
+
+    @property
+    def basis(self) -> Float[Tensor, "n b"]:
+        """The unpenalised functions at the labelled points."""
+        return basis_rows([Evaluation().atoms(self.x)], self.basis_name)
+
+    @property
+    def codes(self) -> Int[Tensor, " n"]:
+        """The numbers of the labels' classes."""
+        return decided(self.targets)
+
+    @property
+    def has_no_label(self) -> Bool[Tensor, " t"]:
+        """Which of the points are without a label."""
+        found = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
+        found[places_among(self.points, self.x)] = False
+        return found
+
+    @property
+    def is_basis_seen(self) -> bool:
+        """Whether an invariance is not zero for all unpenalised functions, which folding takes for granted.
+
+        Smoothness over a graph is asked of the penalised part of f alone, as LapSVM does.
+        """
+        if self.rows is None or self.rows.graph is not None:
+            return False
+        return bool((basis_rows(self.rows.blocks, self.basis_name).abs() > SEEN).any())
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the invariances become a part of the kernel instead of rows beside the labels."""
+        return isinstance(self.invariance_loss, Squared) and not self.is_basis_seen
+
+    @property
+    def cost(self) -> Cost:
+        """Of folding the invariances, or of the rows that they make beside the labels."""
+        if self.rows is None:
+            return Cost(0.0, 0.0)
+        count, (num_points, width) = len(self.x), self.points.shape
+        others = 0 if self.is_folded else count
+        if self.rows.is_searched(self.process, others):
+            # solvers of other losses take some hundred products
+            return gradient_search_cost(num_points, width, count if self.is_folded else 4)
+        # a graph is decomposed before it is folded
+        decompositions = 1 if self.rows.graph is None else 2
+        return dense_cost(self.rows.num_rows + others, num_points).times(decompositions)
+
+    @torch.no_grad()
+    def gram(self, strength: float) -> Float[Tensor, "n n"]:
+        """The kernel of the labelled points with the invariances folded in."""
+        if self.rows is not None and strength > 0:
+            return self.grams([strength])[0]
+        return self.process.covariance(Evaluation().atoms(self.x))
+
+    def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
+        """The kernels of the labelled points for every strength."""
+        return self.labelled_part(self.cross_grams(strengths), strengths)
+
+    @torch.no_grad()
+    def cross_grams(self, strengths: Sequence[float]) -> list[Float[Tensor, "t n"]]:
+        """The kernels of all points with the labelled ones, the invariances folded in, for every strength."""
+        asked = [each for each in strengths if self.rows is not None and each > 0]
+        folded = self._folded
+        if self.rows is not None and not set(asked) <= folded.keys():
+            folded.clear()
+            found = self.rows.fold(self.process, self.x, asked, self.points).matrices
+            if found.numel() > NUMBERS_KEPT:
+                folded = {}
+            folded.update(zip(asked, found, strict=True))
+        kernels = {each: folded[each] for each in asked}
+        if len(asked) < len(strengths):
+            points, x = (Evaluation().atoms(each) for each in (self.points, self.x))
+            plain = self.process.covariance(points, x)
+            kernels |= {each: plain for each in strengths if each not in kernels}
+        return [kernels[each] for each in strengths]
+
+    def labelled_part(
+        self, kernels: Sequence[Float[Tensor, "t n"]], strengths: Sequence[float]
+    ) -> Float[Tensor, "q n n"]:
+        """The rows of the labelled points in kernels of all points, folded with these strengths."""
+        places = places_among(self.points, self.x)
+        found = torch.stack([each[places] for each in kernels])
+        is_folded = [self.rows is not None and each > 0 for each in strengths]
+        # an unfinished search may leave negative eigenvalues
+        found[is_folded] = nearest_positive(found[is_folded])
+        return found
+
+    def fit(
+        self,
+        rate: float,
+        strength: float,
+        solver: str = "auto",
+        generator: torch.Generator | None = None,
+        tolerance: float = TOLERANCE,
+    ) -> tuple[Machine, list[Solution]]:
+        """The machine of one output for every row of targets, or of one multinomial loss for all."""
+        rows = self.rows if strength > 0 else None
+        blocks = [Evaluation().atoms(self.x), *([] if rows is None else rows.blocks)]
+        if rows is None or self.is_folded:
+            gram, extra, basis = DenseGram(self.gram(strength)), [], self.basis
+        else:
+            gram, basis = gram_of(self.process, blocks), basis_rows(blocks, self.basis_name)
+            extra = [Term(self.invariance_loss, torch.zeros_like(rows.weights), strength * rows.weights)]
+        # one output after the other: their Newton steps differ in number, and memory stays that of one
+        solutions = [
+            solve(problem, solver, None, tolerance, generator)
+            for problem in self._problems(gram, rate * self.weights, extra, basis)
+        ]
+        coefficients = torch.stack([found.coefficients for found in solutions], -1)
+        beta = torch.stack([found.beta for found in solutions], -1)
+        if isinstance(self.loss, Multinomial):
+            coefficients, beta = (
+                each[:, 0].unflatten(0, (-1, self.loss.num_classes)) for each in (coefficients, beta)
+            )
+        if rows is not None and self.is_folded:
+            more = rows.coefficients(self.process, self.x, strength, coefficients)
+            coefficients = torch.cat([coefficients, more])
+        return Machine(self.process, blocks, coefficients, beta, self.basis_name), solutions
+
+    def _problems(
+        self, gram: DenseGram | ProductGram, weights: Tensor, extra: list[Term], basis: Tensor
+    ) -> list[Problem]:
+        if not isinstance(self.loss, Multinomial):
+            return [Problem(gram, [Term(self.loss, each, weights), *extra], basis) for each in self.targets]
+        count = self.loss.num_classes
+        terms = [Term(self.loss, self.targets.T.flatten(), weights.repeat_interleave(count))]
+        terms += [
+            Term(each.loss, each.targets.repeat_interleave(count), each.weights.repeat_interleave(count))
+            for each in extra
+        ]
+        return [Problem(CopiedGram(gram, count), terms, torch.kron(basis, torch.eye(count).to(basis)))]
+
+
+class Choice(NamedTuple):
+    """λ and ν for a task, with their evidence or cross-validated error."""
+
+    rate: float
+    strength: float
+    score: float
+    task: MachineTask
+
+
+def rank_by_evidence(
+    tasks: Sequence[MachineTask],
+    strengths: Sequence[float] = STRENGTHS,
+    rates: Sequence[float] | None = None,
+) -> list[Choice]:
+    """Choices by their evidence, summed over outputs, the greatest first.
+
+    It is Laplace's for logistic labels; for squared losses it is that of targets with Gaussian noise, where
+    every λ costs next to nothing and the best one stands for its strength.
+    """
+    choices = []
+    for task in tasks:
+        evidence = _laplace_evidence if isinstance(task.loss, Logistic) else _squared_evidence
+        for strength, gram in zip(strengths, task.grams(strengths), strict=True):
+            scored = evidence(task, gram, rates)
+            choices += [Choice(rate, strength, value, task) for rate, value in scored]
+    known = [each for each in choices if not math.isnan(each.score)]
+    return sorted(known or choices, key=lambda each: -each.score)
+
+
+def _squared_evidence(
+    task: MachineTask, gram: Tensor, rates: Sequence[float] | None
+) -> list[tuple[float, float]]:
+    grid = rate_grid(gram[None], rates, FINE_RATES)[0]
+    value, place = SquaredEvidence(gram, task.targets.T, task.basis, task.weights)(grid).max(0)
+    return [(grid[place].item(), value.item())]
+
+
+def _laplace_evidence(
+    task: MachineTask, gram: Tensor, rates: Sequence[float] | None
+) -> list[tuple[float, float]]:
+    grid, count = rate_grid(gram[None], rates)[0], len(task.targets)
+    parts = [
+        laplace_evidence(
+            gram, task.targets, task.basis, (part[:, None, None] * task.weights).expand(-1, count, -1)
+        )
+        for part in grid.split(problems_at_once(gram, count))
+    ]
+    return list(zip(grid.tolist(), torch.cat(parts).sum(-1).tolist(), strict=True))
+
+
+def rank_by_cross_validation(
+    tasks: Sequence[MachineTask],
+    folds: Int[Tensor, " n"],
+    strengths: Sequence[float] = STRENGTHS,
+    rates: Sequence[float] | None = None,
+) -> list[Choice]:
+    """Choices by held-out error; of equal ones, those that predict several classes, then by the loss.
+
+    With few labels, predicting the larger class always often ties with machines that know more.
+    """
+    ranked = []
+    for task in tasks:
+        grams = task.grams(strengths)
+        grid = rate_grid(grams, rates)
+        scores = held_out_scores(grams, task.basis, task.loss, task.targets, task.weights, grid, folds)
+        for (i, j), errors in ranked_errors(scores, task.codes, task.weights).items():
+            if math.isfinite(errors.loss):
+                ranked.append((errors, Choice(grid[i, j].item(), strengths[i], errors.error, task)))
+    if not ranked:
+        raise ValueError("Cross-validation found no finite loss: are the inputs scaled sensibly?")
+    return [choice for _, choice in sorted(ranked, key=lambda each: each[0])]
+
+
+def first_that_tells(choices: Sequence[Choice]) -> Choice:
+    """The first choice whose machine predicts several classes at points without a label, or the first of all.
+
+    Few labels hardly tell machines apart, and one that always predicts the larger class is no answer.
+    """
+    first = len(choices)
+    # one task after the other, so that its invariances are folded once and then forgotten
+    for task in {id(each.task): each.task for each in choices}.values():
+        places = [place for place in range(first) if choices[place].task is task]
+        if places:
+            found = _first_of_task([choices[place] for place in places])
+            first = first if found is None else places[found]
+    return choices[first % len(choices)]
+
+
+@torch.no_grad()
+def _first_of_task(choices: Sequence[Choice]) -> int | None:
+    """The place of the first choice that tells, all of one task; None where none does.
+
+    A machine that predicts one class does so at a lower rate, too, where labels count less. So the highest
+    rate of a strength is tried after its first failure, and may spare all others.
+    """
+    task, strengths = choices[0].task, sorted({each.strength for each in choices})
+    kernels = task.cross_grams(strengths)
+    grams = task.labelled_part(kernels, strengths)
+    everywhere = basis_rows([Evaluation().atoms(task.points)], task.basis_name)
+    basis, has_no_label, codes = task.basis, task.has_no_label, task.codes
+
+    def tells(strength: float, rate: float) -> bool:
+        at = strengths.index(strength)
+        terms = [Term(task.loss, task.targets, rate * task.weights)]
+        machine = newton(Problem(DenseGram(grams[at]), terms, basis), tolerance=CHOICE_TOLERANCE)
+        scores = machine.coefficients @ kernels[at].mT + machine.beta @ everywhere.mT
+        return one_class(decided(scores), has_no_label, codes) is None
+
+    silent: dict[float, float] = {}
+    for place, choice in enumerate(choices):
+        strength, rate = choice.strength, choice.rate
+        if strength in silent and rate <= silent[strength]:
+            continue
+        if tells(strength, rate):
+            return place
+        highest = max(each.rate for each in choices if each.strength == strength)
+        is_first = strength not in silent and rate < highest
+        silent[strength] = highest if is_first and not tells(strength, highest) else rate
+    return None
+
+
+def rate_grid(
+    grams: Float[Tensor, "q n n"], rates: Sequence[float] | None, relative: Sequence[float] = RATES
+) -> Float[Tensor, "q r"]:
+    """λ to choose from for every kernel: those given, or `relative` ones over the kernel's mean variance."""
+    if rates is not None:
+        return grams.new_tensor(list(rates)).expand(len(grams), -1)
+    variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
+    return grams.new_tensor(list(relative)) / variance[:, None]
+
+
+class HeldOut(NamedTuple):
+    """The error of held-out labels, whether one class was predicted for all, and the loss: less is better."""
+
+    error: float
+    is_constant: bool
+    loss: float
+
+
+def ranked_errors(
+    scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> dict[tuple[int, int], HeldOut]:
+    """The errors of the scores of every strength and λ, by their places."""
+    classes = decided(scores.values)
+    errors = ((classes != codes) * weights).sum(-1) / weights.sum()
+    is_constant = (classes == classes[..., :1]).all(-1)
+    return {
+        (i, j): HeldOut(round(errors[i, j].item(), 12), bool(is_constant[i, j]), scores.losses[i, j].item())
+        for i in range(errors.shape[0])
+        for j in range(errors.shape[1])
+    }
+
+
+def least_error(
+    scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> tuple[tuple[int, int], HeldOut]:
+    """The place of the best scores, and their errors."""
+    errors = ranked_errors(scores, codes, weights)
+    best = min(errors, key=lambda at: errors[at])
+    return best, errors[best]
+
+
+def stratified_folds(codes: Int[Tensor, " n"], count: int, seed: int) -> Int[Tensor, " n"]:
+    """The number of the fold of every label, each class spread evenly over the folds."""
+    folds = torch.zeros_like(codes)
+    splits = StratifiedKFold(count, shuffle=True, random_state=seed).split(codes, codes)
+    for number, (_, held_out) in enumerate(splits):
+        folds[torch.from_numpy(held_out)] = number
+    return folds
