@@ -292,7 +292,8 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
     if mean in ("zero", "constant"):
         constant = ConstantMean()
         with torch.no_grad():
-            constant.raw_constant.fill_(centre)
+            for parameter in constant.parameters():
+                parameter.fill_(centre)
         return constant.requires_grad_(mean == "constant")
     if mean == "linear":
         trend = LinearTrend(points)
