@@ -24,6 +24,7 @@ from orbitwise.estimators.learned_ranges import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.inference.optimise.orbit_search import FINELY
 from orbitwise.selection.differences import (
+    Candidate,
     CommonNodes,
     Difference,
     common_nodes,
@@ -41,37 +42,6 @@ FEW_COLUMNS = 5
 
 Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
 """Fits a family again from the solution of its member, both given with their evidence on common nodes."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One invariance, fitted.
-
-    `difference` is its evidence less that of the leader, in nats, and `difference_error` the standard error
-    of that; both are known after a comparison. Where nodes were used, `evidences` are those on common sets of
-    nodes, and `gain` says how much they rose from half as many. `half_bound` is the bound of half as many
-    inducing points, `upper` a bound from above, where there are such bounds.
-    """
-
-    name: str
-    log_evidence: float
-    standard_error: float
-    per_datum: float
-    evidence_kind: str
-    learned: dict[str, tuple[float, float]]
-    seconds: float
-    estimator: Any
-    evidences: tuple[float, ...] = ()
-    gain: float = 0.0
-    half_bound: float | None = None
-    upper: float | None = None
-    difference: float | None = None
-    difference_error: float | None = None
-
-    @property
-    def score(self) -> float:
-        """What candidates are ranked by: the mean evidence on common nodes, or the evidence itself."""
-        return sum(self.evidences) / len(self.evidences) if self.evidences else self.log_evidence
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -71,7 +72,7 @@ def hyperparameters_of(
 
 
 def fitted_hyperparameters(
-    estimator: InvariantGPRegressor,
+    estimator: BaseEstimator,
     priors: Mapping[str, Distribution] | None = None,
     default_scale: float = DEFAULT_SCALE,
 ) -> FittedHyperparameters:
