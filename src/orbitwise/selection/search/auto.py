@@ -220,7 +220,6 @@ def refitted(
     is_over: Callable[[], bool] | None = None,
 ) -> Refit:
     """The hypothesis fitted by the regressor from the values it has, until `is_over`."""
-    is_cut_short = False
 
     def stop(step: int, bound: float) -> None:
         nonlocal is_cut_short
@@ -228,27 +227,21 @@ def refitted(
             is_cut_short = True
             raise KeyboardInterrupt  # which keeps the best so far
 
+    # a sparse fit asks at its first iteration
+    is_cut_short = engine_for(len(x)) == "exact" and is_over is not None and is_over()
     moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
     functional = functional_of_claims(hypothesis.claims, num_dims)
-    is_exact = engine_for(len(x)) == "exact"
     estimator = InvariantGPRegressor(
         build(moved, width),
         None if functional.is_identity else functional,
+        likelihood="gaussian" if hypothesis.noise is None else Gaussian(max(hypothesis.noise, 1e-12)),
         mean="zero" if hypothesis.kills_constants else "constant",
         random_state=0,
-        max_iterations=0 if is_exact else 200,
+        max_iterations=0 if is_cut_short else 200,
         callback=stop,
     )
     # the search itself says whether its winner converged, and whether time was up
     fit_quietly(estimator, x, y)
-    if estimator.inference_ == "exact":
-        noise = estimator.model_.latent.likelihood
-        if hypothesis.noise is not None and isinstance(noise, Gaussian):
-            with torch.no_grad():
-                noise.raw_noise.fill_(math.log(max(hypothesis.noise, 1e-12)))
-        # The search has learned the noise, which a first fit starts elsewhere: go on from there.
-        is_cut_short = is_over is not None and is_over()
-        fit_quietly(estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True), x, y)
     estimator.set_params(callback=None)
     claims = learned_claims(hypothesis.claims, estimator.functional_)
     plain = [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
