@@ -33,7 +33,7 @@ from orbitwise.inference.sparse.inducing import (
     greedy_choice,
     random_orbit_points,
 )
-from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, safe_quadratic
+from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.totals import Totals, gather_totals, quadratic_totals
@@ -120,6 +120,11 @@ class SparseModel(nn.Module):
         return self.observations.targets.new_ones(())
 
     @property
+    def system(self) -> NoisySystem:
+        """The linear system of all rows, for Gaussian noise."""
+        return NoisySystem(self.process, self.observations, self.noise)
+
+    @property
     def num_rows(self) -> int:
         """How many rows there are."""
         return len(self.observations.x)
@@ -179,7 +184,7 @@ class SparseModel(nn.Module):
             totals = self.totals_at(inducing, lower, tight)
             return collapsed_bound(totals, self.noise, tight) + self.taken_out()
         vectors = self.solve_again(inducing, lower)
-        at = quadratic_bracket(self.process, self.observations, inducing, lower, self.noise, vectors)
+        at = self.system.bracket(inducing, lower, vectors)
         return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
 
     def totals_at(self, inducing: Inducing, lower: Float[Tensor, "u u"], tight: bool = True) -> Totals:
@@ -213,10 +218,8 @@ class SparseModel(nn.Module):
     @torch.no_grad()
     def solve_again(self, inducing: Inducing, lower: Tensor) -> Float[Tensor, "n c"]:
         """(K+Σ)⁻¹(y-m) at the present hyperparameters, from where the last solution ended."""
-        preconditioner = Preconditioner.of(self.process, self.observations, inducing, lower, self.noise)
-        solution = iterative.solve_rows(
-            self.process, self.observations, self.noise, preconditioner, SOLVED, 100, self.vectors
-        )
+        preconditioner = self.system.preconditioner(inducing, lower)
+        solution = self.system.solve(preconditioner, SOLVED, 100, self.vectors)
         self.vectors = solution.vectors
         return self.vectors
 
@@ -238,8 +241,8 @@ class SparseModel(nn.Module):
         brackets = [safe_bracket(totals, self.noise)]
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
             vectors = self.solve_again(inducing, lower)
-            at = quadratic_bracket(self.process, self.observations, inducing, lower, self.noise, vectors)
-            solved = safe_quadratic(self.process, self.observations, self.noise, vectors, at)
+            at = self.system.bracket(inducing, lower, vectors)
+            solved = self.system.safe_ends(vectors, at)
             brackets.append(safe_bracket(at.totals, self.noise, solved))
         return common_bracket(brackets, float(self.taken_out()), self.num_rows)
 
