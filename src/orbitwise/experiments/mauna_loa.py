@@ -29,7 +29,7 @@ from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.experiments.forecasts import Array, Series, growth, judge
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
-from orbitwise.inference.components import Component, components, summands
+from orbitwise.inference.exact import Component, components, summands
 from orbitwise.kernels import parse, spell
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.selection.evidence import ImportanceSample, integrate_evidence

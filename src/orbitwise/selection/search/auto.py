@@ -32,8 +32,7 @@ from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.components import components
-from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.exact import ExactPosterior, components
 from orbitwise.inference.posterior import Posterior
 from orbitwise.kernels.spelling import Expression, Term, build, expression_of, map_terms, summands
 from orbitwise.likelihoods.gaussian import Gaussian
