@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from numbers import Real
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ from orbitwise.selection.search.hypotheses import (
 )
 
 
-def decimal_years(dates: Any) -> NDArray[np.float64]:
+def decimal_years(dates: object) -> NDArray[np.float64]:
     """Year plus the fraction of that year which has passed, for dates of any resolution."""
     moments = np.asarray(dates, dtype="datetime64[us]")
     if np.isnat(moments).any():
@@ -62,9 +62,22 @@ def decimal_years(dates: Any) -> NDArray[np.float64]:
     return years.astype(np.int64) + 1970.0 + fraction
 
 
-def without_dates(X: Any) -> tuple[Any, bool]:
+@runtime_checkable
+class Frame(Protocol):
+    """A data frame, of whatever library."""
+
+    columns: Sequence[str]
+
+    def __array__(self) -> NDArray[np.generic]: ...
+
+    def __getitem__(self, name: str) -> ArrayLike: ...
+
+    def assign(self, **columns: ArrayLike) -> Frame: ...
+
+
+def without_dates(X: ArrayLike | Frame) -> tuple[ArrayLike | Frame, bool]:
     """X with columns of dates as decimal years, and whether there were any; anything else stays as it is."""
-    if hasattr(X, "columns") and hasattr(X, "assign"):  # a data frame, whatever library it is of
+    if isinstance(X, Frame):
         dated = {name: decimal_years(X[name]) for name in X.columns if _is_dated(X[name])}
         return (X.assign(**dated) if dated else X), bool(dated)
     if isinstance(X, np.ndarray) and X.dtype.kind == "M":
@@ -81,7 +94,7 @@ def without_dates(X: Any) -> tuple[Any, bool]:
     return X, False
 
 
-def _is_dated(column: Any) -> bool:
+def _is_dated(column: ArrayLike) -> bool:
     """Whether a column holds dates, by its type or by its first entry."""
     kind = getattr(getattr(column, "dtype", None), "kind", None)
     if kind == "M":
