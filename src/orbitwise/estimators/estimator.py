@@ -510,6 +510,8 @@ class EngineEstimator(LearnedOrbit, ABC):
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator
     ) -> Progress | None:
         """What a fit that starts from these parts leaves in the folder `checkpoint`, to resume from."""
+        if self.checkpoint is None:
+            return None
         names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
         settings = {name: getattr(self, name) for name in (*names, "batch_size")}
         if self.tilts != "remembered":
