@@ -29,6 +29,7 @@ from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Learned,
     Start,
+    expected_seconds,
     learned_errors,
     parameter_errors,
     searched_errors,
@@ -356,6 +357,12 @@ class LearnedOrbit(FittedForm):
                 zeros = zero_range_errors(self.orbit_, self._objective)
             self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors) | zeros
         return self._orbit_errors
+
+    def expected_error_seconds(self) -> float:
+        """How long `orbit_errors_` will take to compute; 0 where it is known already."""
+        if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
+            return 0.0
+        return expected_seconds(self._objective, self._learned_parameters)
 
     @property
     def _place(self) -> str:
