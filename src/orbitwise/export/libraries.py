@@ -199,7 +199,7 @@ class Kornia(Library):
 
     def quarter_turn(self) -> Call:
         """`RandomRotation90`."""
-        # `times` is drawn uniformly and rounded, so that half a turn beyond each end makes -1, 0, 1 and 2 alike
+        # `times` is uniform and rounded, so that half a turn beyond each end makes -1, 0, 1 and 2 alike
         return Call("RandomRotation90", options={"times": (-1.5, 2.5), "p": 1.0})
 
     def chain(self, parts: list[Call]) -> Call:
@@ -364,7 +364,7 @@ class _GivenNoise:
 
 
 def whole(interval: Interval) -> tuple[int, int]:
-    """The whole numbers, drawn uniformly, that are nearest to an interval: n of them spread like a length n."""
+    """The whole numbers whose uniform draws are nearest to those of an interval: n spread like a length n."""
     first, last = round(interval[0] + 0.5), round(interval[1] - 0.5)
     middle = round(sum(interval) / 2)
     return (first, last) if first <= last else (middle, middle)
