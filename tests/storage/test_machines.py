@@ -19,6 +19,7 @@ from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, Squar
 from orbitwise.process import Process
 from orbitwise.storage import StorageError, describe, load, save
 from orbitwise.storage import estimators as stored
+from orbitwise.storage.machines import machine_summary
 from tests.storage import round_trip
 
 RNG = np.random.default_rng(0)
@@ -164,6 +165,7 @@ def test_a_file_tells_of_its_machine(tmp_path: Path):
     assert about["num_rows"] == 18 + 2 * 23
     assert about["converged"] is True
     assert "C = 1, strength = 0.5" in about["learned_text"]
+    assert machine_summary(model)["learned_text"] == about["learned_text"]
     save(InvariantSVC().fit(X, TWO), tmp_path / "other")
     assert describe(tmp_path / "other")["evidence_kind"] == "not computed"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,10 +21,13 @@ from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets,
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.files import npz_arrays, table_writer
 from orbitwise.cli.folders import EARLIER, Folder, file_digest, is_earlier
+from orbitwise.cli.watching import seconds_in
 from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.report import write_report
+from orbitwise.report.ranges import Model as ReportedModel
 from orbitwise.report.ranges import orbit_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.storage import load
@@ -168,10 +171,10 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
     """
     if not hasattr(model, "functional_"):
         raise CommandError(
-            f"this model is of class {type(model).__name__}, which is given its invariance and learns none: "
-            "there is nothing to export; models that `orbitwise learn` makes have an invariance to export"
+            f"this model is of class {type(model).__name__}, which does not learn its invariance, so there "
+            "is nothing to export; export a model that `orbitwise learn` made"
         )
-    orbit, form = orbit_of(model), layout_of(model)
+    orbit, form = orbit_of(cast(ReportedModel, model)), layout_of(model)
     if to == "json":
         if builtin:
             raise CommandError("--builtin needs a library; leave it out for --to json")
@@ -190,7 +193,10 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
 
 
 def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
-    """The orbit of images as `orbitwise.export.to_json` writes it, else the moves of columns; and if run."""
+    """An invariance as JSON, and whether it was run on one input.
+
+    That of images is what `orbitwise.export.to_json` writes; that of columns lists the moves.
+    """
     shape = layout_of(model).image_shape
     if orbit is not None and shape is not None:
         # to_json moves an image by what it wrote
@@ -218,11 +224,9 @@ def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
 
 
 def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
-    """The report of what `learn` left in a folder, and a note about the folder, empty where all is well."""
+    """Write the report of a run from its folder; returns the page, and a note about the folder or nothing."""
     if not folder.examples.is_file():
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
-    from orbitwise.report import write_report
-
     run = folder.steadily(lambda: _one_run(folder))
     arrays, command = run.arrays, run.settings.get("command")
     page = write_report(
@@ -242,7 +246,7 @@ def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
 class _Run(NamedTuple):
     """The model, the examples, the settings and the candidates of one run, and a note about them."""
 
-    model: Any
+    model: ReportedModel
     arrays: dict[str, NDArray[Any]]
     settings: dict[str, Any]
     comparison: Comparison | None
@@ -272,13 +276,11 @@ def _count(value: object, otherwise: int) -> int:
 
 
 def report_of_data(model: Model, source: Source, test: Source | None, file: Path) -> Path:
-    """The report of a model on data that are given."""
-    from orbitwise.report import write_report
-
-    if not isinstance(model, GaussianProcess) or hasattr(model, "spelling_"):
+    """Write the report of a model from its training data, and from test data if there are any."""
+    if not isinstance(model, ReportedModel):
         raise CommandError(
-            f"this model is of class {type(model).__name__}; reports are of models that "
-            "`orbitwise learn` makes: use `orbitwise show` or `orbitwise predict`"
+            f"this model is of class {type(model).__name__}, but there are reports only of models that "
+            "`orbitwise learn` makes; use `orbitwise show` or `orbitwise predict`"
         )
     task = "classification" if isinstance(model, Classifier) else "regression"
 
@@ -298,7 +300,7 @@ def report_of_data(model: Model, source: Source, test: Source | None, file: Path
 
 
 def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison | None:
-    """The candidates as they were saved, best first; None where there was one only, or some are gone."""
+    """The candidates as they were saved, best first; None if there is only one, or some are missing."""
     found: list[Candidate] = []
     entries = about.get("candidates")
     for entry in entries if isinstance(entries, list) else []:
@@ -307,16 +309,15 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
         file = folder.path / "candidates" / Path(str(entry.get("file"))).name
         if not file.is_file() or (not is_earlier(about) and entry.get("sha256") != file_digest(file)):
             return None
-        seconds = entry.get("seconds")
-        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
-        candidate = candidate_of(str(entry.get("name")), load(file), spent, max(count, 1))
+        seconds = seconds_in(entry.get("seconds"))
+        candidate = candidate_of(str(entry.get("name")), load(file), seconds, max(count, 1))
         found.append(replace(candidate, **_evidence_on_nodes(entry)))
     nodes = _count(about.get("num_nodes"), 0)
     return Comparison(tuple(found), nodes or None) if len(found) > 1 else None
 
 
 def _evidence_on_nodes(entry: dict[str, Any]) -> dict[str, Any]:
-    """The evidence of a candidate on common nodes, where the comparison had any."""
+    """The evidence of a candidate on common nodes, if the comparison used any."""
     evidences, gain = entry.get("evidences_on_common_nodes"), entry.get("gain_from_half_the_nodes")
     if isinstance(evidences, list) and evidences and all(map(_is_finite, (*evidences, gain))):
         return {"evidences": tuple(map(float, evidences)), "gain": gain}

@@ -89,14 +89,15 @@ def _check_process_model(model: Any, num_numbers: int) -> None:
     for module in (model.functional_, posterior.process):
         tensors = [*module.parameters(), *module.buffers()]
         require(all(each.dtype != torch.float32 for each in tensors), "parts of different precision")
-    if hasattr(model, "_shift"):
+    if hasattr(model, "target_scale_"):
         _check_regression(model, outputs)
     else:
         _check_classification(model, outputs)
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(2, width, generator=generator, dtype=torch.float64).to(_device(posterior))
     # those that predictions, or a later fit, lower inputs by
-    parts = [getattr(model, name) for name in ("_model", "_problem_", "_stream") if hasattr(model, name)]
+    parts = [getattr(model, name) for name in ("_stream",) if hasattr(model, name)]
+    parts += [model.model_.latent] if hasattr(model, "model_") else []
     for functional in (*(part.functional for part in parts), model.functional_):
         _check_atoms(functional, posterior, num_numbers)
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
@@ -155,27 +156,30 @@ def most_atoms(functional: Functional) -> int:
 
 
 def _check_regression(model: Any, outputs: int) -> None:
-    require(model._scale.shape == model._shift.shape == (outputs,), "a scale of other outputs")
-    require(outputs == 1 or not model._is_vector, "several outputs in place of one")
-    with torch.no_grad():
-        noise = model._standardised_noise()
-    require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
-    require(is_plain_numbers(noise, 0.0), "noise out of range")
-    if getattr(getattr(model, "_model", None), "likelihood", None) is None:
+    to = model.target_scale_
+    require(to.scale.shape == to.shift.shape == (outputs,), "a scale of other outputs")
+    require(outputs == 1 or not to.is_vector, "several outputs in place of one")
+    likelihood = model._stream.likelihood if hasattr(model, "_stream") else model.model_.latent.likelihood
+    if isinstance(likelihood, Gaussian):
+        noise = likelihood.noise.detach()
+        require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
+        require(is_plain_numbers(noise, 0.0), "noise out of range")
         told = np.asarray(getattr(model, "noise_", None))
         require(told.dtype.kind in "fiu" and told.shape in ((), (1,), (outputs,)), "noise of other outputs")
     stream = getattr(model, "_stream", None)
     if stream is not None:
         of = stream.q.mean if stream.totals is None else stream.totals.product
         require(of.shape[1] == outputs, "totals of other outputs")
-    if hasattr(model, "_model"):
-        require(model._model.x.shape[1] == model.n_features_in_, "a model of other inputs")
-        require(model._model.scale.shape == (outputs,), "a model of other outputs")
+    if hasattr(model, "model_"):
+        width = model.model_.observations[0].x.shape[1]
+        require(width == model.n_features_in_, "a model of other inputs")
+        require(model.model_.target_scale.scale.shape == (outputs,), "a model of other outputs")
 
 
 def _check_classification(model: Any, outputs: int) -> None:
-    count, problem = len(model.classes_), model._problem_
-    likelihood, kind = problem.likelihood, type(problem.likelihood)
+    count, (problem,) = len(model.classes_), model.model_.observations
+    likelihood = model.model_.latent.likelihood
+    kind = type(likelihood)
     columns = {Gaussian: 1 if count == 2 else count, Bernoulli: count - 1, Dirichlet: count, Softmax: count}
     codings = {"one_hot": Gaussian, "stick_breaking": Bernoulli, "dirichlet": Dirichlet, "softmax": Softmax}
     coding = model.likelihood

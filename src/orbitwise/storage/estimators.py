@@ -19,7 +19,6 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.engines import Problem
 from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.estimators.laplacian import LaplacianSVC
@@ -31,6 +30,7 @@ from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -43,7 +43,7 @@ from orbitwise.storage.agreement import check_agreement
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.kernels import KERNELS
 from orbitwise.storage.orbits import ORBITS
-from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS, POSTERIORS
+from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS, POSTERIORS, Problem
 from orbitwise.storage.reader import Reader
 from orbitwise.storage.recipes import RECORD, Field
 from orbitwise.storage.streams import STREAMS
@@ -122,8 +122,10 @@ ADDED = {
     "tilts": "remembered",
 }
 """Parameters that files of earlier versions do not have, and what they stand for there."""
-LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters", "form_", "scale_", "target_scale_"}
+LEFT_OUT = {"fit_result_", "form_", "model_", "scale_", "target_scale_"}
 """Not stored, or stored under the names of earlier versions."""
+WITHIN = {"_functional", "_model", "_problem_"}
+"""Parts of `model_` under the names of earlier versions."""
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Likelihood, Orbit, Functional, Loss),
@@ -198,7 +200,7 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
     known = ESTIMATORS.get(name)
     if known is None or type(model) is not known.kind:
         raise StorageError(f"A {name} cannot be stored; {', '.join(ESTIMATORS)} can.")
-    if missing := [each for each in known.fitted if not hasattr(model, each)]:
+    if missing := [each for each in known.fitted if each not in WITHIN and not hasattr(model, each)]:
         raise StorageError(f"This {name} is not fitted, it has no {missing[0]}: call fit before save.")
     parameters = model.get_params(deep=False)
     fields = {**known.fitted, **known.optional}
@@ -215,6 +217,12 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
     notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
     writer = Writer(TABLE)
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
+    if "_problem_" in fields:
+        fitted["_problem_"] = Problem.of(model.model_)
+    elif "_model" in fields:
+        fitted["_model"] = model.model_
+    if "_functional" in fields:
+        fitted["_functional"] = model.model_.latent.functional
     if fitted.get("_input_shape", ()) is None:
         del fitted["_input_shape"]
     if "search_" in fitted:
@@ -267,7 +275,16 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     if hasattr(model, "orbit_"):
         if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
             model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
-        model._objective, model._learned_parameters = NoObjective(), []
+        model.fit_result_ = FitResult(
+            model.posterior_,
+            model.functional_,
+            model.log_evidence_,
+            model.evidence_kind_,
+            model.log_evidence_error_,
+            model.converged_,
+            NoObjective(),
+            certificate=getattr(model, "certificate_", None),
+        )
     return model
 
 
@@ -287,6 +304,11 @@ def _gather(values: dict[str, Any]) -> None:
         values["target_scale_"] = TargetScale(*parts)
     elif "_scale" in values:
         values["scale_"] = values.pop("_scale")
+    if "_problem_" in values:
+        values["model_"] = values.pop("_problem_").model
+    if "_model" in values:
+        model = values.pop("_model")
+        values["model_"] = model.at(values.pop("_functional", model.latent.functional))
 
 
 def _place(name: Any) -> torch.device:
@@ -305,12 +327,12 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
     orbit = getattr(model, "orbit_", None)
     if orbit is None or not orbit.learned() or hasattr(model, "_orbit_errors"):
         return []
-    if isinstance(model._objective, NoObjective):
+    if isinstance(model.fit_result_.objective, NoObjective):
         return ["orbit_errors_ was not there"]
     if error_seconds <= 0:
         return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
     try:
-        if expected_seconds(model._objective, model._learned_parameters) > error_seconds:
+        if expected_seconds(model.fit_result_.objective, list(model.fit_result_.parameters)) > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:

@@ -5,6 +5,7 @@ Inputs of merged training rows are part of an exact posterior; those of a sparse
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
@@ -13,9 +14,8 @@ from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
 from torch import Tensor
 
-from orbitwise.estimators.engines import Problem
-from orbitwise.estimators.regression_model import RegressionModel, Replicates
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale
+from orbitwise.functionals.atoms import Atoms, Gradients
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
@@ -25,10 +25,10 @@ from orbitwise.functionals.derivatives import (
     TransformationDerivative,
 )
 from orbitwise.functionals.functional import Combination, Composition, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap
 from orbitwise.functionals.tangents import ImageTangent
 from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.bernoulli import Bernoulli
@@ -137,8 +137,9 @@ def _check_noise(likelihood: Gaussian) -> None:
 
 
 def _check_regression_model(model: RegressionModel) -> None:
-    require(is_plain_numbers(model.scale, SMALLEST), "a scale that is not positive")
-    require(is_plain_numbers(model.noise().detach(), 0.0), "noise out of range")
+    require(is_plain_numbers(model.target_scale.scale, SMALLEST), "a scale that is not positive")
+    if isinstance(model.latent.likelihood, Gaussian):
+        require(is_plain_numbers(model.latent.likelihood.noise.detach(), 0.0), "noise out of range")
 
 
 def _whitened_factor(mean: Tensor, raw: Tensor) -> WhitenedFactor:
@@ -148,7 +149,9 @@ def _whitened_factor(mean: Tensor, raw: Tensor) -> WhitenedFactor:
     return WhitenedFactor(size, outputs, raw.dim() == 2)
 
 
-def _gaussian(num_outputs: int) -> Gaussian:
+def _gaussian(num_outputs: int, given: float | None = None) -> Gaussian:
+    if given is not None:
+        return Gaussian(given, num_outputs, learnable=False)
     return Gaussian(num_outputs=num_outputs)
 
 
@@ -180,25 +183,63 @@ def _regression_model(
     require(scale.dim() == 1 and shift.shape == scale.shape, "a scale of another shape")
     require(fixed_noise is None or fixed_noise.shape in (scale.shape, (1,)), "noise of another shape")
     require(raw_noise.dim() == 0, "noise of another shape")
-    none = torch.zeros(0, len(scale), dtype=torch.float64).numpy()
-    x, weight = (
-        torch.zeros(0, width, dtype=torch.float64).numpy(),
-        torch.zeros(0, dtype=torch.float64).numpy(),
-    )
-    replicates = Replicates(x, none, weight, none)
-    noise = None if fixed_noise is None else 1.0
-    model = RegressionModel(replicates, functional, process, noise, scale, shift, [], likelihood)
-    model.fixed_noise = fixed_noise
-    model.raw_noise[0].data = raw_noise
-    return model
+    if likelihood is None and fixed_noise is not None:
+        likelihood = Gaussian(fixed_noise[0].item(), learnable=False)
+    elif likelihood is None:
+        likelihood = Gaussian()
+        likelihood.raw_noise.data = raw_noise.reshape(1)
+    latent = LatentModel(process, functional, likelihood)
+    return RegressionModel(latent, (_no_rows(width, len(scale)),), TargetScale(shift, scale))
 
 
-def _problem(
-    process: Process, functional: Functional, likelihood: Likelihood, width: int, outputs: int
-) -> Problem:
-    """A problem of no rows, from which a later `fit` goes on."""
+def _raw_noise(model: RegressionModel) -> Tensor:
+    likelihood = model.latent.likelihood
+    if isinstance(likelihood, Gaussian) and not likelihood.is_fixed:
+        return likelihood.raw_noise[0]
+    return torch.zeros((), dtype=torch.float64)
+
+
+def _fixed_noise(model: RegressionModel) -> Tensor | None:
+    likelihood = model.latent.likelihood
+    if isinstance(likelihood, Gaussian) and likelihood.is_fixed:
+        return likelihood.noise.detach()
+    return None
+
+
+def _other_likelihood(model: RegressionModel) -> Likelihood | None:
+    likelihood = model.latent.likelihood
+    return None if isinstance(likelihood, Gaussian) else likelihood
+
+
+def _no_rows(width: int, outputs: int) -> Observations:
     x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, outputs))
-    return Problem(process, functional, likelihood, x, targets, torch.Generator())
+    return Observations(Evaluation(), x, targets)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The model of a classifier as files hold it, without its rows: a later `fit` resumes from it."""
+
+    process: Process
+    functional: Functional
+    likelihood: Likelihood
+    width: int
+    outputs: int
+
+    @classmethod
+    def of(cls, model: RegressionModel) -> Problem:
+        """That of a fitted classifier's model."""
+        latent, rows = model.latent, model.observations[0]
+        sizes = rows.x.shape[1], rows.targets.shape[1]
+        return cls(latent.process, latent.functional, latent.likelihood, *sizes)
+
+    @property
+    def model(self) -> RegressionModel:
+        """A model of no rows."""
+        latent = LatentModel(self.process, self.functional, self.likelihood)
+        unit = torch.ones(self.outputs, dtype=torch.float64)
+        rows = _no_rows(self.width, self.outputs)
+        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit))
 
 
 def _process(mean_module: Mean, kernel: Kernel, one_sided: Any) -> Process:
@@ -294,7 +335,8 @@ POSTERIORS = table_of(
         {
             "num_outputs": Field(
                 int, lambda noise: 0 if noise.shares_curvature else len(noise.raw_noise), is_size=True
-            )
+            ),
+            "given": Field((float, NoneType), least=0, is_new=True),
         },
         _gaussian,
         check=_check_noise,
@@ -332,14 +374,14 @@ POSTERIORS = table_of(
     Recipe(
         RegressionModel,
         {
-            "functional": Field(Functional),
-            "process": Field(Process),
-            "scale": NUMBERS,
-            "shift": NUMBERS,
-            "fixed_noise": MAYBE_NUMBERS,
-            "raw_noise": Field(Tensor, lambda model: model.raw_noise[0], dtype=torch.float64),
-            "width": Field(int, lambda model: model.x.shape[1], least=1),
-            "likelihood": Field((Likelihood, NoneType), is_new=True),
+            "functional": Field(Functional, lambda model: model.latent.functional),
+            "process": Field(Process, lambda model: model.latent.process),
+            "scale": Field(Tensor, lambda model: model.target_scale.scale, dtype=torch.float64),
+            "shift": Field(Tensor, lambda model: model.target_scale.shift, dtype=torch.float64),
+            "fixed_noise": Field((Tensor, NoneType), _fixed_noise, dtype=torch.float64),
+            "raw_noise": Field(Tensor, _raw_noise, dtype=torch.float64),
+            "width": Field(int, lambda model: model.observations[0].x.shape[1], least=1),
+            "likelihood": Field((Likelihood, NoneType), _other_likelihood, is_new=True),
         },
         _regression_model,
         has_state=False,
@@ -351,9 +393,8 @@ POSTERIORS = table_of(
             "process": Field(Process),
             "functional": Field(Functional),
             "likelihood": Field(Likelihood),
-            "width": Field(int, lambda problem: problem.x.shape[1], least=1),
-            "outputs": Field(int, lambda problem: problem.targets.shape[1], least=1),
+            "width": Field(int, least=1),
+            "outputs": Field(int, least=1),
         },
-        _problem,
     ),
 )

@@ -13,10 +13,11 @@ from torch import Tensor
 from orbitwise.estimators.sparse_regressor import Stream
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.certificate import REASONS, Certificate, Stage
 from orbitwise.inference.sparse.iterative import IterativePosterior, Solution
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.totals import Observations, Totals
+from orbitwise.inference.sparse.totals import Totals
 from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
