@@ -38,6 +38,7 @@ from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
     adopt,
+    expected_seconds,
     learned_errors,
     parameter_errors,
     searched_errors,
@@ -368,6 +369,12 @@ class LearnedOrbit(FittedForm, ABC):
                 zeros = zero_range_errors(self.orbit_, objective)
             self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
         return self._orbit_errors
+
+    def expected_error_seconds(self) -> float:
+        """How long `orbit_errors_` will take to compute; 0 where it is known already."""
+        if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
+            return 0.0
+        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters))
 
     @property
     def _place(self) -> str:
