@@ -21,7 +21,7 @@ from orbitwise.inference.linear_algebra import remaining_variance, solve_lower
 from orbitwise.process.process import Process, Rows
 
 TOLERANCE = 1e-6
-"""How far, relatively, the variances of given parts may add up beside that of the kernel."""
+"""The largest relative difference of the kernel's variance and the sum of those of given parts."""
 
 
 class Component(NamedTuple):
