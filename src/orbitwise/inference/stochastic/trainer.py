@@ -232,7 +232,7 @@ class StochasticTrainer:
         return step / num_steps
 
     def _settles(self) -> bool:
-        """Note bound and learned values after a block of steps at full rates; returns whether they settled."""
+        """Note bound and learned values after a block of steps at full rates; whether they settled."""
         values = [each for part in self._learned_values() for each in part]
         try:
             self.history.note(values, self._collapsed_bound())
