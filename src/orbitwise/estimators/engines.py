@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
+from orbitwise.declarations import COUNT, Stored
 from orbitwise.estimators.estimator import FIRST_STEPS, MOST_STEPS
 from orbitwise.estimators.learned_ranges import (
     LEAST_NOISE,
@@ -54,6 +55,7 @@ def noise_of(likelihood: Likelihood) -> Tensor:
     return likelihood.noise[0]
 
 
+@final
 @dataclass
 class Problem:
     """What is to be learned from what: everything is changed in place by an engine.
@@ -69,6 +71,26 @@ class Problem:
     targets: Tensor
     generator: torch.Generator
     replicates: Replicates | None = None
+
+    stored = Stored({"width": COUNT, "outputs": COUNT}, build="of_no_rows")
+
+    @classmethod
+    def of_no_rows(
+        cls, process: Process, functional: Functional, likelihood: Likelihood, width: int, outputs: int
+    ) -> Problem:
+        """A problem of no rows, from which a later fit resumes."""
+        x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, outputs))
+        return cls(process, functional, likelihood, x, targets, torch.Generator())
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the inputs."""
+        return self.x.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """The number of columns of the targets."""
+        return self.targets.shape[1]
 
     @property
     def parts(self) -> tuple[object, ...]:

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from orbitwise.declarations import COUNT, Field, Stored
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
@@ -109,6 +111,8 @@ class RegressionModel(nn.Module):
     `likelihood` is another one than Gaussian noise, and None where that is learned here.
     """
 
+    stored = Stored({"raw_noise": Field(read="raw_noise.0"), "width": COUNT}, build="of_no_rows")
+
     def __init__(
         self,
         replicates: Replicates,
@@ -142,6 +146,32 @@ class RegressionModel(nn.Module):
             for start in learned
         )
         self.likelihood = likelihood
+
+    @classmethod
+    def of_no_rows(
+        cls,
+        functional: Functional,
+        process: Process,
+        scale: Float[Tensor, " c"],
+        shift: Float[Tensor, " c"],
+        fixed_noise: Float[Tensor, " k"] | None,
+        raw_noise: Float[Tensor, ""],
+        width: int,
+        likelihood: Likelihood | None = None,
+    ) -> RegressionModel:
+        """A model of no rows: it knows its noise, and a later fit resumes from it."""
+        none = np.zeros((0, len(scale)))
+        replicates = Replicates(np.zeros((0, width)), none, np.zeros(0), none)
+        noise = None if fixed_noise is None else 1.0
+        model = cls(replicates, functional, process, noise, scale, shift, [], likelihood)
+        model.fixed_noise = fixed_noise
+        model.raw_noise[0].data = raw_noise
+        return model
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the inputs."""
+        return self.x.shape[1]
 
     def noise(self) -> Tensor:
         """The noise variance of one standardised target, in one entry (or one for each output, if fixed)."""

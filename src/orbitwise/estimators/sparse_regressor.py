@@ -22,6 +22,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, Stored
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
@@ -43,6 +44,7 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
 
+@final
 @dataclass(frozen=True)
 class Stream:
     """What is held of the rows seen: their totals, or, after stochastic steps, a q(v) alone.
@@ -61,6 +63,8 @@ class Stream:
     num_rows: float
     q: Whitened | None = None
     age: int = 0
+
+    stored = Stored({"num_rows": COUNT, "age": COUNT})
 
     @classmethod
     @torch.no_grad()

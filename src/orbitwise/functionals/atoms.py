@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.orbits.orbit import Group, Symmetry
 
 if TYPE_CHECKING:
     from orbitwise.functionals.functional import Functional
 
 
+def _refuse_drawn(rows: Atoms) -> str | None:
+    return "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None
+
+
+@final
 @dataclass(frozen=True)
 class Atoms:
     """n rows of s atoms each. Leading batch dimensions are carried along.
@@ -38,6 +44,8 @@ class Atoms:
     groups: tuple[Group, ...] = ()
     symmetry: Symmetry | None = None
     blur: Float[Tensor, " s"] | None = None
+
+    stored = Stored({"groups": OMITTED}, refuse=_refuse_drawn)
 
     @property
     def num_rows(self) -> int:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import POSITIVE, Stored
 from orbitwise.functionals.atoms import Atoms, exact_atoms
 from orbitwise.functionals.functional import Block, Functional, check_matrix
 from orbitwise.functionals.gradients import Gradients
@@ -121,6 +122,8 @@ class FiniteDifference(Functional):
     """
 
     direction: Tensor
+
+    stored = Stored({"step": POSITIVE})
 
     def __init__(self, direction: Float[Tensor, "*n d"], step: float = 1e-3, order: int = 1) -> None:
         super().__init__()

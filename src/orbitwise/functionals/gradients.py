@@ -6,12 +6,13 @@ Row (i, k) is Σ_s w_is ∂_{v_isk} g(p_is): n·k rows that share their points, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.functionals.atoms import Atoms, exact_atoms, push
 from orbitwise.orbits.orbit import Symmetry
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orbitwise.functionals.functional import Functional
 
 
+@final
 @dataclass(frozen=True)
 class Gradients:
     """A block of n·k exact derivative rows, ordered with k running fastest."""
@@ -28,6 +30,8 @@ class Gradients:
     directions: Float[Tensor, "n s k d"]
     symmetry: Symmetry | None = None
     is_drawn: bool = False
+
+    stored = Stored({"is_drawn": OMITTED})
 
     @property
     def num_rows(self) -> int:

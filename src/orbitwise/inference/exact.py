@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference.linear_algebra import (
     cholesky,
@@ -89,6 +90,8 @@ def sample_prior(
 @final
 class ExactPosterior(Posterior):
     """g given y, held as (K+Σ)⁻¹(y-m) and a Cholesky factor."""
+
+    stored = Stored({"jitter": Field(least=0)})
 
     def __init__(
         self,

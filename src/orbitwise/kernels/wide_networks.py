@@ -16,6 +16,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.kernels.activations import ACTIVATIONS, Activation, mean_square, second_moment
 from orbitwise.kernels.bases import log_positive
 
@@ -34,6 +35,8 @@ class WideKernel(Kernel, ABC):
     raw_bias_variance: nn.Parameter
     raw_weight_variance_constraint: Interval
     raw_bias_variance_constraint: Interval
+
+    stored = Stored({"depth": Field(least=1, most=1000)})
 
     def __init__(
         self,

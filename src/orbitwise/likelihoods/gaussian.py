@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
@@ -24,12 +25,15 @@ class Gaussian(Likelihood):
 
     is_additive = True
 
+    stored = Stored({"noise": OMITTED})
+
     def __init__(self, noise: float = 0.1, num_outputs: int = 0, learnable: bool = True) -> None:
         super().__init__()
         if not (math.isfinite(noise) and noise > 0):
             raise ValueError(f"noise must be a positive, finite variance, not {noise!r}.")
         start = torch.full((max(1, num_outputs),), math.log(noise), dtype=torch.float64)
         self.raw_noise = nn.Parameter(start, requires_grad=learnable)
+        self.num_outputs = num_outputs
         self.shares_curvature = num_outputs == 0
 
     @property

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
@@ -32,6 +33,16 @@ class SignalOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "shift": Field(switch="has_delay"),
+            "log_scale": OMITTED,
+            "warp": Field(switch="warps"),
+            "smoothness": OMITTED,
+            "jitter": Field(switch="jitters"),
+        }
+    )
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Which estimators are stored, what each remembers of its fit, and how one is taken apart and made again.
-
-A new estimator is one entry of `ESTIMATORS`.
-"""
+"""Which estimators are stored, what each remembers of its fit, and how one is taken apart and made again."""
 
 from __future__ import annotations
 
@@ -9,15 +6,17 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, final
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from sklearn.svm import SVC
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, SMALLEST, Field
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.engines import Problem
 from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
@@ -31,33 +30,19 @@ from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.risk.problem import Machine
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.losses import Loss
+from orbitwise.orbits.certainty import describe_certainty
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.selection.search.auto import AutoGPRegressor
-from orbitwise.storage import machines, searches, support_vectors
 from orbitwise.storage.agreement import check_agreement
 from orbitwise.storage.container import StorageError, brief
-from orbitwise.storage.kernels import KERNELS
-from orbitwise.storage.orbits import ORBITS
-from orbitwise.storage.posteriors import NUMBERS, POSITIVE_NUMBERS, POSTERIORS
 from orbitwise.storage.reader import Reader
-from orbitwise.storage.recipes import RECORD, Field
-from orbitwise.storage.streams import STREAMS
-from orbitwise.storage.summaries import summary_of
 from orbitwise.storage.writer import Writer
 from orbitwise.transforms.images import check_image_shape
-
-TABLE = {
-    **KERNELS,
-    **ORBITS,
-    **POSTERIORS,
-    **STREAMS,
-    **machines.MACHINES,
-    **support_vectors.SUPPORT_VECTORS,
-}
 
 
 @final
@@ -81,38 +66,59 @@ class NoObjective:
         )
 
 
+TEXT = Field((str,))
+WHOLE = Field((int,), least=1)
 NUMBER = Field((int, float))
-NOISE = Field((int, float, np.ndarray), least=0)
+NUMBERS = Field((int, float, np.ndarray), least=0)
+POSITIVE_NUMBER = Field((int, float), least=SMALLEST)
+RECORDED = Field((int, float), is_record=True)
+ARRAY = Field((np.ndarray,), is_record=True)
+DOUBLES = Field((Tensor,), dtypes=("float64",))
+SHAPE = Field((tuple, list, NoneType), Field((int,)), least=1)
+MAYBE_TEXT = Field((str, NoneType))
+FORM = {"_image_shape": SHAPE, "n_features_in_": WHOLE}
+OPTIONAL = {"_input_shape": SHAPE, "channels_": MAYBE_TEXT, "feature_names_in_": ARRAY}
+EVIDENCE = {
+    "converged_": Field((bool,)),
+    "evidence_kind_": TEXT,
+    "functional_": Field((Functional,)),
+    "kernel_": Field((Kernel,)),
+    "log_evidence_": RECORDED,
+    "log_evidence_error_": RECORDED,
+    "posterior_": Field((Posterior,)),
+}
 FITTED = {
+    **FORM,
+    **EVIDENCE,
     "_background": NUMBER,
-    "_image_shape": Field((tuple, list, NoneType), each=int, least=1),
-    "converged_": Field(bool),
-    "evidence_kind_": Field(str),
-    "functional_": Field(Functional),
-    "history_": Field(list, each=(int, float), is_record=True),
-    "kernel_": Field(Kernel),
-    "log_evidence_": RECORD,
-    "log_evidence_error_": RECORD,
-    "n_features_in_": Field(int, least=1),
+    "history_": Field((list,), Field((int, float)), is_record=True),
     "orbit_": Field((Orbit, NoneType)),
-    "posterior_": Field(Posterior),
 }
-REGRESSION = {
-    **FITTED,
-    "_is_vector": Field(bool),
-    "_scale": POSITIVE_NUMBERS,
-    "_shift": NUMBERS,
-    "noise_": NOISE,
+TARGETS = {
+    "_is_vector": Field((bool,)),
+    "_scale": replace(DOUBLES, least=SMALLEST),
+    "_shift": DOUBLES,
 }
-OPTIONAL = {
-    "_input_shape": Field((tuple, list), each=int, least=1),
-    "_orbit_errors": Field(dict, each=(int, float), is_record=True),
-    "_orbit_intervals": Field(dict, each=(tuple, list), is_record=True),
-    "channels_": Field((str, NoneType)),
-    "feature_names_in_": Field(np.ndarray),
-    "search_": Field(list, each=dict, is_record=True),
-    "stopped_by_": Field(str),
+LEARNED = {
+    **OPTIONAL,
+    "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
+    "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
+    "search_": Field((list,), Field((dict,)), is_record=True),
+    "stopped_by_": TEXT,
 }
+MACHINE = {
+    **FORM,
+    "C_": replace(NUMBER, least=0),
+    "bandwidth_": POSITIVE_NUMBER,
+    "gap_": ARRAY,
+    "machine_": Field((Machine,)),
+    "n_iter_": ARRAY,
+    "objective_": ARRAY,
+    "strength_": replace(NUMBER, least=0),
+}
+LABELS = {"classes_": ARRAY}
+MACHINE_CLASSIFIER = {**MACHINE, **LABELS, "scale_": replace(NUMBER, least=0)}
+MACHINE_OPTIONAL = {**OPTIONAL, "cv_error_": RECORDED, "evidence_kind_": TEXT, "log_evidence_": RECORDED}
 ADDED = {
     "channels": "auto",
     "likelihood": "gaussian",
@@ -128,56 +134,92 @@ PLAIN = (
 )
 
 ESTIMATORS = {
-    "AutoGPRegressor": Estimator(AutoGPRegressor, searches.FITTED, searches.OPTIONAL),
+    "AutoGPRegressor": Estimator(
+        AutoGPRegressor,
+        {
+            **EVIDENCE,
+            **TARGETS,
+            "_claims": Field((list,), Field((tuple, list))),
+            "_extents": Field((np.ndarray,)),
+            "_model": Field((RegressionModel,)),
+            "_shares": Field((list,), Field((int, float)), is_record=True),
+            "dates_": Field((bool,)),
+            "history_": Field((list,), Field((dict,))),
+            "inference_": TEXT,
+            "invariance_": MAYBE_TEXT,
+            "n_features_in_": WHOLE,
+            "noise_": replace(NUMBER, least=0),
+            "score_": RECORDED,
+            "search_rows_": replace(COUNT, kinds=(int,)),
+            "spelling_": TEXT,
+        },
+        {"feature_names_in_": ARRAY, "stopped_": TEXT},
+    ),
     "InvariantGPClassifier": Estimator(
         InvariantGPClassifier,
         {
             **FITTED,
-            "_problem_": Field(Problem),
-            "_scale": Field((int, float), least=0),
-            "classes_": Field(np.ndarray),
-            "inference_": Field(str),
+            **LABELS,
+            "_problem_": Field((Problem,)),
+            "_scale": replace(NUMBER, least=0),
+            "inference_": TEXT,
         },
-        {**OPTIONAL, "noise_": Field((int, float), least=0), "leave_one_out_log_loss_": RECORD},
+        {**LEARNED, "noise_": replace(NUMBER, least=0), "leave_one_out_log_loss_": RECORDED},
     ),
     "InvariantGPRegressor": Estimator(
         InvariantGPRegressor,
         {
-            **{name: each for name, each in REGRESSION.items() if name != "noise_"},
-            "_functional": Field(Functional),
-            "_model": Field(RegressionModel),
-            "inference_": Field(str),
-            "observation_noise_": Field(list, each=(int, float, np.ndarray), least=0),
+            **FITTED,
+            **TARGETS,
+            "_functional": Field((Functional,)),
+            "_model": Field((RegressionModel,)),
+            "inference_": TEXT,
+            "observation_noise_": Field((list,), Field((int, float, np.ndarray)), least=0),
         },
         {
-            **OPTIONAL,
-            "certificate_": Field(Certificate),
-            "evidence_terms_": Field(dict, each=(int, float), is_record=True),
-            "jitter_": RECORD,
-            "noise_": NOISE,
+            **LEARNED,
+            "certificate_": Field((Certificate,)),
+            "evidence_terms_": Field((dict,), Field((int, float)), is_record=True),
+            "jitter_": RECORDED,
+            "noise_": NUMBERS,
         },
     ),
     "InvariantKernelRidge": Estimator(
-        InvariantKernelRidge, {**machines.FITTED, "_is_vector": Field(bool)}, machines.OPTIONAL
+        InvariantKernelRidge, {**MACHINE, "_is_vector": Field((bool,))}, MACHINE_OPTIONAL
     ),
-    "InvariantSVC": Estimator(InvariantSVC, machines.CLASSIFIER, machines.OPTIONAL),
+    "InvariantSVC": Estimator(InvariantSVC, MACHINE_CLASSIFIER, MACHINE_OPTIONAL),
     "LaplacianSVC": Estimator(
-        LaplacianSVC, {**machines.CLASSIFIER, "num_neighbours_": Field(int)}, machines.OPTIONAL
+        LaplacianSVC, {**MACHINE_CLASSIFIER, "num_neighbours_": WHOLE}, MACHINE_OPTIONAL
     ),
     "SparseGPRegressor": Estimator(
         SparseGPRegressor,
-        {**REGRESSION, "_stream": Field(Stream), "certificate_": Field(Certificate)},
+        {
+            **FITTED,
+            **TARGETS,
+            "_stream": Field((Stream,)),
+            "certificate_": Field((Certificate,)),
+            "noise_": NUMBERS,
+        },
+        LEARNED,
+    ),
+    "VirtualSVC": Estimator(
+        VirtualSVC,
+        {
+            **FORM,
+            **LABELS,
+            "bandwidth_": POSITIVE_NUMBER,
+            "num_samples_": replace(COUNT, kinds=(int,), least=1),
+            "svc_": Field((SVC,)),
+        },
         OPTIONAL,
     ),
-    "VirtualSVC": Estimator(VirtualSVC, support_vectors.FITTED, support_vectors.OPTIONAL),
 }
-
-
+"""The estimators, the fitted attributes that each must have, and those it may have."""
 PARAMETERS = {
-    "image_shape": Field((tuple, list, NoneType), each=int, least=1),
+    "image_shape": SHAPE,
     "random_state": Field((int, NoneType), least=0, most=2**32 - 1),
     "verbose": Field((bool, int)),
-    "warm_start": Field(bool),
+    "warm_start": Field((bool,)),
 }
 """What some settings must be; the others are checked when they are used, by `fit`."""
 OWN = ("callback", "checkpoint", "n_jobs")
@@ -211,7 +253,7 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
         notes += _leave_out_code(parameters)
     others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
     notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
-    writer = Writer(TABLE)
+    writer = Writer()
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
     if "search_" in fitted:
         # the same fit gives the same file, however long it took
@@ -242,14 +284,14 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     if not isinstance(fitted, dict) or not set(known.fitted) <= set(fitted) <= set(fields):
         raise StorageError(f"The file has other attributes than those of {known.kind.__name__}.")
     place = _place(parameters.get("device", "cpu") if device is None else device)
-    reader = Reader(TABLE, structure.get("objects"), arrays, place)
+    reader = Reader(structure.get("objects"), arrays, place)
     parameters = {**parameters, **_own_settings(known.kind)}
     settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in parameters}
-    given = reader.arguments(parameters, settings, known.kind.__name__)
+    given = reader.arguments(parameters, settings, known.kind.__name__, settings)
     if "device" in given:
         given["device"] = str(place)
     model = known.kind(**given)
-    values = reader.arguments(fitted, {each: fields[each] for each in fitted}, known.kind.__name__)
+    values = reader.arguments(fitted, fields, known.kind.__name__, known.fitted)
     for each, value in values.items():
         setattr(model, each, value)
     if getattr(model, "_image_shape", None) is not None and not hasattr(model, "channels_"):
@@ -301,8 +343,126 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
 def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
     """Leave out an invariance that is code: the rows or copies that it made are part of the machine."""
     try:
-        Writer(TABLE).value(parameters.get("invariance"), "invariance")
+        Writer().value(parameters.get("invariance"), "invariance")
     except StorageError as error:
         parameters["invariance"] = None
         return [f"invariance was left out: {brief(error)}"]
     return []
+
+
+NUMBER_OF = replace(COUNT, kinds=(int,))
+ACCEPTED = 1e-4
+"""The gap, in parts of the risk, up to which a machine counts as solved."""
+SUMMARY = {
+    "converged": Field((bool,)),
+    "evidence_kind": TEXT,
+    "functional": TEXT,
+    "image_shape": SHAPE,
+    "inference": TEXT,
+    "kernel": TEXT,
+    "learned": Field((dict,), Field((tuple, list)), is_record=True),
+    "learned_errors": Field((dict,), Field((int, float)), is_record=True),
+    "learned_text": TEXT,
+    "log_evidence": RECORDED,
+    "log_evidence_error": RECORDED,
+    "n_features": NUMBER_OF,
+    "noise": Field((list, int, float), Field((int, float)), is_record=True),
+    "orbit": MAYBE_TEXT,
+}
+SUMMARY_OPTIONAL = {
+    "certificate": TEXT,
+    "channels": MAYBE_TEXT,
+    "classes": Field((list,), TEXT),
+    "learned_error_text": TEXT,
+    "num_rows": NUMBER_OF,
+}
+BESIDE = {"estimator": TEXT, "notes": Field((list,), TEXT), "versions": Field((dict,), TEXT)}
+
+
+def told(structure: dict[str, Any]) -> dict[str, Any]:
+    """What a file says of itself, each entry of its type, or a StorageError."""
+    summary = structure.get("summary")
+    given = summary.get("mapping") if isinstance(summary, dict) else None
+    if not isinstance(given, dict):
+        raise StorageError("The file is damaged or hostile: it has no summary.")
+    reader = Reader()
+    about = reader.arguments(given, SUMMARY | SUMMARY_OPTIONAL, "its summary", SUMMARY)
+    beside = {name: structure.get(name) for name in BESIDE}
+    beside["versions"] = {"mapping": beside["versions"]}
+    return {**about, **reader.arguments(beside, BESIDE, "the file", BESIDE)}
+
+
+def summary_of(model: Any) -> dict[str, Any]:
+    """What people want to know of a model before they load it."""
+    summary = {
+        "n_features": model.n_features_in_,
+        "image_shape": getattr(model, "_image_shape", None),
+        "channels": getattr(model, "channels_", None),
+        "log_evidence": getattr(model, "log_evidence_", math.nan),
+        "log_evidence_error": getattr(model, "log_evidence_error_", 0.0),
+        "evidence_kind": getattr(model, "evidence_kind_", "not computed"),
+        "noise": [],
+        "orbit": None,
+        "learned": {},
+        "learned_errors": {},
+    }
+    if hasattr(model, "svc_"):
+        summary |= _vectors_summary(model)
+    else:
+        summary |= _machine_summary(model) if hasattr(model, "machine_") else _process_summary(model)
+    if hasattr(model, "classes_"):
+        summary["classes"] = [str(each) for each in model.classes_[:100]]
+    if hasattr(model, "certificate_"):
+        summary["certificate"] = str(model.certificate_)
+    return summary
+
+
+def _process_summary(model: Any) -> dict[str, Any]:
+    summary = {
+        "inference": getattr(model, "inference_", "sparse"),
+        "converged": model.converged_,
+        "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
+        "kernel": type(model.kernel_).__name__,
+        "functional": type(model.functional_).__name__,
+        "learned_text": "",
+        "learned_error_text": "",
+    }
+    if (orbit := getattr(model, "orbit_", None)) is None:
+        return summary
+    errors = getattr(model, "_orbit_errors", {})
+    intervals = model.orbit_intervals_ if errors else {}
+    return summary | {
+        "orbit": type(orbit).__name__,
+        "learned": orbit.learned(),
+        "learned_text": orbit.describe(),
+        "learned_errors": errors,
+        "learned_error_text": describe_certainty(orbit.learned(), errors, intervals, orbit.units()),
+    }
+
+
+def _machine_summary(model: Any) -> dict[str, Any]:
+    invariance = getattr(model, "invariance", None)
+    name = invariance if isinstance(invariance, str) else type(invariance).__name__
+    return {
+        "inference": "regularised risk",
+        "converged": bool((model.gap_ <= ACCEPTED * model.objective_).all()),
+        "kernel": type(model.machine_.process.kernel).__name__,
+        "functional": "Evaluation" if invariance is None else name,
+        "learned_text": f"C = {model.C_:.4g}, strength = {model.strength_:.4g}, "
+        f"bandwidth = {model.bandwidth_:.4g}",
+        "num_rows": len(model.machine_.coefficients),
+    }
+
+
+def _vectors_summary(model: Any) -> dict[str, Any]:
+    invariance = model.invariance
+    return {
+        "inference": "support vectors",
+        "converged": model.svc_.fit_status_ == 0,
+        "kernel": "RBFKernel",
+        "functional": "Evaluation",
+        "orbit": None if invariance is None or isinstance(invariance, str) else type(invariance).__name__,
+        "learned_text": f"C = {model.C:.4g}, bandwidth = {model.bandwidth_:.4g}, "
+        f"{len(model.svc_.support_)} support vectors",
+        "num_rows": model.num_samples_,
+    }

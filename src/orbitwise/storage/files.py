@@ -15,8 +15,7 @@ from torch import nn
 
 from orbitwise.storage.atomic import write_atomically
 from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
-from orbitwise.storage.estimators import put_together, take_apart
-from orbitwise.storage.summaries import told
+from orbitwise.storage.estimators import put_together, take_apart, told
 
 ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
 

@@ -15,6 +15,7 @@ from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import Stored
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.losses import Loss, Multinomial
@@ -422,6 +423,8 @@ def _is_plain(block: Block) -> bool:
 @final
 class Machine:
     """f = Σ_i α_i z_i + Σ_j β_j b_j for rows of any kind, with several outputs."""
+
+    stored = Stored()
 
     def __init__(
         self,

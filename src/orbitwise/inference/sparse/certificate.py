@@ -13,11 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, RECORD, Stored
 from orbitwise.inference import exact
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import TIME_IS_OVER, log_prior, maximize
@@ -42,6 +43,7 @@ REASONS = {
 }
 
 
+@final
 class Stage(NamedTuple):
     """The bracket reached with so many inducing variables, and seconds and iterations until then."""
 
@@ -51,7 +53,18 @@ class Stage(NamedTuple):
     seconds: float
     iterations: int
 
+    stored = Stored(
+        {
+            "num_inducing": COUNT,
+            "lower": RECORD,
+            "upper": RECORD,
+            "seconds": RECORD,
+            "iterations": COUNT,
+        }
+    )
 
+
+@final
 @dataclass(frozen=True)
 class Certificate:
     """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
@@ -68,6 +81,16 @@ class Certificate:
     tolerance: float
     stopped: str
     history: list[Stage] = field(default_factory=list)
+
+    stored = Stored(
+        {
+            "lower": RECORD,
+            "upper": RECORD,
+            "num_inducing": COUNT,
+            "num_rows": COUNT,
+            "tolerance": RECORD,
+        }
+    )
 
     def __post_init__(self) -> None:
         for each in (self, *self.history):

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, OMITTED, RECORD, Field, Stored
 from orbitwise.inference.linear_algebra import cholesky, remaining_variance, solve_factored
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.bounds import QuadraticEnds, best_q, growth, low_rank_terms, rounding, signal
@@ -101,6 +102,7 @@ class _Product(torch.autograd.Function):
         return None, None, *total
 
 
+@final
 class Solution(NamedTuple):
     """v with its residual r, the bracket lower ≤ yᵀK̂⁻¹y ≤ upper (summed over columns), and the iterations."""
 
@@ -110,6 +112,8 @@ class Solution(NamedTuple):
     upper: float
     iterations: int
     converged: bool
+
+    stored = Stored({"lower": RECORD, "upper": RECORD, "iterations": COUNT})
 
 
 @final
@@ -308,9 +312,24 @@ def noisy_product(
     return covariance_product(process, rows, vectors) + (noise / rows.weights())[:, None] * vectors
 
 
+def _refuse_solves(posterior: IterativePosterior) -> str | None:
+    if posterior.preconditioner is None:
+        return None
+    return "a posterior with a solve for every query cannot be stored; condition with variance='sparse'."
+
+
 @final
 class IterativePosterior(Posterior):
     """g given y, held as v ≈ (K+Σ)⁻¹(y-m) over all rows and a sparse posterior of what v leaves."""
+
+    stored = Stored(
+        {
+            "preconditioner": OMITTED,
+            "variance": Field(is_omitted=True, fixed="sparse"),
+            "max_iterations": COUNT,
+        },
+        refuse=_refuse_solves,
+    )
 
     def __init__(
         self,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, Stored
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
@@ -37,6 +38,7 @@ KEPT_NUMBERS = 2**26
 """Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
 
 
+@final
 class Totals(NamedTuple):
     """The sums over rows. Those of two sets of rows, at the same hyperparameters, may be added.
 
@@ -51,6 +53,8 @@ class Totals(NamedTuple):
     slack: Float[Tensor, ""]
     count: int
     log_weight: Float[Tensor, ""]
+
+    stored = Stored({"count": COUNT})
 
     @property
     def num_outputs(self) -> int:
@@ -72,6 +76,7 @@ class Totals(NamedTuple):
         return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))  # pyright: ignore
 
 
+@final
 @dataclass(frozen=True)
 class Observations:
     """Observations L_n g + noise of variance σ²/w: a functional, its inputs, targets [n, c] and weights.
@@ -83,6 +88,8 @@ class Observations:
     x: Float[Tensor, "n columns"]
     targets: Float[Tensor, "n c"]
     weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
+
+    stored = Stored()
 
     def weights(self) -> Float[Tensor, " n"] | Float[Tensor, "n c"]:
         """w, ones where left out."""

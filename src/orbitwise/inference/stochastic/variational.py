@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import Stored
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.posterior import Posterior
@@ -173,6 +174,8 @@ def natural_step(
 @final
 class SparsePosterior(Posterior):
     """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
+
+    stored = Stored()
 
     def __init__(
         self,
