@@ -65,7 +65,7 @@ def test_finite_answers_come_through_as_they_are(fine):
 
 def test_a_prediction_that_overflows_is_an_error(waves):
     model = InvariantGPRegressor(max_iterations=0).fit(*waves)
-    model._shift = torch.tensor([torch.inf], dtype=torch.float64)
+    model.target_scale_ = model.target_scale_._replace(shift=torch.tensor([torch.inf]).double())
     for ask in (model.predict, model.sample_y, lambda x: model.predict(x, return_std=True)):
         with pytest.raises(ValueError, match="the computation overflowed"):
             ask(waves[0])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from orbitwise.estimators.forms import Layout, channel_order, image_layout
+from orbitwise.estimators.forms import InputForm, channel_order, image_layout
 
 TOLD = [
     ((3, 32, 32), "first"),
@@ -34,11 +34,11 @@ def test_an_order_that_it_does_not_tell_is_asked_for(shape):
 
 
 def test_layouts_know_the_picture():
-    assert image_layout((32, 30, 3)) == ((3, 32, 30), "last")
-    assert image_layout((8, 9)) == ((8, 9), None)
-    assert image_layout(None) == (None, None)
+    assert image_layout((32, 30, 3)) == InputForm((3, 32, 30), "last")
+    assert image_layout((8, 9)) == InputForm((8, 9))
+    assert image_layout(None) == InputForm()
     assert image_layout(None, (32, 30, 3)).given == (32, 30, 3)
-    assert image_layout(None, (2, 3, 4), "first").shape == (2, 3, 4)
+    assert image_layout(None, (2, 3, 4), "first").image_shape == (2, 3, 4)
 
 
 def test_height_and_width_settle_the_order():
@@ -56,13 +56,13 @@ def test_height_and_width_settle_the_order():
 
 def test_rows_go_in_and_come_out_again():
     images = np.arange(2 * 24.0).reshape(2, 3, 4, 2)
-    layout = Layout((2, 3, 4), "last")
+    layout = InputForm((2, 3, 4), "last")
     rows = images.reshape(2, 24)
     inward = layout.inward(rows)
     np.testing.assert_array_equal(inward.reshape(2, 2, 3, 4), np.moveaxis(images, -1, 1))
     np.testing.assert_array_equal(layout.outward(inward), rows)
     np.testing.assert_array_equal(layout.inward(rows[:, None]), inward[:, None])
-    for same in (Layout(), Layout((2, 3, 4), "first"), Layout((6, 4))):
+    for same in (InputForm(), InputForm((2, 3, 4), "first"), InputForm((6, 4))):
         assert same.inward(rows) is rows
     with pytest.raises(ValueError, match="24 numbers, but the inputs have width 23"):
         layout.inward(rows[:, 1:])

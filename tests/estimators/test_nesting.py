@@ -30,7 +30,7 @@ def fitted(kind, invariance, max_iterations=2, start=None):
 
 
 def on_common_nodes(model):
-    return model._evidence_on(lambda functional: freeze_in_common(functional, 4, 3))
+    return model.evidence_on(lambda functional: freeze_in_common(functional, 4, 3))
 
 
 def test_an_orbit_that_adopted_a_smaller_one_moves_rows_as_that_does():

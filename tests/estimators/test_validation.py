@@ -217,12 +217,12 @@ def test_images_of_another_shape_are_refused(rng):
 
 def test_training_data_are_matrices_of_doubles(data):
     model = InvariantGPRegressor()
-    x, targets, weight = check_training(model, data[0].astype(np.float32), data[1], None)
+    x, targets, weight, is_vector = check_training(model, data[0].astype(np.float32), data[1], None)
     assert (x.dtype, targets.shape, weight.tolist()) == (np.float64, (9, 1), [1.0] * 9)
-    assert model._is_vector
-    _, targets, _ = check_training(model, data[0], np.stack([data[1]] * 3, 1), None)
+    assert is_vector
+    _, targets, _, is_vector = check_training(model, data[0], np.stack([data[1]] * 3, 1), None)
     assert targets.shape == (9, 3)
-    assert not model._is_vector
+    assert not is_vector
 
 
 def test_inputs_of_other_functionals_may_be_pairs(data):
@@ -255,10 +255,10 @@ def test_only_arrays_of_images_are_flattened(data):
     model = InvariantGPRegressor(invariance="flip")
     same, layout = flatten_images(model, data[0])
     assert same is data[0]
-    assert layout.shape is None
+    assert layout.image_shape is None
     images = np.repeat(data[0], 4, axis=1)
     flat, layout = flatten_images(model, images.reshape(9, 4, 4))
-    assert layout.shape == (4, 4)
+    assert layout.image_shape == (4, 4)
     np.testing.assert_array_equal(flat, images)
 
 
@@ -372,7 +372,7 @@ def test_channels_may_come_last(kind, rng):
     shape = (6, 5, 3) if kind == "rows" else None
     model = InvariantGPRegressor(image_shape=shape, **settings).fit(LAST[kind](last), y)
     assert (expected.channels_, model.channels_) == ("first", "last")
-    assert model._image_shape == (3, 6, 5)
+    assert model.form_.image_shape == (3, 6, 5)
     assert model.orbit_.learned()["angle"] == pytest.approx(expected.orbit_.learned()["angle"], rel=1e-9)
     np.testing.assert_allclose(model.predict(LAST[kind](last)), expected.predict(images), rtol=1e-9)
     np.testing.assert_allclose(model.predict(last.reshape(10, -1)), expected.predict(images), rtol=1e-9)
@@ -470,7 +470,7 @@ def test_an_orbit_takes_inputs_with_its_own_dimensions(orbit, shape, rng):
     x, y = rng.normal(size=(8, *shape)), np.arange(8.0)
     settings = {"invariance": orbit, "num_nodes": 2, "random_state": 0, **QUICK}
     model = InvariantGPRegressor(**settings).fit(x, y)
-    assert model._image_shape is None
+    assert model.form_.image_shape is None
     expected = InvariantGPRegressor(**settings).fit(x.reshape(8, -1), y).predict(x.reshape(8, -1))
     np.testing.assert_allclose(model.predict(x), expected, rtol=1e-9)
     turned = np.swapaxes(x, 1, 2)

@@ -92,7 +92,7 @@ def test_the_change_of_f_is_the_difference_of_its_predictions(symmetric):
     np.testing.assert_allclose(deviation[:, 0], 0, atol=1e-5)
     pairs = torch.cat([x[:1], moved[:1, 1]]).numpy()
     values, covariance = model.predict(pairs, return_cov=True, include_noise=False)
-    scale = float(model._scale[0])
+    scale = float(model.target_scale_.scale[0])
     assert scale * mean[0, 1, 0] == pytest.approx(values[1] - values[0])
     spread = covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
     assert scale * deviation[0, 1, 0] == pytest.approx(math.sqrt(spread), rel=1e-4)

@@ -36,7 +36,7 @@ def test_regression_leaves_out_rows_of_equal_inputs_together():
     for left_out in ([0, 1], [7]):
         rest = np.setdiff1d(np.arange(20), left_out)
         other = InvariantGPRegressor(model.kernel_, noise=model.noise_, max_iterations=0, normalize_y=False)
-        scale, shift = float(model._scale[0]), float(model._shift[0])
+        scale, shift = float(model.target_scale_.scale[0]), float(model.target_scale_.shift[0])
         other.set_params(noise=model.noise_ / scale**2).fit(x[rest], (y[rest] - shift) / scale)
         mean, deviation = other.predict(x[left_out], return_std=True, include_noise=True)
         np.testing.assert_allclose(judged.mean[left_out, 0], scale * mean + shift, rtol=1e-5)
@@ -74,7 +74,7 @@ def test_half_a_test_set_and_unknown_labels_are_refused(turned):
 @pytest.mark.parametrize("count", [2, 3])
 def test_bands_hold_the_probabilities_and_widen_with_the_variance(likelihood, count):
     model = InvariantGPClassifier(likelihood=likelihood)
-    model._scale, model.classes_ = 2.0, np.arange(count)
+    model.scale_, model.classes_ = 2.0, np.arange(count)
     model._problem_ = SimpleNamespace(likelihood=class_likelihood(likelihood, count))
     columns = (
         count - 1 if likelihood == "stick_breaking" or (count == 2 and likelihood == "one_hot") else count

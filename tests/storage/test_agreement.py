@@ -11,6 +11,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
+from orbitwise.estimators.forms import InputForm
 from orbitwise.functionals import Composition, Evaluation, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, PatchOrbit
 from orbitwise.process.process import as_blocks
@@ -52,17 +53,21 @@ def huge(model: Any) -> None:
 
 WRONG: list[tuple[Any, Callable[[Any], None], str]] = [
     (REGRESSOR, put("n_features_in_", 3), "width|other inputs|must have"),
-    (REGRESSOR, put("_image_shape", (3, 3)), "images of another shape"),
-    (REGRESSOR, put("_image_shape", (2,)), "images of another shape"),
+    (REGRESSOR, put("form_", InputForm((3, 3))), "images of another shape"),
+    (REGRESSOR, put("form_", InputForm((2,))), "images of another shape"),
     (REGRESSOR, put("feature_names_in_", np.array(["a"], dtype=object)), "names of features"),
     (REGRESSOR, put("feature_names_in_", np.array(["a", 1], dtype=object)), "no text"),
-    (REGRESSOR, put("_scale", torch.ones(2, dtype=torch.float64)), "scale of other outputs"),
+    (
+        REGRESSOR,
+        put("target_scale_", REGRESSOR.target_scale_._replace(scale=torch.ones(2).double())),
+        "scale of other outputs",
+    ),
     (REGRESSOR, put("noise_", np.ones(3)), "noise of other outputs"),
     (REGRESSOR, put("posterior_", SEVERAL.posterior_), "other outputs"),
     (REGRESSOR, put("functional_", OrbitAverage(FiniteOrbit(coordinate_permutations(3)))), "coordinates"),
     (REGRESSOR, single, "different precision"),
     (REGRESSOR, huge, "not finite"),
-    (SEVERAL, put("_is_vector", True), "several outputs"),
+    (SEVERAL, put("target_scale_", SEVERAL.target_scale_._replace(is_vector=True)), "several outputs"),
     (CLASSIFIER, put("classes_", np.array(["cat", "dog"])), "other classes"),
     (CLASSIFIER, put("classes_", np.array(["dog", "cat", "owl"])), "not in order"),
     (CLASSIFIER, put("classes_", np.array([0.0, np.nan, 1.0])), "not in order"),

@@ -247,7 +247,7 @@ def test_a_loaded_model_can_be_saved(files, tmp_path: Path):
 
 def test_a_part_that_would_be_lost_stops_the_save(files, tmp_path: Path):
     model = copy.deepcopy(files["exact"][0])
-    model.functional_.register_buffer("more", model._scale)
+    model.functional_.register_buffer("more", model.target_scale_.scale)
     with pytest.raises(StorageError, match="OrbitAverage has other tensors") as caught:
         save(model, tmp_path / "model")
     assert str(caught.value).startswith("This model cannot be saved: ")

@@ -211,10 +211,14 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`."""
-        return self._probabilities(*self._moments(X)).cpu().numpy()
+        return self._probabilities(*self.moments(X)).cpu().numpy()
+
+    @property
+    def _scale(self) -> float:
+        return self.scale_
 
     def _probabilities(self, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-        return class_probabilities(self.likelihood_, mean, variance, self._scale)
+        return class_probabilities(self.likelihood_, mean, variance, self.scale_)
 
     @property
     def likelihood_(self) -> Likelihood:
@@ -222,9 +226,10 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self._problem_.likelihood
 
-    def _moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+    def moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+        """The posterior mean and variance of f for every row and output, as tensors."""
         check_is_fitted(self)
-        return self._row_moments(check_inputs(self, X).to(self.device) - self._background)
+        return self._row_moments(check_inputs(self, X).to(self.device) - self.form_.background)
 
     def _row_moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
@@ -243,7 +248,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         functional = functional.double().to(self.device)
         self._set_orbit(functional, x)
-        rows = torch.from_numpy(np.array(x)).to(self.device) - self._background
+        rows = torch.from_numpy(np.array(x)).to(self.device) - self.form_.background
         if previous is not None and previous.x.shape[1] == x.shape[1]:
             functional, process, likelihood = previous.functional, previous.process, previous.likelihood
             self._set_orbit(functional, x)
@@ -261,7 +266,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         )
 
     @torch.no_grad()
-    def _evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
+    def evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
         """The exact evidence of the training data on other nodes."""
         return float(ExactObjective(self._problem_, freeze(self._problem_.functional)).evidence())
 
@@ -293,7 +298,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
         self.log_evidence_error_ = fit.standard_error
         self.history_, self.converged_ = fit.history, fit.converged
-        self._scale = 1.0
+        self.scale_ = 1.0
         if fit.at_noise is not None:
             self._calibrate(fit.at_noise, noise_of(problem.likelihood).item(), codes.to(self.device))
         self._set_objective(fit.objective, problem.parameters)
@@ -307,5 +312,5 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.posterior_, held_out = at_noise(noise)
         scores = two_columns(held_out)
         self.noise_ = noise
-        self._scale = cautious_scale(scores, codes)
-        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self._scale)
+        self.scale_ = cautious_scale(scores, codes)
+        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)

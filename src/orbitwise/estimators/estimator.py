@@ -10,7 +10,7 @@ import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
 from typing import Any, ParamSpec, TypeVar
@@ -24,6 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Learned,
@@ -32,8 +33,8 @@ from orbitwise.estimators.learned_ranges import (
     parameter_errors,
     searched_errors,
 )
-from orbitwise.estimators.regression_model import constant_part
-from orbitwise.estimators.validation import check_inputs, layout_of
+from orbitwise.estimators.regression_model import TargetScale, constant_part
+from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
@@ -223,13 +224,35 @@ def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
 ROWS_AT_ONCE = 1024
 
 
-class LearnedOrbit(ABC):
+class FittedForm(ABC):
+    """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
+
+    form_: InputForm
+
+    @property
+    def channels_(self) -> Order | None:
+        """Where images had their channels, "first" or "last"; None where there are none."""
+        return self.form_.channels
+
+    @property
+    def _image_shape(self) -> tuple[int, ...] | None:
+        return self.form_.image_shape
+
+    @property
+    def _input_shape(self) -> tuple[int, ...] | None:
+        return self.form_.input_shape
+
+    @property
+    def _background(self) -> float:
+        return self.form_.background
+
+
+class LearnedOrbit(FittedForm):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
     posterior_: Posterior
     functional_: Functional
-    _image_shape: Sequence[int] | None
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -237,11 +260,12 @@ class LearnedOrbit(ABC):
         Warps fill with zeros, so the darkest value of images is taken off; kernels of distances do not mind.
         """
         self.orbit_ = orbit_in(functional, x.shape[1])
-        if isinstance(self.orbit_, FiniteOrbit) and self._image_shape is not None:
-            self.orbit_.image_shape = check_image_shape(self._image_shape)
+        shape = self.form_.image_shape
+        if isinstance(self.orbit_, FiniteOrbit) and shape is not None:
+            self.orbit_.image_shape = check_image_shape(shape)
         self._warn_if_idle(x)
-        is_warped = bool(learnable_orbits(functional)) and self._image_shape is not None
-        self._background = float(x.min()) if is_warped else 0.0
+        is_warped = bool(learnable_orbits(functional)) and shape is not None
+        self.form_ = replace(self.form_, background=float(x.min()) if is_warped else 0.0)
 
     def _warn_if_idle(self, x: NDArray[np.float64]) -> None:
         """Warn of an orbit all of whose moves are off."""
@@ -330,17 +354,17 @@ class LearnedOrbit(ABC):
     ) -> NDArray[np.float64]:
         """n random points of the orbit of every row of X, laid out as these are: [rows, n, features]."""
         check_is_fitted(self)
-        x = check_inputs(self, X).to(self._place) - self._background
-        layout = layout_of(self)
+        x = check_inputs(self, X).to(self._place) - self.form_.background
         if self.orbit_ is None:
-            return layout.outward(np.repeat(np.asarray(x.cpu())[:, None], n, axis=1) + self._background)
+            repeated = np.repeat(np.asarray(x.cpu())[:, None], n, axis=1)
+            return self.form_.outward(repeated + self.form_.background)
         generator = torch.Generator(self._place).manual_seed(
             int(check_random_state(random_state).randint(2**31))
         )
         with torch.no_grad():
             orbit = drawn_form(self.orbit_)
             moved = orbit.move(x, orbit.noise((len(x), n), generator, x))
-        return layout.outward(moved.cpu().numpy() + self._background)
+        return self.form_.outward(moved.cpu().numpy() + self.form_.background)
 
     def insensitivity(
         self, X: ArrayLike, n: int = 4, random_state: int | np.random.RandomState | None = 0
@@ -351,7 +375,7 @@ class LearnedOrbit(ABC):
         tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
         """
         check_is_fitted(self)
-        x = check_inputs(self, X).to(self._place) - self._background
+        x = check_inputs(self, X).to(self._place) - self.form_.background
         if self.orbit_ is None:
             return {}
         generator = torch.Generator(self._place).manual_seed(
@@ -389,16 +413,25 @@ class LearnedOrbit(ABC):
         return {"prior": float((prior / scale).mean()), "posterior": float((posterior / scale).mean())}
 
 
-class RegressionPredictions(ABC):
+class RegressionPredictions(FittedForm):
     """Mixed into regressors: predictions of f and of its functionals, in units of the targets."""
 
     posterior_: Posterior
     functional_: Functional
-    _background: float
-    _scale: torch.Tensor
-    _shift: torch.Tensor
-    _is_vector: bool
+    target_scale_: TargetScale
     _place: str
+
+    @property
+    def _scale(self) -> torch.Tensor:
+        return self.target_scale_.scale
+
+    @property
+    def _shift(self) -> torch.Tensor:
+        return self.target_scale_.shift
+
+    @property
+    def _is_vector(self) -> bool:
+        return self.target_scale_.is_vector
 
     @abstractmethod
     def _standardised_noise(self) -> torch.Tensor:
@@ -444,8 +477,8 @@ class RegressionPredictions(ABC):
                 values = [moments.mean + deviation * _normal_quantile(level) for level in levels]
             else:
                 values = [likelihood.predict_quantile(moments, level) for level in levels]
-            values = [each.cpu() * self._scale + self._shift for each in values]
-        return np.stack([self._column(each) for each in values], axis=-1)
+        scale = self.target_scale_
+        return np.stack([scale.as_given(scale.targets(each)) for each in values], axis=-1)
 
     @answering
     def predict_functional(
@@ -470,33 +503,34 @@ class RegressionPredictions(ABC):
             likelihood = self._other_likelihood()
             if likelihood is not None:
                 draws = likelihood.conditional_mean(draws.permute(2, 0, 1)).permute(1, 2, 0)
-            draws = draws.cpu()
-            draws = draws * self._scale[None, :, None] + self._shift[None, :, None]
-        return (draws[:, 0] if self._is_vector else draws).numpy()
+            draws = self.target_scale_.targets(draws.mT).mT
+        return np.ascontiguousarray((draws[:, 0] if self.target_scale_.is_vector else draws).numpy())
 
     def _predict(
         self, functional: Functional, X: ArrayLike, return_std: bool, return_cov: bool, include_noise: bool
     ) -> Any:
         x = self._inputs(X, plain=functional.is_identity)
         with torch.no_grad():
-            noise = self._scale.square() * (self._standardised_noise().cpu() if include_noise else 0.0)
+            to = self.target_scale_
+            unit = to.scale.square()
+            noise = unit * (self._standardised_noise().cpu() if include_noise else 0.0)
             blocks = self._blocks(functional, x)
-            shift = constant_part(functional, x).cpu()[:, None] * self._shift
+            shift = constant_part(functional, x).cpu()[:, None] * to.shift
             if return_std:
                 parts = [self.posterior_.row_moments(block) for block in blocks]
                 standardised = torch.cat([part.mean for part in parts])
             else:
                 standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
-            mean = self._column(standardised.cpu() * self._scale + shift)
+            mean = to.as_given(standardised.cpu() * to.scale + shift)
             if return_cov:
                 spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
-                spread = spread.cpu()[..., None] * self._scale.square()
+                spread = spread.cpu()[..., None] * unit
                 identity = torch.eye(len(spread), dtype=spread.dtype)[..., None]
-                return mean, self._column(spread + noise * identity)
+                return mean, to.as_given(spread + noise * identity)
             if return_std:
                 # one column for all outputs, or one for each
                 variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts]).cpu()
-                return mean, self._column((variance * self._scale.square() + noise).sqrt())
+                return mean, to.as_given((variance * unit + noise).sqrt())
         return mean
 
     def _predict_other(
@@ -509,12 +543,13 @@ class RegressionPredictions(ABC):
                 "return_std, or for draws by sample_y."
             )
         moments = self._target_moments(X)
+        to = self.target_scale_
         with torch.no_grad():
-            mean = self._column(likelihood.predict(moments).cpu() * self._scale + self._shift)
+            mean = to.as_given(to.targets(likelihood.predict(moments)))
             if not return_std:
                 return mean
             variance = likelihood.predict_variance(moments, include_noise).cpu()
-            return mean, self._column((variance * self._scale.square()).sqrt())
+            return mean, to.as_given((variance * to.scale.square()).sqrt())
 
     def _target_moments(self, X: ArrayLike) -> Moments:
         """The posterior moments of f, standardised."""
@@ -539,15 +574,7 @@ class RegressionPredictions(ABC):
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)
-        return check_inputs(self, X, plain).to(self._place) - self._background
-
-    def _column(self, values: torch.Tensor) -> NDArray[np.float64]:
-        return (values[..., 0] if self._is_vector else values).numpy()
-
-    def _variance(self, standardised: torch.Tensor) -> float | NDArray[np.float64]:
-        """A variance in units of the targets: a number, or one for each output when there are several."""
-        variance = (standardised.cpu() * self._scale.square()).numpy()
-        return float(variance[0]) if len(variance) == 1 else variance
+        return check_inputs(self, X, plain).to(self._place) - self.form_.background
 
 
 def _normal_quantile(level: float) -> float:
@@ -556,7 +583,7 @@ def _normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf(level)
 
 
-class KernelDecisions(ABC):
+class KernelDecisions(FittedForm):
     """Mixed into kernel classifiers: decisions of a machine, and probabilities scaled on held-out labels."""
 
     classes_: NDArray[Any]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, time, timedelta
-from typing import Any, Literal, NamedTuple, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,18 +82,31 @@ ASK = 'say which with channels="first" or channels="last"'
 
 
 @final
-class Layout(NamedTuple):
-    """The shape of one image with its channels first, None for other data, and in which order it is given."""
+@dataclass(frozen=True)
+class InputForm:
+    """The form of the inputs that an estimator was fitted to.
 
-    shape: tuple[int, ...] | None = None
+    `image_shape` is the shape of one image with its channels first, None for other data, and `channels` says
+    in which order images were given. `input_shape` is that of a signal or a cloud that came with dimensions.
+    `background` is the darkest value of images that are warped, which is taken off because warps fill with 0.
+    """
+
+    image_shape: tuple[int, ...] | None = None
     channels: Order | None = None
+    input_shape: tuple[int, ...] | None = None
+    background: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The same as `image_shape`."""
+        return self.image_shape
 
     @property
     def given(self) -> tuple[int, ...] | None:
         """The shape of one image as it is given."""
-        if self.shape is None or self.channels != "last":
-            return self.shape
-        return (*self.shape[1:], self.shape[0])
+        if self.image_shape is None or self.channels != "last":
+            return self.image_shape
+        return (*self.image_shape[1:], self.image_shape[0])
 
     def inward(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows [..., d] as they are given, with their channels first."""
@@ -100,7 +114,15 @@ class Layout(NamedTuple):
 
     def outward(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows [..., d] with their channels first, as they are given."""
-        return self._reordered(rows, self.shape, -3, -1)
+        return self._reordered(rows, self.image_shape, -3, -1)
+
+    def require_channels_first(self, what: str) -> None:
+        """Raise a ValueError where `what` speaks of single pixels and these have their channels last."""
+        if self.channels == "last":
+            raise ValueError(
+                f"{what} go with rows that have their channels first: fit to images "
+                "[n, channels, height, width], np.moveaxis(X, -1, 1)."
+            )
 
     def _reordered(
         self, rows: NDArray[np.float64], shape: tuple[int, ...] | None, start: int, end: int
@@ -114,6 +136,10 @@ class Layout(NamedTuple):
             )
         images = rows.reshape(*rows.shape[:-1], *shape)
         return np.ascontiguousarray(np.moveaxis(images, start, end)).reshape(rows.shape)
+
+
+Layout = InputForm
+"""The earlier name."""
 
 
 def check_channels(channels: object) -> None:
@@ -150,7 +176,7 @@ def image_layout(
     image_shape: Sequence[int] | None = None,
     channels: str = "auto",
     ask: str = ASK,
-) -> Layout:
+) -> InputForm:
     """The layout of images that come with their `dimensions`, or in rows, or with an announced `image_shape`.
 
     `image_shape` is (height, width), or three sizes in the order of `channels`. The height and width alone
@@ -160,7 +186,7 @@ def image_layout(
         check_image_shape(image_shape)
         image_shape = tuple(int(size) for size in image_shape)
     if dimensions is None:
-        return Layout() if image_shape is None else _in_order(image_shape, channels, ask)
+        return InputForm() if image_shape is None else _in_order(image_shape, channels, ask)
     if image_shape is None or tuple(dimensions) == image_shape:
         return _in_order(dimensions, channels, ask)
     if len(image_shape) == 2 and len(dimensions) == 3:
@@ -173,12 +199,12 @@ def image_layout(
     )
 
 
-def _in_order(shape: Sequence[int], channels: str, ask: str) -> Layout:
+def _in_order(shape: Sequence[int], channels: str, ask: str) -> InputForm:
     sizes = tuple(int(size) for size in shape)
     if len(sizes) == 2:
-        return Layout(sizes)
+        return InputForm(sizes)
     order = channel_order(sizes, channels, ask)
-    return Layout(sizes if order == "first" else (sizes[2], *sizes[:2]), order)
+    return InputForm(sizes if order == "first" else (sizes[2], *sizes[:2]), order)
 
 
 PLURALS: dict[str, str] = {
@@ -227,9 +253,10 @@ def own_shape(invariance: object) -> tuple[Family, tuple[int, ...]] | None:
 
 def input_shape(estimator: object) -> tuple[int, ...] | None:
     """The shape of one image, signal or cloud that an estimator was fitted to; None for plain rows."""
-    for name in ("_image_shape", "_input_shape"):
-        if getattr(estimator, name, None) is not None:
-            return tuple(getattr(estimator, name))
+    form = getattr(estimator, "form_", InputForm())
+    known = form.image_shape or form.input_shape
+    if known is not None:
+        return known
     for name in ("invariance", "functional_"):
         own = own_shape(getattr(estimator, name, None))
         if own is not None:

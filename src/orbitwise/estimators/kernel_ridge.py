@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from orbitwise.estimators.estimator import answering, learning
+from orbitwise.estimators.estimator import FittedForm, answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import (
@@ -46,7 +46,7 @@ NORMAL = 1.4826
 
 
 @final
-class InvariantKernelRidge(RegressorMixin, BaseEstimator):
+class InvariantKernelRidge(FittedForm, RegressorMixin, BaseEstimator):
     """Regression by the least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), L f what should vanish.
 
     With squared losses it is the mean of a Gaussian process that saw y with noise variance 1/(2C), and
@@ -74,8 +74,6 @@ class InvariantKernelRidge(RegressorMixin, BaseEstimator):
         every output. The risk is that of targets in units of their deviations, and so is its bound.
     log_evidence_, evidence_kind_ : with strength="evidence"; the scale of f is at its best, too.
     """
-
-    _image_shape: Sequence[int] | None
 
     def __init__(
         self,

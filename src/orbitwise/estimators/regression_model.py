@@ -84,6 +84,36 @@ NOISE_FLOOR = 1e-8
 NOISE_START = 0.05
 
 
+class TargetScale(NamedTuple):
+    """How targets were standardised: y = scale·f + shift per output, and whether y was given as a vector."""
+
+    shift: Tensor
+    scale: Tensor
+    is_vector: bool = False
+
+    def standardised(self, targets: Tensor) -> Tensor:
+        """(y - shift) / scale."""
+        return (targets - self.shift) / self.scale
+
+    def targets(self, standardised: Tensor) -> Tensor:
+        """scale·f + shift, on the CPU."""
+        return standardised.cpu() * self.scale + self.shift
+
+    def as_given(self, values: Tensor) -> NDArray[np.float64]:
+        """Values [n, …, c] as an array, without the last axis where targets were given as a vector."""
+        return (values[..., 0] if self.is_vector else values).numpy()
+
+    def variance(self, standardised: Tensor) -> float | NDArray[np.float64]:
+        """A variance in units of the targets squared: a number, or one per output when there are several."""
+        variance = (standardised.cpu() * self.scale.square()).numpy()
+        return float(variance[0]) if len(variance) == 1 else variance
+
+    @property
+    def log_unit(self) -> float:
+        """Σ log scale over the outputs: p(y) = p(standardised y) / scale, for every row and output."""
+        return float(self.scale.log().sum())
+
+
 class EvidenceTerms(NamedTuple):
     """The evidence of the targets as they were given: value = fit + complexity + constant."""
 

@@ -30,8 +30,8 @@ from orbitwise.estimators.regression_engines import (
     resume,
     sparse_problem,
 )
-from orbitwise.estimators.regression_model import Observation, RegressionModel, prepare
-from orbitwise.estimators.validation import check_channels_first, check_training
+from orbitwise.estimators.regression_model import Observation, RegressionModel, TargetScale, prepare
+from orbitwise.estimators.validation import check_training
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -122,8 +122,6 @@ class InvariantGPRegressor(
     """
 
     n_features_in_: int
-    _image_shape: Sequence[int] | None
-    _is_vector: bool
 
     def __init__(
         self,
@@ -193,9 +191,9 @@ class InvariantGPRegressor(
         averages. A functional of several rows an input, such as `Gradient()`, takes targets [n, rows], or
         [n, rows, outputs].
         """
-        x, targets, weight = check_training(self, X, y, sample_weight)
+        x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         if observations:
-            check_channels_first(self, "Observations of other functionals")
+            self.form_.require_channels_first("Observations of other functionals")
         check_settings(self)
         likelihood = other_likelihood(self, targets, weight, observations)
         if likelihood is None:
@@ -212,7 +210,7 @@ class InvariantGPRegressor(
             previous, kernel = None, self.kernel
         self._functional = functional.double()
         self._set_orbit(functional, x)
-        x = x - self._background
+        x = x - self.form_.background
         model = prepare(
             x,
             targets,
@@ -225,7 +223,7 @@ class InvariantGPRegressor(
             self.normalize_y,
             self.one_sided,
             observations,
-            is_image=self._image_shape is not None,
+            is_image=self.form_.image_shape is not None,
             likelihood=likelihood,
         )
         if previous is not None:
@@ -243,6 +241,7 @@ class InvariantGPRegressor(
         else:
             problem = sparse_problem(model, functional, x, targets, self.device, generator)
             fit, parameters = fit_sparse(self, model, problem, self._report), problem.parameters
+        self.target_scale_ = TargetScale(model.shift, model.scale, is_vector)
         self._store(model, fit)
         self._set_objective(fit.objective, parameters)
         self._set_search(fit.search)
@@ -250,7 +249,7 @@ class InvariantGPRegressor(
         return self
 
     @torch.no_grad()
-    def _evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
+    def evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
         """The exact evidence of the training data on other nodes."""
         return self._model.evidence(self._model.posterior(freeze(self._functional))).value
 
@@ -280,12 +279,11 @@ class InvariantGPRegressor(
 
     def _store(self, model: RegressionModel, fit: Fit) -> None:
         self._model = model
-        self._scale, self._shift = model.scale, model.shift
         self.posterior_, self.functional_ = fit.posterior, fit.functional
         self.kernel_ = model.process.kernel
         with torch.no_grad():
             self.noise_, *self.observation_noise_ = (
-                self._variance(noise) for noise in (model.noise(), *model.extra_noise())
+                self.target_scale_.variance(noise) for noise in (model.noise(), *model.extra_noise())
             )
         if model.likelihood is not None:
             del self.noise_

@@ -27,7 +27,7 @@ from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, 
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.regression_engines import generator_on, place
-from orbitwise.estimators.regression_model import RegressionModel, merge, prepare
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale, merge, prepare
 from orbitwise.estimators.validation import check_counts, check_training
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
@@ -206,7 +206,6 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     """
 
     n_features_in_: int
-    _image_shape: Sequence[int] | None
     _clock = staticmethod(time.monotonic)
 
     def __init__(
@@ -270,13 +269,13 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> SparseGPRegressor:
         _check_settings(self)
         budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
-        x, targets, weight = check_training(self, X, y, sample_weight)
+        x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
         self._set_orbit(functional.double(), x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
         model = prepare(
-            x - self._background,
+            x - self.form_.background,
             targets,
             weight,
             frozen,
@@ -289,7 +288,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         )
         place(model, frozen, self.device)
         sparse = self._sparse(model, frozen)
-        self._scale, self._shift = model.scale, model.shift
+        self.target_scale_ = TargetScale(model.shift, model.scale, is_vector)
         wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if wanted is not None and wanted > sparse.num_rows:
             warnings.warn(
@@ -324,9 +323,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         """
         if not hasattr(self, "posterior_"):
             return self._fit(X, y, sample_weight)
-        x, targets, weight = check_training(self, X, y, sample_weight, reset=False)
-        rows = torch.from_numpy(x).to(self.device) - self._background
-        standardised = (torch.from_numpy(targets) - self._shift) / self._scale
+        x, targets, weight, _ = check_training(self, X, y, sample_weight, reset=False)
+        rows = torch.from_numpy(x).to(self.device) - self.form_.background
+        standardised = self.target_scale_.standardised(torch.from_numpy(targets))
         if learn:
             self._stream = learn_from(self, rows, standardised.to(self.device), num_rows)
         else:
@@ -374,11 +373,10 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self._set_objective(sparse, list(sparse.parameters()))
 
     def _certify(self, certificate: Any, num_rows: float) -> None:
-        # p(y) = p(standardised y) / scale, for every row and output
-        self.certificate_ = certificate.shifted(-num_rows * float(self._scale.log().sum()))
+        self.certificate_ = certificate.shifted(-num_rows * self.target_scale_.log_unit)
         self.log_evidence_, self.evidence_kind_ = self.certificate_.lower, "lower bound"
         self.log_evidence_error_ = 0.0
-        self.noise_ = self._variance(self._standardised_noise())
+        self.noise_ = self.target_scale_.variance(self._standardised_noise())
 
     @torch.no_grad()
     def _standardised_noise(self) -> torch.Tensor:

@@ -88,8 +88,6 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     log_evidence_, evidence_kind_, cv_error_ : of what was chosen, where there was a choice.
     """
 
-    _image_shape: Sequence[int] | None
-
     def __init__(
         self,
         kernel: Kernel | None = None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from inspect import signature
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, validate
 
 from orbitwise.estimators.forms import (
     PLURALS,
-    Layout,
+    InputForm,
     check_channels,
     check_family,
     check_picture,
@@ -94,7 +94,7 @@ def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -
         )
 
 
-def flatten_images(estimator: Any, X: ArrayLike, reset: bool = True) -> tuple[ArrayLike, Layout]:
+def flatten_images(estimator: Any, X: ArrayLike, reset: bool = True) -> tuple[ArrayLike, InputForm]:
     """X as a matrix, in the order it was given, and the layout of its images where it holds images.
 
     Images come as [n, h, w], [n, c, h, w] or [n, h, w, c], or in rows with `image_shape`; `reset=False` means
@@ -114,25 +114,15 @@ def flatten_images(estimator: Any, X: ArrayLike, reset: bool = True) -> tuple[Ar
     return array.reshape(len(array), math.prod(dimensions)), layout
 
 
-def set_layout(estimator: Any, layout: Layout, x: Any) -> NDArray[np.float64]:
+def set_layout(estimator: Any, form: InputForm, x: Any) -> NDArray[np.float64]:
     """Rows with their channels first; the estimator remembers how they were given."""
-    estimator._image_shape, estimator.channels_ = layout
-    return layout.inward(x)
+    estimator.form_ = form
+    return form.inward(x)
 
 
-def layout_of(estimator: Any) -> Layout:
-    """How the inputs of a fitted estimator are laid out."""
-    shape = getattr(estimator, "_image_shape", None)
-    return Layout(None if shape is None else tuple(shape), getattr(estimator, "channels_", None))
-
-
-def check_channels_first(estimator: Any, what: str) -> None:
-    """Raise a ValueError where `what` speaks of single pixels and these have their channels last."""
-    if getattr(estimator, "channels_", None) == "last":
-        raise ValueError(
-            f"{what} go with rows that have their channels first: fit to images "
-            "[n, channels, height, width], np.moveaxis(X, -1, 1)."
-        )
+def layout_of(estimator: Any) -> InputForm:
+    """The form of the inputs of a fitted estimator."""
+    return getattr(estimator, "form_", InputForm())
 
 
 def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
@@ -143,25 +133,24 @@ def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
     return shape[1:] if len(shape) in (3, 4) else None
 
 
-def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
+def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> InputForm:
     """The layout of training data, after a look whether the invariance is one of such data."""
     invariance, announced = estimator.invariance, estimator.image_shape
     channels = getattr(estimator, "channels", "auto")
     check_channels(channels)
     own = own_shape(invariance)
-    vars(estimator).pop("_input_shape", None)
     if announced is not None:
         check_family(invariance, "image")
         layout = image_layout(dimensions, announced, channels)
     elif dimensions is None:
-        return Layout()
+        return InputForm()
     elif own is not None and own[0] != "image":
         if dimensions != own[1]:
             raise ValueError(
                 f"X has inputs of shape {dimensions}, but {named(invariance)} moves {PLURALS[own[0]]} of "
                 f"shape {own[1]}."
             )
-        return Layout()
+        return InputForm()
     elif own is not None:
         plane = own[1][1:] if own[1][0] == 1 and len(dimensions) == 2 else own[1]
         matches = dimensions in (plane, (*plane[1:], plane[0]))
@@ -170,8 +159,7 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
         check_picture(invariance, dimensions)
         layout = image_layout(dimensions, None, channels)
     elif family_of(invariance) in ("signal", "cloud") and len(dimensions) == 2:
-        estimator._input_shape = dimensions
-        return Layout()
+        return InputForm(input_shape=dimensions)
     else:
         raise ValueError(
             f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: "
@@ -183,8 +171,7 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> Layout:
             f"{layout.shape}."
         )
     if layout.channels == "last" and isinstance(invariance, list | tuple):
-        estimator.channels_ = "last"
-        check_channels_first(estimator, "Functionals at other inputs")
+        layout.require_channels_first("Functionals at other inputs")
     return layout
 
 
@@ -206,7 +193,7 @@ def _is_odd(dimensions: Sequence[int]) -> bool:
     return len(dimensions) == 2 and not is_picture(dimensions)
 
 
-def _check_dimensions(estimator: Any, dimensions: tuple[int, ...], layout: Layout) -> None:
+def _check_dimensions(estimator: Any, dimensions: tuple[int, ...], layout: InputForm) -> None:
     """Raise a ValueError where inputs have other dimensions than those that the estimator was fitted to."""
     known = layout.given if layout.given is not None else input_shape(estimator)
     if known is None:
@@ -223,13 +210,21 @@ def _check_dimensions(estimator: Any, dimensions: tuple[int, ...], layout: Layou
         )
 
 
+class TrainingData(NamedTuple):
+    """Validated inputs, targets [n, c] and weights, and whether the targets were given as a vector."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    is_vector: bool
+
+
 def check_training(
     estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool = True
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Validated inputs, targets [n, c] and weights.
+) -> TrainingData:
+    """Validated inputs, targets and weights.
 
-    It sets `n_features_in_`, `_image_shape`, `channels_` and `_is_vector`, unless they are to be met
-    (`reset=False`).
+    It sets `n_features_in_` and `form_`, unless they are to be met (`reset=False`).
     """
     _check_arguments(estimator)
     flat, layout = flatten_images(estimator, X, reset)
@@ -237,10 +232,9 @@ def check_training(
         estimator, flat, y, multi_output=True, y_numeric=True, ensure_min_samples=1, reset=reset
     )
     targets = np.asarray(targets, dtype=np.float64)
-    x = set_layout(estimator, layout, x)
-    if reset:
-        estimator._is_vector = targets.ndim == 1
-    return cast(Any, x), targets.reshape(len(x), -1), check_weights(sample_weight, x)
+    x = set_layout(estimator, layout, x) if reset else layout.inward(x)
+    weight = check_weights(sample_weight, x)
+    return TrainingData(x, targets.reshape(len(x), -1), weight, targets.ndim == 1)
 
 
 def check_sizes(x: NDArray[np.float64], y: NDArray[np.float64] | None = None) -> None:
@@ -267,7 +261,7 @@ def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tens
     X = as_array(X)
     layout = layout_of(estimator)
     if not plain:
-        check_channels_first(estimator, "Functionals")
+        layout.require_channels_first("Functionals")
     if plain or np.shape(X)[1:] == layout.given:
         flat, _ = flatten_images(estimator, X, reset=False)
         return torch.from_numpy(layout.inward(np.array(check_data(estimator, flat, reset=False))))

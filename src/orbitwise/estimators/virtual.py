@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.estimator import answering, learning
+from orbitwise.estimators.estimator import FittedForm, answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
 from orbitwise.estimators.kernel_machine import median_distance
@@ -35,7 +35,7 @@ VIRTUAL = ("samples", "support_vectors")
 
 
 @final
-class VirtualSVC(ClassifierMixin, BaseEstimator):
+class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
     """A support vector machine trained on moved copies of its samples, or of its support vectors alone.
 
     Parameters
@@ -71,8 +71,6 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
     classes_, svc_, bandwidth_, num_samples_ : what was learned, and from how many rows and copies.
     channels_ : "first" or "last", where images had their channels; None where there are none.
     """
-
-    _image_shape: Sequence[int] | None
 
     def __init__(
         self,
@@ -151,13 +149,13 @@ class VirtualSVC(ClassifierMixin, BaseEstimator):
         if is_none(self.invariance):
             return np.zeros((len(x), 0, x.shape[1]))
         if self.invariance == "moves":
-            if self._image_shape is None:
+            if self.form_.image_shape is None:
                 raise ValueError(
                     "invariance='moves' is one of images: pass image_shape=(height, width), or X with image "
                     "dimensions."
                 )
             background = float(x.min())
-            moved = moved_images(torch.from_numpy(x - background), self._image_shape, self.moves)
+            moved = moved_images(torch.from_numpy(x - background), self.form_.image_shape, self.moves)
             return moved.numpy() + background
         if isinstance(self.invariance, Orbit | str):
             named = self.invariance

@@ -163,7 +163,7 @@ def page_data(
 def _predict(model: Any, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[ndarray, ndarray, ndarray]:
     rows = pixels.reshape(-1, pixels.shape[-1])
     if hasattr(model, "classes_"):
-        mean, variance = (part.cpu() for part in model._moments(rows))
+        mean, variance = (part.cpu() for part in model.moments(rows))
         bands = probability_bands(model, mean, variance, seed)
     else:
         with torch.no_grad():

@@ -95,7 +95,7 @@ def judge(
         moments = None if is_test else _held_out_classes(model, codes)
         source = "test" if is_test else "training" if moments is None else "leave-one-out"
         if moments is None:
-            mean, variance = (part.cpu() for part in model._moments(X_test if is_test else X))
+            mean, variance = (part.cpu() for part in model.moments(X_test if is_test else X))
             moments = (mean, variance)
         found = _probabilities(model, *moments)
         return Labelled(source, found.numpy(), codes, tuple(str(each) for each in model.classes_), moments)

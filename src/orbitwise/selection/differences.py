@@ -46,7 +46,7 @@ class CommonNodes:
     def _on(self, estimator: Any, num_nodes: int) -> tuple[float, ...]:
         freeze = freeze_at if self.is_own else freeze_in_common
         return tuple(
-            estimator._evidence_on(partial(freeze, num_nodes=num_nodes, scramble=number))
+            estimator.evidence_on(partial(freeze, num_nodes=num_nodes, scramble=number))
             for number in self.sets
         )
 
@@ -56,7 +56,7 @@ def common_nodes(estimators: Sequence[Any]) -> CommonNodes | None:
     drawn = [each for each in estimators if nodes_of(each) is not None]
     if not drawn or any(each.evidence_kind_ != "exact" for each in estimators):
         return None
-    if not all(hasattr(each, "_evidence_on") for each in drawn):
+    if not all(hasattr(each, "evidence_on") for each in drawn):
         return None
     most = max(nodes_of(each) or 1 for each in drawn)
     if len(drawn) == 1 and gauss_dimensions(drawn[0].functional_):

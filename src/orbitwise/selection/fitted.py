@@ -121,7 +121,7 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
         estimator.normalize_y,
         estimator.one_sided,
         (),
-        is_image=estimator._image_shape is not None,
+        is_image=estimator.form_.image_shape is not None,
     )
     start = {name: parameter.detach() for name, parameter in begun.named_parameters()}
     for i in range(1, len(model.raw_noise)):
@@ -155,7 +155,7 @@ def _conditioned(estimator: InvariantGPRegressor, model: RegressionModel) -> Inv
     other._model, other.posterior_ = model, posterior
     other.functional_, other.kernel_ = model.functional, model.process.kernel
     other.noise_, *other.observation_noise_ = (
-        other._variance(noise) for noise in (model.noise(), *model.extra_noise())
+        other.target_scale_.variance(noise) for noise in (model.noise(), *model.extra_noise())
     )
     terms = model.evidence(posterior)
     other.log_evidence_ = terms.value

@@ -19,10 +19,11 @@ from torch import Tensor
 from orbitwise.declarations import COUNT, SMALLEST, Field
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.engines import Problem
+from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.learned_ranges import expected_seconds
-from orbitwise.estimators.regression_model import RegressionModel
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor, Stream
 from orbitwise.estimators.svc import InvariantSVC
@@ -127,7 +128,8 @@ ADDED = {
     "tilts": "remembered",
 }
 """Parameters that files of earlier versions do not have, and what they stand for there."""
-LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters"}
+LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters", "form_", "scale_", "target_scale_"}
+"""Not stored, or stored under the names of earlier versions."""
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Likelihood, Orbit, Functional, Loss),
@@ -255,6 +257,8 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
     notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
     writer = Writer()
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
+    if fitted.get("_input_shape", ()) is None:
+        del fitted["_input_shape"]
     if "search_" in fitted:
         # the same fit gives the same file, however long it took
         fitted["search_"] = [{**stage, "seconds": math.nan} for stage in fitted["search_"]]
@@ -292,11 +296,9 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
         given["device"] = str(place)
     model = known.kind(**given)
     values = reader.arguments(fitted, fields, known.kind.__name__, known.fitted)
+    _gather(values)
     for each, value in values.items():
         setattr(model, each, value)
-    if getattr(model, "_image_shape", None) is not None and not hasattr(model, "channels_"):
-        # earlier versions took all images for ones with the channels first
-        model.channels_ = "first" if len(model._image_shape) == 3 else None
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
         if "orbit_" in values and values["orbit_"] is None:
@@ -305,10 +307,28 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     except ValueError as error:
         raise StorageError(f"The file is damaged or hostile: it holds {brief(error)}.") from error
     if hasattr(model, "orbit_"):
-        if isinstance(model.orbit_, FiniteOrbit) and model._image_shape is not None:
-            model.orbit_.image_shape = check_image_shape(model._image_shape)
+        if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
+            model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
         model._objective, model._learned_parameters = NoObjective(), []
     return model
+
+
+def _gather(values: dict[str, Any]) -> None:
+    """Gather what files hold one by one: the form of inputs, the scale of targets or probabilities."""
+    if "_image_shape" in values:
+        image, own = values.pop("_image_shape"), values.pop("_input_shape", None)
+        # earlier versions took all images for ones with the channels first
+        usual = "first" if image is not None and len(image) == 3 else None
+        channels, background = values.pop("channels_", usual), values.pop("_background", 0.0)
+        if channels not in (None, "first", "last"):
+            raise StorageError("The file is damaged or hostile: its channels are neither first nor last.")
+        shapes = [None if each is None else tuple(each) for each in (image, own)]
+        values["form_"] = InputForm(shapes[0], channels, shapes[1], background)
+    if "_shift" in values:
+        parts = (values.pop(each) for each in ("_shift", "_scale", "_is_vector"))
+        values["target_scale_"] = TargetScale(*parts)
+    elif "_scale" in values:
+        values["scale_"] = values.pop("_scale")
 
 
 def _place(name: Any) -> torch.device:

@@ -27,6 +27,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.estimator import RegressionPredictions, learning
+from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.components import components
@@ -244,8 +245,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     image_shape = None
     orbit_ = None
     _place = "cpu"
-    _image_shape = None
-    _background = 0.0
+    form_ = InputForm()
     evidence_kind_: str
     inference_: str
     kernel_: Kernel
@@ -339,7 +339,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
                 f"A search needs at least {FEWEST_ROWS} rows, but X has n_samples={len(x)}: with so few, "
                 "choose the kernel yourself, with InvariantGPRegressor(orbitwise.kernels.parse('rbf'))."
             )
-        self._is_vector = True
         return x, np.asarray(targets, dtype=np.float64)
 
     def _store(
@@ -357,7 +356,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         )
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
-            *("log_evidence_error_", "converged_", "inference_", "_model", "_scale", "_shift"),
+            *("log_evidence_error_", "converged_", "inference_", "_model", "target_scale_"),
         ):
             setattr(self, name, getattr(estimator, name))
         self.score_ = found.score
@@ -371,7 +370,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         if self.inference_ == "exact":
             moments = part_moments(parts, width, self.posterior_, self.functional_, torch.tensor(x))
             means = [mean for mean, _ in moments]
-        self._shares = [float(np.var(mean)) * float(self._scale[0]) ** 2 / variance for mean in means]
+        self._shares = [
+            float(np.var(mean)) * float(self.target_scale_.scale[0]) ** 2 / variance for mean in means
+        ]
         return is_cut_short
 
     def components(self, X: ArrayLike) -> list[Component]:
@@ -380,7 +381,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         With the constant `mean_` the means add up to `predict`.
         """
         x = self._inputs(X)
-        words, scale = self._words(""), float(self._scale[0])
+        words, scale = self._words(""), float(self.target_scale_.scale[0])
         found, parts = [], additive_parts(self.kernel_)
         moments = part_moments(parts, self._width(), self.posterior_, self.functional_, x)
         for part, (mean, std) in zip(parts, moments, strict=True):
@@ -395,7 +396,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         module = self.posterior_.process.mean_module
         constant = module.constant.item() if isinstance(module, ConstantMean) else 0.0  # pyright: ignore
-        return constant * float(self._scale[0]) + float(self._shift[0])
+        return constant * float(self.target_scale_.scale[0]) + float(self.target_scale_.shift[0])
 
     def describe(self, unit: str = "") -> str:
         """The winner in plain words; `unit` is what x is counted in, such as "years"."""
