@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
+
 LARGEST = 1e150
 """Numbers of a model are no greater, so that the product of any two is finite; that of three may not be."""
 SMALLEST = 1e-150
@@ -51,6 +53,12 @@ OMITTED = Field(is_omitted=True)
 RECORD = Field(is_record=True)
 POSITIVE = Field(least=SMALLEST)
 COUNT = Field(least=0, most=MOST_COUNTED)
+FLAG = Field((bool,))
+TEXT = Field((str,))
+NUMBER = Field((int, float), least=0)
+REPORTED = Field((int, float), is_record=True)
+"""A number that is told, and never computed with."""
+REPORTED_ARRAY = Field((np.ndarray,), is_record=True)
 
 
 @final
@@ -59,14 +67,18 @@ class Stored:
     """How objects of a class are stored, where its constructor does not say it.
 
     `arguments` are merged with the annotations of the constructor, or of the class method `build`.
-    `attributes`, also dotted ones of parts, are set after building; files of earlier versions may lack
-    them. Buffers named in `infinite` may have infinite entries. `cost` is the memory in bytes that building
-    takes beyond the sizes of its arguments. `refuse` says why an object cannot be stored, and `never` says it
-    of the whole class. `earlier` maps names of arguments in files of earlier versions to those of today.
+    `attributes`, also dotted ones of parts, are set after building; files of earlier versions may lack them.
+    `fitted` are the attributes that an estimator has after `fit`, beside its settings, and `sometimes` those
+    that it may have. Buffers named in `infinite` may have infinite entries. `cost` is the memory in bytes
+    that building takes beyond the sizes of its arguments. `refuse` says why an object cannot be stored, and
+    `never` says it of the whole class. `earlier` maps names of arguments in files of earlier versions to
+    those of today.
     """
 
     arguments: Mapping[str, Field] = field(default_factory=dict)
     attributes: Mapping[str, Field] = field(default_factory=dict)
+    fitted: Mapping[str, Field] = field(default_factory=dict)
+    sometimes: Mapping[str, Field] = field(default_factory=dict)
     build: str = ""
     infinite: tuple[str, ...] = ()
     cost: Callable[[Mapping[str, Any]], int] | None = None

@@ -13,17 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
+from types import NoneType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from orbitwise.declarations import FLAG, NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
 from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -42,9 +45,10 @@ from orbitwise.inference.calibration import two_columns
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
 from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.risk.problem import Machine
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 from orbitwise.process.process import Moments
 from orbitwise.transforms.images import check_image_shape
 
@@ -224,10 +228,38 @@ def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
 ROWS_AT_ONCE = 1024
 
 
+EVIDENCE = {
+    "converged_": FLAG,
+    "evidence_kind_": TEXT,
+    "functional_": Field((Functional,)),
+    "kernel_": Field((Kernel,)),
+    "log_evidence_": REPORTED,
+    "log_evidence_error_": REPORTED,
+    "posterior_": Field((Posterior,)),
+}
+"""What files hold of each fit of a Gaussian process."""
+MACHINE = {
+    "C_": NUMBER,
+    "bandwidth_": replace(NUMBER, least=SMALLEST),
+    "gap_": REPORTED_ARRAY,
+    "machine_": Field((Machine,)),
+    "n_iter_": REPORTED_ARRAY,
+    "objective_": REPORTED_ARRAY,
+    "strength_": NUMBER,
+}
+"""What files hold of each kernel machine."""
+CHOSEN = {"cv_error_": REPORTED, "evidence_kind_": TEXT, "log_evidence_": REPORTED}
+"""What files hold of how the settings of a kernel machine were chosen."""
+
+
 class FittedForm(ABC):
     """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
 
     form_: InputForm
+    stored = Stored(
+        fitted={"form_": Field((InputForm,)), "n_features_in_": Field((int,), least=1)},
+        sometimes={"feature_names_in_": REPORTED_ARRAY},
+    )
 
     @property
     def channels_(self) -> Order | None:
@@ -253,6 +285,19 @@ class LearnedOrbit(FittedForm):
     orbit_: Any
     posterior_: Posterior
     functional_: Functional
+    stored = Stored(
+        fitted={
+            **EVIDENCE,
+            "history_": Field((list,), Field((int, float)), is_record=True),
+            "orbit_": Field((Orbit, NoneType)),
+        },
+        sometimes={
+            "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
+            "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
+            "search_": Field((list,), Field((dict,)), is_record=True),
+            "stopped_by_": TEXT,
+        },
+    )
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -420,6 +465,7 @@ class RegressionPredictions(FittedForm):
     functional_: Functional
     target_scale_: TargetScale
     _place: str
+    stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
 
     @property
     def _scale(self) -> torch.Tensor:
@@ -589,6 +635,7 @@ class KernelDecisions(FittedForm):
     classes_: NDArray[Any]
     machine_: Any
     scale_: float
+    stored = Stored(fitted={**MACHINE, "classes_": REPORTED_ARRAY, "scale_": NUMBER}, sometimes=CHOSEN)
 
     @answering
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -15,7 +15,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from orbitwise.estimators.estimator import FittedForm, answering, learning
+from orbitwise.declarations import FLAG, Stored
+from orbitwise.estimators.estimator import CHOSEN, MACHINE, FittedForm, answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import (
@@ -74,6 +75,8 @@ class InvariantKernelRidge(FittedForm, RegressorMixin, BaseEstimator):
         every output. The risk is that of targets in units of their deviations, and so is its bound.
     log_evidence_, evidence_kind_ : with strength="evidence"; the scale of f is at its best, too.
     """
+
+    stored = Stored(fitted={**MACHINE, "_is_vector": FLAG}, sometimes=CHOSEN)
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.estimators.estimator import KernelDecisions, learning
 from orbitwise.estimators.kernel_machine import Ground
 from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
@@ -51,6 +52,8 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
 
     image_shape = None
     invariance = None
+
+    stored = Stored(fitted={"num_neighbours_": Field((int,), least=1)})
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from orbitwise.declarations import COUNT, Field, Stored
+from orbitwise.declarations import COUNT, POSITIVE, Field, Stored
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
@@ -84,12 +84,15 @@ NOISE_FLOOR = 1e-8
 NOISE_START = 0.05
 
 
+@final
 class TargetScale(NamedTuple):
     """How targets were standardised: y = scale·f + shift per output, and whether y was given as a vector."""
 
     shift: Tensor
     scale: Tensor
     is_vector: bool = False
+
+    stored = Stored({"scale": POSITIVE})
 
     def standardised(self, targets: Tensor) -> Tensor:
         """(y - shift) / scale."""

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import Engine, Fit, engine_for
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
@@ -34,6 +35,7 @@ from orbitwise.estimators.regression_model import Observation, RegressionModel, 
 from orbitwise.estimators.validation import check_training
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
@@ -122,6 +124,21 @@ class InvariantGPRegressor(
     """
 
     n_features_in_: int
+
+    stored = Stored(
+        fitted={
+            "_functional": Field((Functional,)),
+            "_model": Field((RegressionModel,)),
+            "inference_": TEXT,
+            "observation_noise_": Field((list,), Field((int, float, np.ndarray)), least=0),
+        },
+        sometimes={
+            "certificate_": Field((Certificate,)),
+            "evidence_terms_": Field((dict,), Field((int, float)), is_record=True),
+            "jitter_": REPORTED,
+            "noise_": Field((int, float, np.ndarray), least=0),
+        },
+    )
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from orbitwise.declarations import COUNT, Stored
+from orbitwise.declarations import COUNT, Field, Stored
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
@@ -207,6 +207,14 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     n_features_in_: int
     _clock = staticmethod(time.monotonic)
+
+    stored = Stored(
+        fitted={
+            "_stream": Field((Stream,)),
+            "certificate_": Field((Certificate,)),
+            "noise_": Field((int, float, np.ndarray), least=0),
+        }
+    )
 
     def __init__(
         self,

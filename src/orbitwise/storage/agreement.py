@@ -68,7 +68,7 @@ TOLERANCE = 1e-6
 """The residual of a solve in parts of what it is made of: far more than rounding, far less than damage."""
 
 
-def _check_atoms(rows: Atoms) -> None:
+def _check_atom_rows(rows: Atoms) -> None:
     shape = rows.points.shape
     require(rows.points.dim() == 3 and min(shape) > 0, "points that are not [n, s, d]")
     require(bool(((rows.order == 0) | (rows.order == 1)).all()), "orders other than 0 and 1")
@@ -239,7 +239,7 @@ def _check_certificate(certificate: Certificate) -> None:
 
 
 CHECKS: dict[type, Callable[[Any], None]] = {
-    Atoms: _check_atoms,
+    Atoms: _check_atom_rows,
     Certificate: _check_certificate,
     DrawnOrbit: _check_ranges,
     ExactPosterior: _check_exact,
@@ -329,12 +329,12 @@ def check_agreement(model: Any, num_numbers: int = 0) -> None:
 
 
 def _check_inputs(model: Any) -> None:
-    shape, width = getattr(model, "_image_shape", None), model.n_features_in_
+    shape, width = model.form_.image_shape, model.n_features_in_
     names = getattr(model, "feature_names_in_", None)
     require(shape is None or (len(shape) in (2, 3) and math.prod(shape) == width), "images of another shape")
-    own = getattr(model, "_input_shape", None)
+    own = model.form_.input_shape
     require(own is None or (len(own) == 2 and math.prod(own) == width), "inputs of another shape")
-    channels = getattr(model, "channels_", None)
+    channels = model.form_.channels
     require(channels in (None, "first", "last"), "channels that are neither first nor last")
     require(channels is None or (shape is not None and len(shape) == 3), "channels of images that have none")
     if names is not None:
@@ -358,7 +358,7 @@ def _check_process_model(model: Any, num_numbers: int) -> None:
     for module in (model.functional_, posterior.process):
         tensors = [*module.parameters(), *module.buffers()]
         require(all(each.dtype != torch.float32 for each in tensors), "parts of different precision")
-    if hasattr(model, "_shift"):
+    if hasattr(model, "target_scale_"):
         _check_regression(model, outputs)
     else:
         _check_classification(model, outputs)
@@ -424,8 +424,11 @@ def most_atoms(functional: Functional) -> int:
 
 
 def _check_regression(model: Any, outputs: int) -> None:
-    require(model._scale.shape == model._shift.shape == (outputs,), "a scale of other outputs")
-    require(outputs == 1 or not model._is_vector, "several outputs in place of one")
+    require(
+        model.target_scale_.scale.shape == model.target_scale_.shift.shape == (outputs,),
+        "a scale of other outputs",
+    )
+    require(outputs == 1 or not model.target_scale_.is_vector, "several outputs in place of one")
     with torch.no_grad():
         noise = model._standardised_noise()
     require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")

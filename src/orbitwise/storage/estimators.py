@@ -6,54 +6,33 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import NoneType
 from typing import Any, final
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from sklearn.svm import SVC
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from orbitwise.declarations import COUNT, SMALLEST, Field
-from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.engines import Problem
+from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.forms import InputForm
-from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
-from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.learned_ranges import expected_seconds
-from orbitwise.estimators.regression_model import RegressionModel, TargetScale
-from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.sparse_regressor import SparseGPRegressor, Stream
-from orbitwise.estimators.svc import InvariantSVC
-from orbitwise.estimators.virtual import VirtualSVC
+from orbitwise.estimators.regression_model import TargetScale
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.risk.problem import Machine
-from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.losses import Loss
 from orbitwise.orbits.certainty import describe_certainty
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.selection.search.auto import AutoGPRegressor
 from orbitwise.storage.agreement import check_agreement
 from orbitwise.storage.container import StorageError, brief
 from orbitwise.storage.reader import Reader
+from orbitwise.storage.recipes import declaration_of, own_classes
 from orbitwise.storage.writer import Writer
 from orbitwise.transforms.images import check_image_shape
-
-
-@final
-@dataclass(frozen=True)
-class Estimator:
-    """A class of estimators, the fitted attributes it must have, and those it may have."""
-
-    kind: type
-    fitted: Mapping[str, Field]
-    optional: Mapping[str, Field]
 
 
 @final
@@ -67,156 +46,24 @@ class NoObjective:
         )
 
 
-TEXT = Field((str,))
-WHOLE = Field((int,), least=1)
-NUMBER = Field((int, float))
-NUMBERS = Field((int, float, np.ndarray), least=0)
-POSITIVE_NUMBER = Field((int, float), least=SMALLEST)
-RECORDED = Field((int, float), is_record=True)
-ARRAY = Field((np.ndarray,), is_record=True)
-DOUBLES = Field((Tensor,), dtypes=("float64",))
 SHAPE = Field((tuple, list, NoneType), Field((int,)), least=1)
 MAYBE_TEXT = Field((str, NoneType))
-FORM = {"_image_shape": SHAPE, "n_features_in_": WHOLE}
-OPTIONAL = {"_input_shape": SHAPE, "channels_": MAYBE_TEXT, "feature_names_in_": ARRAY}
-EVIDENCE = {
-    "converged_": Field((bool,)),
-    "evidence_kind_": TEXT,
-    "functional_": Field((Functional,)),
-    "kernel_": Field((Kernel,)),
-    "log_evidence_": RECORDED,
-    "log_evidence_error_": RECORDED,
-    "posterior_": Field((Posterior,)),
+EARLIER = {
+    "_background": Field((int, float)),
+    "_image_shape": SHAPE,
+    "_input_shape": SHAPE,
+    "_is_vector": FLAG,
+    "_scale": Field((int, float, Tensor), least=0, dtypes=("float64",)),
+    "_shift": Field((Tensor,), dtypes=("float64",)),
+    "channels_": MAYBE_TEXT,
 }
-FITTED = {
-    **FORM,
-    **EVIDENCE,
-    "_background": NUMBER,
-    "history_": Field((list,), Field((int, float)), is_record=True),
-    "orbit_": Field((Orbit, NoneType)),
-}
-TARGETS = {
-    "_is_vector": Field((bool,)),
-    "_scale": replace(DOUBLES, least=SMALLEST),
-    "_shift": DOUBLES,
-}
-LEARNED = {
-    **OPTIONAL,
-    "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
-    "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
-    "search_": Field((list,), Field((dict,)), is_record=True),
-    "stopped_by_": TEXT,
-}
-MACHINE = {
-    **FORM,
-    "C_": replace(NUMBER, least=0),
-    "bandwidth_": POSITIVE_NUMBER,
-    "gap_": ARRAY,
-    "machine_": Field((Machine,)),
-    "n_iter_": ARRAY,
-    "objective_": ARRAY,
-    "strength_": replace(NUMBER, least=0),
-}
-LABELS = {"classes_": ARRAY}
-MACHINE_CLASSIFIER = {**MACHINE, **LABELS, "scale_": replace(NUMBER, least=0)}
-MACHINE_OPTIONAL = {**OPTIONAL, "cv_error_": RECORDED, "evidence_kind_": TEXT, "log_evidence_": RECORDED}
-ADDED = {
-    "channels": "auto",
-    "likelihood": "gaussian",
-    "max_nodes": None,
-    "max_seconds": None,
-    "tilts": "remembered",
-}
-"""Parameters that files of earlier versions do not have, and what they stand for there."""
-LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters", "form_", "scale_", "target_scale_"}
-"""Not stored, or stored under the names of earlier versions."""
+"""Fitted attributes of the first format; today they are in `form_`, and in `target_scale_` or `scale_`."""
+LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters"}
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Likelihood, Orbit, Functional, Loss),
 )
 
-ESTIMATORS = {
-    "AutoGPRegressor": Estimator(
-        AutoGPRegressor,
-        {
-            **EVIDENCE,
-            **TARGETS,
-            "_claims": Field((list,), Field((tuple, list))),
-            "_extents": Field((np.ndarray,)),
-            "_model": Field((RegressionModel,)),
-            "_shares": Field((list,), Field((int, float)), is_record=True),
-            "dates_": Field((bool,)),
-            "history_": Field((list,), Field((dict,))),
-            "inference_": TEXT,
-            "invariance_": MAYBE_TEXT,
-            "n_features_in_": WHOLE,
-            "noise_": replace(NUMBER, least=0),
-            "score_": RECORDED,
-            "search_rows_": replace(COUNT, kinds=(int,)),
-            "spelling_": TEXT,
-        },
-        {"feature_names_in_": ARRAY, "stopped_": TEXT},
-    ),
-    "InvariantGPClassifier": Estimator(
-        InvariantGPClassifier,
-        {
-            **FITTED,
-            **LABELS,
-            "_problem_": Field((Problem,)),
-            "_scale": replace(NUMBER, least=0),
-            "inference_": TEXT,
-        },
-        {**LEARNED, "noise_": replace(NUMBER, least=0), "leave_one_out_log_loss_": RECORDED},
-    ),
-    "InvariantGPRegressor": Estimator(
-        InvariantGPRegressor,
-        {
-            **FITTED,
-            **TARGETS,
-            "_functional": Field((Functional,)),
-            "_model": Field((RegressionModel,)),
-            "inference_": TEXT,
-            "observation_noise_": Field((list,), Field((int, float, np.ndarray)), least=0),
-        },
-        {
-            **LEARNED,
-            "certificate_": Field((Certificate,)),
-            "evidence_terms_": Field((dict,), Field((int, float)), is_record=True),
-            "jitter_": RECORDED,
-            "noise_": NUMBERS,
-        },
-    ),
-    "InvariantKernelRidge": Estimator(
-        InvariantKernelRidge, {**MACHINE, "_is_vector": Field((bool,))}, MACHINE_OPTIONAL
-    ),
-    "InvariantSVC": Estimator(InvariantSVC, MACHINE_CLASSIFIER, MACHINE_OPTIONAL),
-    "LaplacianSVC": Estimator(
-        LaplacianSVC, {**MACHINE_CLASSIFIER, "num_neighbours_": WHOLE}, MACHINE_OPTIONAL
-    ),
-    "SparseGPRegressor": Estimator(
-        SparseGPRegressor,
-        {
-            **FITTED,
-            **TARGETS,
-            "_stream": Field((Stream,)),
-            "certificate_": Field((Certificate,)),
-            "noise_": NUMBERS,
-        },
-        LEARNED,
-    ),
-    "VirtualSVC": Estimator(
-        VirtualSVC,
-        {
-            **FORM,
-            **LABELS,
-            "bandwidth_": POSITIVE_NUMBER,
-            "num_samples_": replace(COUNT, kinds=(int,), least=1),
-            "svc_": Field((SVC,)),
-        },
-        OPTIONAL,
-    ),
-}
-"""The estimators, the fitted attributes that each must have, and those it may have."""
 PARAMETERS = {
     "image_shape": SHAPE,
     "random_state": Field((int, NoneType), least=0, most=2**32 - 1),
@@ -234,31 +81,34 @@ def _own_settings(kind: type) -> dict[str, Any]:
     return {each: known[each].default for each in OWN if each in known}
 
 
+def known_estimators() -> dict[str, type[BaseEstimator]]:
+    """The estimators of Orbitwise that a file may hold, by name."""
+    return {name: kind for name, kind in sorted(own_classes().items()) if issubclass(kind, BaseEstimator)}
+
+
 def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], Writer]:
     """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
-    name = type(model).__name__
-    known = ESTIMATORS.get(name)
-    if known is None or type(model) is not known.kind:
-        raise StorageError(f"A {name} cannot be stored; {', '.join(ESTIMATORS)} can.")
-    if missing := [each for each in known.fitted if not hasattr(model, each)]:
+    name, known = type(model).__name__, known_estimators()
+    if known.get(name) is not type(model):
+        raise StorageError(f"A {name} cannot be stored; {', '.join(known)} can.")
+    declared = declaration_of(type(model))
+    if missing := [each for each in declared.fitted if not hasattr(model, each)]:
         raise StorageError(f"This {name} is not fitted, it has no {missing[0]}: call fit before save.")
     parameters = model.get_params(deep=False)
-    fields = {**known.fitted, **known.optional}
+    fields = {**declared.fitted, **declared.sometimes}
     notes = _find_errors(model, error_seconds)
     if parameters.get("callback") is not None:
         notes.append("callback was left out: it is not plain data")
     if isinstance(parameters.get("random_state"), np.random.RandomState):
         parameters["random_state"] = None
         notes.append("random_state was left out: it is not plain data")
-    parameters |= _own_settings(known.kind)
+    parameters |= _own_settings(type(model))
     if hasattr(model, "machine_") or hasattr(model, "svc_"):
         notes += _leave_out_code(parameters)
     others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
     notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
     writer = Writer()
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
-    if fitted.get("_input_shape", ()) is None:
-        del fitted["_input_shape"]
     if "search_" in fitted:
         # the same fit gives the same file, however long it took
         fitted["search_"] = [{**stage, "seconds": math.nan} for stage in fitted["search_"]]
@@ -274,29 +124,26 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
 
 def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: str | None = None) -> Any:
     """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU."""
-    known = ESTIMATORS.get(structure["estimator"]) if isinstance(structure.get("estimator"), str) else None
+    name, known = structure.get("estimator"), known_estimators()
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
-    if known is None:
-        raise StorageError(f"The file holds an unknown estimator, {brief(structure.get('estimator'))}.")
-    names = set(known.kind._get_param_names())
-    if isinstance(parameters, dict):
-        later = {each: value for each, value in ADDED.items() if each in names}
-        parameters = {**later, **parameters}
-    if not isinstance(parameters, dict) or set(parameters) != names:
-        raise StorageError(f"The file has other parameters than those of {known.kind.__name__}.")
-    fields = {**known.fitted, **known.optional}
-    if not isinstance(fitted, dict) or not set(known.fitted) <= set(fitted) <= set(fields):
-        raise StorageError(f"The file has other attributes than those of {known.kind.__name__}.")
+    if not isinstance(name, str) or name not in known:
+        raise StorageError(f"The file holds an unknown estimator, {brief(name)}.")
+    kind, declared = known[name], declaration_of(known[name])
+    # those that files of earlier versions do not have take their defaults
+    names = set(kind._get_param_names())
+    if not isinstance(parameters, dict) or not set(parameters) <= names:
+        raise StorageError(f"The file has other parameters than those of {name}.")
+    if not isinstance(fitted, dict):
+        raise StorageError(f"The file has other attributes than those of {name}.")
     place = _place(parameters.get("device", "cpu") if device is None else device)
     reader = Reader(structure.get("objects"), arrays, place)
-    parameters = {**parameters, **_own_settings(known.kind)}
-    settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in parameters}
-    given = reader.arguments(parameters, settings, known.kind.__name__, settings)
-    if "device" in given:
+    parameters = {**parameters, **_own_settings(kind)}
+    settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in names}
+    given = reader.arguments(parameters, settings, name, ())
+    if "device" in names:
         given["device"] = str(place)
-    model = known.kind(**given)
-    values = reader.arguments(fitted, fields, known.kind.__name__, known.fitted)
-    _gather(values)
+    model: Any = kind(**given)
+    values = _fitted_values(reader, declared, fitted, name)
     for each, value in values.items():
         setattr(model, each, value)
     try:
@@ -313,22 +160,26 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     return model
 
 
-def _gather(values: dict[str, Any]) -> None:
-    """Gather what files hold one by one: the form of inputs, the scale of targets or probabilities."""
-    if "_image_shape" in values:
-        image, own = values.pop("_image_shape"), values.pop("_input_shape", None)
-        # earlier versions took all images for ones with the channels first
-        usual = "first" if image is not None and len(image) == 3 else None
-        channels, background = values.pop("channels_", usual), values.pop("_background", 0.0)
-        if channels not in (None, "first", "last"):
-            raise StorageError("The file is damaged or hostile: its channels are neither first nor last.")
-        shapes = [None if each is None else tuple(each) for each in (image, own)]
-        values["form_"] = InputForm(shapes[0], channels, shapes[1], background)
-    if "_shift" in values:
-        parts = (values.pop(each) for each in ("_shift", "_scale", "_is_vector"))
-        values["target_scale_"] = TargetScale(*parts)
-    elif "_scale" in values:
-        values["scale_"] = values.pop("_scale")
+def _fitted_values(reader: Reader, declared: Stored, fitted: dict[str, Any], name: str) -> dict[str, Any]:
+    """The fitted attributes of an estimator; the first format held parts of some of them one by one."""
+    fields = {**declared.fitted, **declared.sometimes}
+    is_first = "form_" not in fitted
+    parts = {each: fitted[each] for each in fitted if is_first and each in EARLIER and each not in fields}
+    old = reader.arguments(parts, EARLIER, name, ())
+    now: dict[str, Any] = {}
+    if is_first and "form_" in fields:
+        image, own = (tuple(old.get(each) or ()) or None for each in ("_image_shape", "_input_shape"))
+        # all images had their channels first, before there was a choice
+        channels = old.get("channels_", "first" if len(image or ()) == 3 else None)
+        now["form_"] = InputForm(image, channels, own, old.get("_background", 0.0))
+    if "_shift" in old:
+        now["target_scale_"] = TargetScale(old["_shift"], old["_scale"], old["_is_vector"])
+    elif "_scale" in old:
+        now["scale_"] = old["_scale"]
+    given = {each: value for each, value in fitted.items() if each not in parts}
+    if not set(declared.fitted) <= {*given, *now} <= set(fields):
+        raise StorageError(f"The file has other attributes than those of {name}.")
+    return {**now, **reader.arguments(given, fields, name, ())}
 
 
 def _place(name: Any) -> torch.device:
@@ -374,7 +225,7 @@ NUMBER_OF = replace(COUNT, kinds=(int,))
 ACCEPTED = 1e-4
 """The gap, in parts of the risk, up to which a machine counts as solved."""
 SUMMARY = {
-    "converged": Field((bool,)),
+    "converged": FLAG,
     "evidence_kind": TEXT,
     "functional": TEXT,
     "image_shape": SHAPE,
@@ -383,8 +234,8 @@ SUMMARY = {
     "learned": Field((dict,), Field((tuple, list)), is_record=True),
     "learned_errors": Field((dict,), Field((int, float)), is_record=True),
     "learned_text": TEXT,
-    "log_evidence": RECORDED,
-    "log_evidence_error": RECORDED,
+    "log_evidence": REPORTED,
+    "log_evidence_error": REPORTED,
     "n_features": NUMBER_OF,
     "noise": Field((list, int, float), Field((int, float)), is_record=True),
     "orbit": MAYBE_TEXT,
@@ -416,8 +267,8 @@ def summary_of(model: Any) -> dict[str, Any]:
     """What people want to know of a model before they load it."""
     summary = {
         "n_features": model.n_features_in_,
-        "image_shape": getattr(model, "_image_shape", None),
-        "channels": getattr(model, "channels_", None),
+        "image_shape": model.form_.image_shape,
+        "channels": model.form_.channels,
         "log_evidence": getattr(model, "log_evidence_", math.nan),
         "log_evidence_error": getattr(model, "log_evidence_error_", 0.0),
         "evidence_kind": getattr(model, "evidence_kind_", "not computed"),

@@ -46,6 +46,7 @@ from gpytorch.priors import (
 )
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.svm import SVC
 from torch import Tensor, nn
 
@@ -111,7 +112,8 @@ def recipe_of(kind: type) -> Recipe | None:
 def known_classes() -> dict[str, type]:
     """All classes that a file may name."""
     others = (*KERNELS, *CONSTRAINTS, *PRIORS, ZeroMean, ConstantMean, SVC)
-    return {**own_classes(), **{kind.__name__: kind for kind in others}}
+    own = {name: kind for name, kind in own_classes().items() if not issubclass(kind, BaseEstimator)}
+    return {**own, **{kind.__name__: kind for kind in others}}
 
 
 def name_of(function: Any) -> str | None:
@@ -189,7 +191,7 @@ def _constraint(kind: type[Interval]) -> Recipe:
     def tell(constraint: Any, name: str, each: Field) -> str | None:
         return name_of(constraint._transform if name == "transform" else constraint._inv_transform)
 
-    arguments = dict.fromkeys(("transform", "inverse"), Field((str, NoneType)))
+    arguments: dict[str, Field] = {name: Field((str, NoneType)) for name in ("transform", "inverse")}
     declared = Stored(infinite=("lower_bound", "upper_bound"), refuse=refuse)
     return Recipe(
         kind, arguments, frozenset(arguments), build=build, tell=tell, any_shape=True, declared=declared

@@ -129,6 +129,8 @@ def declaration_of(kind: type) -> Stored:
                 own,
                 arguments={**whole.arguments, **own.arguments},
                 attributes={**whole.attributes, **own.attributes},
+                fitted={**whole.fitted, **own.fitted},
+                sometimes={**whole.sometimes, **own.sometimes},
                 infinite=own.infinite or whole.infinite,
             )
     return whole

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from numbers import Real
+from types import NoneType
 from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
@@ -26,8 +27,10 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.estimator import RegressionPredictions, learning
+from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
+from orbitwise.estimators.estimator import EVIDENCE, RegressionPredictions, learning
 from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.components import components
@@ -253,6 +256,25 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     noise_: float
     _model: Any
     _clock = staticmethod(time.time)
+
+    stored = Stored(
+        fitted={
+            **EVIDENCE,
+            "_claims": Field((list,), Field((tuple, list))),
+            "_extents": Field((np.ndarray,)),
+            "_model": Field((RegressionModel,)),
+            "_shares": Field((list,), Field((int, float)), is_record=True),
+            "dates_": FLAG,
+            "history_": Field((list,), Field((dict,))),
+            "inference_": TEXT,
+            "invariance_": Field((str, NoneType)),
+            "noise_": NUMBER,
+            "score_": REPORTED,
+            "search_rows_": Field((int,), least=0, most=MOST_COUNTED),
+            "spelling_": TEXT,
+        },
+        sometimes={"stopped_": TEXT},
+    )
 
     def __init__(
         self,
