@@ -24,7 +24,7 @@ import numpy as np
 
 from orbitwise.experiments.airline import fit, judge, load
 from orbitwise.kernels import parse, spectral_mixture
-from orbitwise.kernels.starts import detrend, frequency_grid, periodogram, spectral_peaks
+from orbitwise.kernels.spectrum import detrend, frequency_grid, periodogram, spectral_peaks
 
 parser = argparse.ArgumentParser(description="An RBF kernel beside spectral mixtures.")
 parser.add_argument("--out", type=Path, default=Path("build/airline"), help="folder for the results")

@@ -251,7 +251,7 @@ def test_arrays_of_images_may_have_their_channels_last(orbitwise, folder):
     assert pictures[0] == pictures[1]
     ran = orbitwise("predict", "last", "first.npz", "-o", "p.csv")
     assert ran.status == 1
-    assert "takes images of shape (6, 6, 3), channels last" in ran.error
+    assert "takes inputs of shape (6, 6, 3), channels last" in ran.error
     ran = orbitwise("learn", "last.npz", "--out", "last", "--channels", "first", "--resume", *QUICK)
     assert ran.status == 1
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from orbitwise.cli.arrays import inputs_and_targets, npz_arrays
 from orbitwise.cli.errors import CommandError
+from orbitwise.cli.files import inputs_and_targets, npz_arrays
 
 X, Y = np.zeros((4, 2)), np.arange(4)
 
@@ -22,7 +22,7 @@ X, Y = np.zeros((4, 2)), np.arange(4)
 )
 def test_the_usual_names_are_found(names, target, part, found):
     arrays = dict(zip(names, (X, Y), strict=True))
-    x, y, name = inputs_and_targets(arrays, target, part, "a.npz", True)
+    x, y, name = inputs_and_targets(arrays, target, part, "a.npz")
     assert x is X
     assert y is Y
     assert name == found
@@ -31,7 +31,7 @@ def test_the_usual_names_are_found(names, target, part, found):
 def test_a_test_part_is_taken_where_there_is_one():
     arrays = {"x_train": X, "y_train": Y, "x_test": X + 1, "y_test": Y + 1}
     for target in (None, "y", "y_train"):
-        x, y, _ = inputs_and_targets(arrays, target, "test", "a.npz", True)
+        x, y, _ = inputs_and_targets(arrays, target, "test", "a.npz")
         assert x is arrays["x_test"]
         assert y is arrays["y_test"]
 
@@ -42,14 +42,14 @@ def test_a_test_part_is_taken_where_there_is_one():
         ({"a": X}, None, "no array of inputs"),
         ({"x": X}, None, "--target NAME"),
         ({"x": X, "energy": Y}, "enery", "did you mean 'energy'"),
-        ({"x": X, "y": Y[:3]}, None, "each of the 4 rows"),
-        ({"x": X[:, 0], "y": Y}, None, "a row for every input"),
-        ({"x": X.astype(str), "y": Y}, None, "must be numbers"),
+        ({"x": X, "y": Y[:3]}, None, "one target per row of x, which has 4"),
+        ({"x": X[:, 0], "y": Y}, None, "one row per input"),
+        ({"x": X.astype(str), "y": Y}, None, "must hold numbers"),
     ],
 )
 def test_errors_name_the_array(arrays, target, says):
     with pytest.raises(CommandError, match=says):
-        inputs_and_targets(arrays, target, "train", "a.npz", True)
+        inputs_and_targets(arrays, target, "train", "a.npz")
 
 
 def test_code_and_rubbish_are_refused(tmp_path):

@@ -16,7 +16,7 @@ BAD = {
     "DATA is a .npz": ("learn", "text.txt", "--out", "r"),
     "did you mean 'strength'?": ("learn", "table.csv", "--target", "strenght", "--out", "r"),
     "--target NAME": ("learn", "table.csv", "--out", "r"),
-    "of one class only": ("learn", "one.csv", "--target", "kind", "--task", "classification", "--out", "r"),
+    "has one class only": ("learn", "one.csv", "--target", "kind", "--task", "classification", "--out", "r"),
     "--bad-rows skip": ("learn", "holes.csv", "--target", "kind", "--out", "r"),
     "no invariance 'rotaton'; did you mean 'rotation'": (
         "learn", "table.csv", "--target", "strength", "--invariance", "rotaton", "--out", "r",
@@ -92,14 +92,14 @@ def test_images_that_cannot_be_read_or_differ_in_size(orbitwise, pictures):
     assert "bad.png cannot be read as an image" in ran.error
     ran = orbitwise(*learn, "--bad-rows", "skip")
     assert ran.status == 0
-    assert "left out 1 images" in ran.out
+    assert "left out 1 image that" in ran.out
     (pictures / "lying" / "bad.png").unlink()
     write_images(pictures / "lying" / "more", 2)
     from PIL import Image
 
     Image.new("L", (9, 7)).save(pictures / "lying" / "odd.png")
     ran = orbitwise(*learn, "--force")
-    assert "odd.png is 7x9" in ran.error
+    assert "odd.png has 7x9" in ran.error
     assert "--resize 6x6" in ran.error
     assert orbitwise(*learn, "--force", "--resize", "6x6").status == 0
     assert "--resize" in orbitwise("predict", "r", pictures, "-o", "p.csv").error

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbitwise.cli.cells import escaped, unescaped
-from orbitwise.cli.outputs import table_writer
-from orbitwise.cli.tables import table_batches
+from orbitwise.cli.files import escaped, table_batches, table_writer, unescaped
 from tests.cli.conftest import QUICK
 
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "-", "=", "'=1", "--1", "-1e"]

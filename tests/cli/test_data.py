@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from orbitwise.cli.data import Data, Source, batches, read
+from orbitwise.cli.data import Data, Expected, Source, batches, read
 from orbitwise.cli.errors import CommandError
-from orbitwise.estimators.forms import Layout
+from orbitwise.estimators.forms import InputForm
 from tests.cli.conftest import symmetric, write_csv
 
 
 def test_batches_are_the_whole(table):
     whole = read(Source(str(table), "strength"))
-    parts = list(batches(Source(str(table)), whole.columns, Layout(), 7))
+    parts = list(batches(Source(str(table)), whole.expected, 7))
     assert [len(part) for part in parts] == [7, 7, 7, 3]
     np.testing.assert_array_equal(np.concatenate([part.X for part in parts]), whole.X)
     assert [label for part in parts for label in part.labels] == whole.labels
@@ -22,7 +22,7 @@ def test_images_come_in_batches(pictures):
     whole = read(Source(str(pictures)))
     assert whole.shape == (6, 6)
     assert set(whole.targets) == {"lying", "upright"}
-    parts = list(batches(Source(str(pictures)), None, Layout((6, 6)), 5))
+    parts = list(batches(Source(str(pictures)), Expected(36, None, InputForm((6, 6))), 5))
     np.testing.assert_array_equal(np.concatenate([part.X for part in parts]), whole.X)
     assert parts[0].labels[0].startswith("lying")
 
@@ -33,7 +33,7 @@ def test_arrays_come_in_batches(folder):
     whole = read(Source("a.npz"))
     assert whole.shape == (3, 2)
     assert whole.kinds is not None
-    parts = list(batches(Source("a.npz"), None, Layout(), 3))
+    parts = list(batches(Source("a.npz"), Expected(6), 3))
     np.testing.assert_array_equal(np.concatenate([part.X for part in parts]), x.reshape(4, 6))
 
 
@@ -60,10 +60,10 @@ def test_test_data_must_be_like_the_others(table, folder):
     like = read(Source(str(table), "strength"))
     write_csv(folder / "other.csv", "c,strength,b", [[1, 2, 3]])
     with pytest.raises(CommandError, match="no column 'a'"):
-        read(Source("other.csv", "strength"), like)
+        read(Source("other.csv", "strength"), like.expected)
     np.savez(folder / "a.npz", x=np.zeros((2, 5)), y=np.zeros(2))
     with pytest.raises(CommandError, match="inputs of 5 numbers, but the model takes 3"):
-        read(Source("a.npz"), like)
+        read(Source("a.npz"), like.expected)
 
 
 def test_some_rows_are_taken_at_random_but_in_order():
@@ -87,25 +87,21 @@ def test_a_set_without_network_says_what_to_do(folder, monkeypatch):
 
 def test_arrays_have_the_shape_of_the_model(folder):
     np.savez(folder / "a.npz", x=np.zeros((4, 3, 5, 6)), y=np.arange(4))
-    like = Data(np.zeros((0, 90)), None, [], None, (5, 6, 3), True, channels="last")
+    like = Expected(90, None, InputForm((3, 5, 6), "last"))
     with pytest.raises(
-        CommandError, match=r"\(3, 5, 6\), but the model takes images of shape \(5, 6, 3\), ch"
+        CommandError, match=r"\(3, 5, 6\), but the model takes inputs of shape \(5, 6, 3\), ch"
     ):
         read(Source("a.npz"), like)
     with pytest.raises(CommandError, match=r"\(3, 5, 6\), but the model"):
-        list(batches(Source("a.npz"), None, like.layout, 3))
+        list(batches(Source("a.npz"), like, 3))
     np.savez(folder / "b.npz", x=np.zeros((4, 5, 6, 3)), y=np.arange(4))
     assert read(Source("b.npz"), like).channels == "last"
     np.savez(folder / "c.npz", x=np.zeros((4, 90)), y=np.arange(4))
-    assert len(list(batches(Source("c.npz"), None, like.layout, 3))) == 2
+    assert len(list(batches(Source("c.npz"), like, 3))) == 2
 
 
 def test_files_follow_the_layout_of_the_model(pictures):
-    first = read(
-        Source(str(pictures)), Data(np.zeros((0, 108)), None, [], None, (3, 6, 6), True, channels="first")
-    )
-    last = read(
-        Source(str(pictures)), Data(np.zeros((0, 108)), None, [], None, (6, 6, 3), True, channels="last")
-    )
+    first = read(Source(str(pictures)), Expected(108, None, InputForm((3, 6, 6), "first")))
+    last = read(Source(str(pictures)), Expected(108, None, InputForm((3, 6, 6), "last")))
     assert (first.shape, last.shape) == ((3, 6, 6), (6, 6, 3))
-    np.testing.assert_array_equal(last.layout.inward(last.X), first.X)
+    np.testing.assert_array_equal(last.form.inward(last.X), first.X)

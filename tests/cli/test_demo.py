@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from orbitwise.cli.demo import NUM_TRAINING, demo_data, demo_plan
+from orbitwise.cli.data import NUM_DEMO, demo_data
 from orbitwise.cli.folders import Folder
-from orbitwise.cli.running import run
+from orbitwise.cli.learning import Run, demo_plan
 from orbitwise.storage import load
 
 
 def test_training_and_test_images_share_no_row():
     data, test = demo_data()
-    assert len(data) == NUM_TRAINING
+    assert len(data) == NUM_DEMO
     assert len(data) + len(test) == 1797
     assert not set(data.labels) & set(test.labels)
     assert data.X.min() == 0
@@ -31,7 +31,7 @@ def test_the_demonstration_ends_with_a_table_and_a_report(folder):
     data, test = demo_data()
     plan = demo_plan(options={"num_nodes": 4, "max_iterations": 1})
     console = Console(file=io.StringIO(), width=110)
-    outcome = run(data.take(30, 0), test.take(40, 0), plan, Folder(folder / "demo"), console, {})
+    outcome = Run(data.take(30, 0), test.take(40, 0), plan, Folder(folder / "demo"), console, {}).learn()
     text = console.file.getvalue()  # pyright: ignore
     assert len(outcome.comparison.candidates) == 4
     assert "Evidence of the training data" in text

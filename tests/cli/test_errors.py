@@ -7,7 +7,7 @@ from orbitwise.cli.errors import CommandError, nearest, sentence
 
 def test_near_names_are_suggested_whatever_their_case():
     assert nearest("stregnth", ["Age", "Strength"]) == "did you mean 'Strength'?"
-    assert nearest("zzz", ["a", "b"]) == "there are a, b"
+    assert nearest("zzz", ["a", "b"]) == "the names are a, b"
     assert nearest("zzz", []) == "there are none"
     assert nearest("zzz", [f"c{i}" for i in range(20)]).endswith("c11 and 8 more")
 
@@ -22,8 +22,8 @@ def test_near_names_are_suggested_whatever_their_case():
             OSError(28, "No space left on device"),
             "No space left on device; the disk is full; free some space, or choose another",
         ),
-        (MemoryError(), "the memory is full; take fewer rows (--rows) or a smaller --batch-size"),
-        (KeyError("odd"), "KeyError: 'odd' (add --debug to see where)"),
+        (MemoryError(), "out of memory; use fewer rows (--rows) or a smaller --batch-size"),
+        (KeyError("odd"), "KeyError: 'odd' (add --debug to see where it comes from)"),
         (ValueError(), "ValueError"),
     ],
 )

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, InvariantSVC, load, save
-from orbitwise.cli import exporting
+from orbitwise.cli import models as exporting
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.exporting import exported
+from orbitwise.cli.models import exported
 from orbitwise.export import from_json, to_json, to_torchvision
 from orbitwise.orbits import JitterOrbit
 from orbitwise.report.ranges import orbit_of
@@ -104,7 +104,7 @@ def test_an_orbit_of_images_comes_back_from_json(turned, symmetric_images):
     back = from_json(exported(turned, "json").text).learned()
     assert back["angle"] == pytest.approx(turned.orbit_.learned()["angle"])
     assert from_json(exported(symmetric_images, "json").text).size == symmetric_images.orbit_.size
-    with pytest.raises(CommandError, match="--builtin goes with a library"):
+    with pytest.raises(CommandError, match="--builtin needs a library"):
         exported(turned, "json", builtin=True)
 
 

@@ -68,7 +68,7 @@ def test_files_are_new_or_forced(tmp_path):
         (tmp_path / "a.csv", "--force"),
         (tmp_path / "link.csv", "--force"),
         (tmp_path, "is a folder"),
-        (tmp_path / "b" / "c", "no folder"),
+        (tmp_path / "b" / "c", "is not a folder"),
     ):
         with pytest.raises(CommandError, match=says):
             check_new(file, force=False)

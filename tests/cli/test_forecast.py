@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from orbitwise.cli.forecast import Forecast, Part, parts_of_search
+from orbitwise.cli.watching import Forecast, Part, parts_of_search
 
 
 def test_parts_double_their_nodes_and_cost_their_square():

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.images import class_folders, images_in, load_images
+from orbitwise.cli.files import class_folders, images_in, load_images
 
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 
@@ -50,7 +50,7 @@ def test_unreadable_files_are_named(files, tmp_path):
 def test_sizes_must_agree_or_are_changed(files, tmp_path):
     Image.new("L", (9, 9)).save(tmp_path / "big.png")
     both = [files["grey"], files["grey"], tmp_path / "big.png"]
-    with pytest.raises(CommandError, match=r"big.png is 9x9 .* others are of 3x4; .*--resize 3x4"):
+    with pytest.raises(CommandError, match=r"big.png has 9x9 .* other images have 3x4; .*--resize 3x4"):
         load_images(both)
     with pytest.raises(CommandError, match="the model takes 9x9"):
         load_images([files["grey"]], (9, 9))

@@ -68,7 +68,7 @@ CLOUDS = data(24, shape=(12, 2))
 def test_points_are_not_taken_for_images():
     assert candidates([], CLOUDS) == candidates([], POINTS) == ["none"]
     assert not has_images(["none"], CLOUDS)
-    assert "--image-shape 12x2 says that they are images" in not_images(CLOUDS)
+    assert "If they are images, add --image-shape 12x2." in not_images(CLOUDS)
     assert "PointCloudOrbit" in not_images(CLOUDS)
     assert not_images(IMAGES) == not_images(TABLE) == not_images(data(16, shape=(4, 4))) == ""
     with pytest.raises(ValueError, match=r"clouds of 12 points in 2 dim.*say --image-shape 12x2"):

@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, load
+from orbitwise.cli.app import check_device
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
-from orbitwise.cli.learning import Plan, check_device, estimator_of, learn, write_examples
+from orbitwise.cli.learning import Learner, Plan, Run
 from orbitwise.cli.watching import Watch
 from tests.cli.conftest import bars, symmetric
 
@@ -26,7 +27,7 @@ def images(count: int = 12) -> Data:
 def learned(folder: Folder, data: Data, names, console=None):
     plan = Plan("classification", names, options=OPTIONS)
     folder.prepare(plan.settings(data), resume=True, force=False)
-    return learn(data, plan, folder, Watch(console or Console(quiet=True)))
+    return Learner(data, plan, folder, Watch(console or Console(quiet=True))).learn()
 
 
 def test_candidates_of_a_run_that_was_cut_short_are_not_fitted_again(tmp_path, monkeypatch):
@@ -66,10 +67,9 @@ def test_time_that_is_over_does_not_cut_a_candidate_that_was_finished(tmp_path):
     data, names = images(), ["rotation", "translation"]
     plan, folder = Plan("classification", names, options=OPTIONS), Folder(tmp_path / "a")
     folder.prepare(plan.settings(data), resume=True, force=False)
-    first = learn(
-        data, Plan("classification", ["rotation"], options=OPTIONS), folder, Watch(Console(quiet=True))
-    )
-    outcome = learn(data, plan, folder, Watch(Console(quiet=True), time_limit=0.0))
+    one = Plan("classification", ["rotation"], options=OPTIONS)
+    first = Learner(data, one, folder, Watch(Console(quiet=True))).learn()
+    outcome = Learner(data, plan, folder, Watch(Console(quiet=True), time_limit=0.0)).learn()
     assert dict(outcome.stopped) == {"translation": "not started"}
     assert outcome.comparison.best.log_evidence == first.comparison.best.log_evidence
 
@@ -78,12 +78,12 @@ def test_seconds_add_up_over_the_processes_of_a_candidate(tmp_path):
     data, folder = images(), Folder(tmp_path / "a")
     plan = Plan("classification", ["rotation"], options=OPTIONS)
     folder.prepare(plan.settings(data), resume=True, force=False)
-    first = learn(data, plan, folder, Watch(Console(quiet=True), time_limit=0.0)).comparison.best
+    first = Learner(data, plan, folder, Watch(Console(quiet=True), time_limit=0.0)).learn().comparison.best
     kept = folder.progress(0, "rotation") / "seconds.txt"
     assert sum(map(float, kept.read_text().split())) == pytest.approx(first.seconds, abs=0.1)
     with kept.open("a") as file:
         file.write("1000.0\n")  # of a process that was killed
-    second = learn(data, plan, folder, Watch(Console(quiet=True))).comparison.best
+    second = Learner(data, plan, folder, Watch(Console(quiet=True))).learn().comparison.best
     assert second.seconds > first.seconds + 1000
     about = folder.read(folder.candidate(0, "rotation").with_suffix(".json"))
     assert about is not None
@@ -94,10 +94,8 @@ def test_names_of_columns_are_kept(tmp_path):
     x, y = symmetric(10)
     data = Data(x, y, ["-"] * 10, ("a", "b", "c"))
     plan, folder = Plan("regression", ["none"], options={"max_iterations": 2}), Folder(tmp_path / "a")
-    folder.prepare(plan.settings(data), resume=False, force=False)
-    learn(data, plan, folder, Watch(Console(quiet=True)))
+    Run(data, data, plan, folder, Console(quiet=True), {}).learn(with_report=False)
     assert list(load(folder.model).feature_names_in_) == ["a", "b", "c"]
-    write_examples(folder, data, data, 0)
     kept = np.load(folder.examples)
     np.testing.assert_array_equal(kept["x_test"], x)
     np.testing.assert_array_equal(kept["y_train"], y)
@@ -105,7 +103,7 @@ def test_names_of_columns_are_kept(tmp_path):
 
 def test_the_task_decides_the_estimator_and_other_data_other_settings():
     plan = Plan("regression", ["none"], seed=3)
-    estimator = estimator_of(plan, images(), None)
+    estimator = plan.estimator(images(), None)
     assert isinstance(estimator, InvariantGPRegressor)
     assert estimator.random_state == 3
     assert tuple(estimator.image_shape) == (6, 6)
@@ -114,7 +112,7 @@ def test_the_task_decides_the_estimator_and_other_data_other_settings():
 
 def test_a_device_that_is_not_here_is_named():
     check_device("cpu")
-    with pytest.raises(CommandError, match="--device nowhere is not here"):
+    with pytest.raises(CommandError, match="--device nowhere is not available"):
         check_device("nowhere")
 
 

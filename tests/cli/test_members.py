@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.members import inputs_member
+from orbitwise.cli.files import inputs_member
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(23, 2, 3))
@@ -39,7 +39,7 @@ def test_no_more_bytes_are_held_than_a_batch_has(tmp_path, monkeypatch, save):
 
     member = inputs_member(tmp_path / "a.npz", "test")
     monkeypatch.setattr(zipfile.ZipExtFile, "read", counted)
-    monkeypatch.setattr("orbitwise.cli.members.npz_arrays", whole)
+    monkeypatch.setattr("orbitwise.cli.files.npz_arrays", whole)
     assert sum(len(part) for part in member.batches(50)) == 23 * 400
     assert max(asked) == 50 * 6 * 8
     assert min(asked) >= 0  # -1 would be all
@@ -61,7 +61,7 @@ def test_the_part_is_found_by_name(tmp_path):
     with pytest.raises(CommandError, match="no array of inputs"):
         inputs_member(tmp_path / "b.npz", "train")
     np.savez(tmp_path / "c.npz", x=np.zeros(4))
-    with pytest.raises(CommandError, match="a row for every input"):
+    with pytest.raises(CommandError, match="one row per input"):
         inputs_member(tmp_path / "c.npz", "train")
 
 

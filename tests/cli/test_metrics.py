@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
+from orbitwise.cli.data import Data, checked_test_targets
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.metrics import check_classes, measure
+from orbitwise.cli.models import measure
 from tests.cli.conftest import symmetric
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -32,6 +33,9 @@ def test_numbers_are_measured_by_distance_and_density():
 
 
 def test_an_unknown_class_is_named():
-    check_classes(np.array([1, 2]), np.array([1, 2, 3]))
+    def test_data(y) -> Data:
+        return Data(np.zeros((len(y), 1)), np.array(y), ["-"] * len(y))
+
+    assert list(checked_test_targets(test_data([1, 2]), np.array([1, 2, 3]), "classification")) == [1, 2]
     with pytest.raises(CommandError, match="'owl'"):
-        check_classes(np.array(["cat", "owl"]), np.array(["cat"]))
+        checked_test_targets(test_data(["cat", "owl"]), np.array(["cat"]), "classification")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.outputs import table_writer
+from orbitwise.cli.files import table_writer
 
 
 def test_batches_make_one_table(tmp_path):

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from orbitwise import InvariantGPClassifier
-from orbitwise.cli.picturing import (
+from orbitwise.cli.pictures import (
     NUM_EXAMPLES,
     NUM_SAMPLES,
     draw_evidence,

@@ -15,7 +15,7 @@ from orbitwise import (
 )
 from orbitwise.cli.data import Source
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.predicting import predict, predictions
+from orbitwise.cli.models import predict, predictions
 from tests.cli.conftest import symmetric
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -94,7 +94,7 @@ def test_no_more_rows_are_held_than_a_batch_has(folder, monkeypatch, save):
     def all_of_it(*_: object) -> None:
         raise AssertionError("the arrays were read whole")
 
-    monkeypatch.setattr("orbitwise.cli.predicting.predictions", counted)
+    monkeypatch.setattr("orbitwise.cli.models.predictions", counted)
     monkeypatch.setattr("orbitwise.cli.data.npz_arrays", all_of_it)
     assert predict(model, Source("new.npz"), folder / "p.csv", 7) == (60, [])
     assert max(seen) == 7
@@ -112,7 +112,7 @@ def test_few_notes_are_kept_of_many_batches(folder):
     assert count == 12
     assert len(notes) == 6
     assert "column '1' of row 1" in notes[0]
-    assert notes[-1] == "7 more batches left something out"
+    assert notes[-1] == "rows were left out of 7 more batches"
     with pytest.raises(CommandError, match="--bad-rows skip"):
         predict(model, Source("holes.npz"), folder / "q.csv", 2)
     assert not (folder / "q.csv").exists()

@@ -8,7 +8,7 @@ import pytest
 from orbitwise import InvariantGPClassifier, VirtualSVC, save
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder, file_digest
-from orbitwise.cli.reporting import report_of_folder
+from orbitwise.cli.models import report_of_folder
 from tests.cli.conftest import QUICK, bars
 
 # Few iterations or inducing variables are enough for what is tested here.

@@ -12,8 +12,7 @@ from rich.console import Console
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
-from orbitwise.cli.learning import Plan
-from orbitwise.cli.running import run
+from orbitwise.cli.learning import Plan, Run
 from tests.cli.conftest import QUICK, symmetric
 
 
@@ -33,7 +32,7 @@ def test_a_report_that_fails_does_not_cost_the_model(tmp_path, monkeypatch):
     text = io.StringIO()
     folder = Folder(tmp_path / "r")
     console = Console(file=text, width=200)
-    run(table(notes=("left out one",)), table(), PLAN, folder, console, {"command": "x"})
+    Run(table(notes=("left out one",)), table(), PLAN, folder, console, {"command": "x"}).learn()
     assert folder.model.is_file()
     assert "could not be written (no picture)" in text.getvalue()
     assert "note: left out one" in text.getvalue()
@@ -49,18 +48,19 @@ def test_test_labels_are_of_the_same_kind_and_known(tmp_path):
     console = Console(quiet=True)
     words = ["1", "2"] * 6
     data = table([1, 2] * 6)
-    run(data, table(words), plan, Folder(tmp_path / "a"), console, {}, with_report=False)
+    Run(data, table(words), plan, Folder(tmp_path / "a"), console, {}).learn(with_report=False)
     with pytest.raises(CommandError, match="the class '3'"):
-        run(data, table([1, 3] * 6), plan, Folder(tmp_path / "b"), console, {})
+        Run(data, table([1, 3] * 6), plan, Folder(tmp_path / "b"), console, {})
     assert not (tmp_path / "b").exists()
     with pytest.raises(CommandError, match="not all numbers"):
-        run(table(), table(["x"] * 12), PLAN, Folder(tmp_path / "c"), console, {})
+        Run(table(), table(["x"] * 12), PLAN, Folder(tmp_path / "c"), console, {})
 
 
 def test_a_fit_that_converged_gets_no_note(tmp_path):
     text = io.StringIO()
     plan = Plan("regression", ["none"], options={"max_iterations": 200})
-    run(table(), None, plan, Folder(tmp_path), Console(file=text), {}, force=True, with_report=False)
+    run = Run(table(), None, plan, Folder(tmp_path), Console(file=text), {})
+    run.learn(force=True, with_report=False)
     assert "did not converge" not in text.getvalue()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
+from orbitwise.cli.files import Rows, is_missing, table_batches, target_column
 
 
 def test_rows_come_in_batches_whatever_the_separator(tmp_path):
@@ -24,10 +24,10 @@ def test_rows_come_in_batches_whatever_the_separator(tmp_path):
     ("text", "says"),
     [
         ("", "is empty"),
-        ("1,2\n3,4\n", "names of columns first"),
+        ("1,2\n3,4\n", "header line with the names of columns"),
         ("a,a\n1,2\n", "several columns called 'a'"),
         ("a,b\n1,2\n3\n", "line 3 of .* has 1 cells"),
-        ('a,b\n1,"2\n', "is no CSV file"),
+        ('a,b\n1,"2\n', "is not a CSV file"),
     ],
 )
 def test_files_that_are_wrong_say_how(tmp_path, text, says):
@@ -44,12 +44,10 @@ def test_bytes_that_are_no_text_are_told(tmp_path):
 
 def test_cells_are_numbers_missing_or_an_error():
     rows = Rows({"a": ("1", " NA ", "2e3"), "b": ("1", "red", "2"), "c": (1, None, 2.5)}, ["x", "y", "z"])
-    np.testing.assert_array_equal(numbers(rows, "a"), [1, np.nan, 2000])
-    np.testing.assert_array_equal(numbers(rows, "c"), [1, np.nan, 2.5])
+    np.testing.assert_array_equal(rows.numbers("a"), [1, np.nan, 2000])
+    np.testing.assert_array_equal(rows.numbers("c"), [1, np.nan, 2.5])
     with pytest.raises(CommandError, match="column 'b' holds 'red' in y"):
-        numbers(rows, "b")
-    assert is_text(rows.columns["b"])
-    assert not is_text(rows.columns["a"])
+        rows.numbers("b")
     assert is_missing(float("nan"))
     assert not is_missing("0")
 
@@ -74,7 +72,7 @@ def test_parquet_is_read(tmp_path):
 
     parquet.write_table(pyarrow.table({"a": [1.0, None], "b": ["x", "y"]}), tmp_path / "t.parquet")
     (rows,) = table_batches(tmp_path / "t.parquet", 10)
-    np.testing.assert_array_equal(numbers(rows, "a"), [1, np.nan])
+    np.testing.assert_array_equal(rows.numbers("a"), [1, np.nan])
     (tmp_path / "t.parquet").write_bytes(b"rubbish")
-    with pytest.raises(CommandError, match="no parquet file"):
+    with pytest.raises(CommandError, match="not a parquet file"):
         list(table_batches(tmp_path / "t.parquet", 10))

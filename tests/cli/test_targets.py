@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from orbitwise.cli.data import checked_targets, infer_task
 from orbitwise.cli.errors import CommandError
-from orbitwise.cli.targets import checked_targets, infer_task
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from orbitwise.cli import watching
-from orbitwise.cli.forecast import Part
-from orbitwise.cli.watching import Stopwatch, Watch
+from orbitwise.cli.watching import Part, Stopwatch, Watch
 
 
 def console(terminal: bool) -> Console:

@@ -16,14 +16,15 @@ from orbitwise.functionals import (
     OrbitAverage,
 )
 from orbitwise.inference.exact import condition, evidence
-from orbitwise.inference.sparse import bounds as collapsed
+from orbitwise.inference.sparse import held_rows
 from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse.held_rows import HeldRows, hold_rows
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import inducing_factor, project_rows
-from orbitwise.inference.sparse.totals import held_totals, quadratic_totals
+from orbitwise.inference.sparse.totals import quadratic_totals
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.polish import gather
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
-from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
+from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
@@ -64,11 +65,11 @@ def assert_same(
 
 def test_inducing_points_at_the_data_are_the_exact_plain_gp(process):
     rows = Evaluation().atoms(X)
-    found, lower = gather(process, Evaluation(), X, X, Y)
+    found = hold_rows(process, Evaluation(), X, X, Y)
     exact = evidence(process, rows, Y, noise()).value.item()
     for tight in (True, False):
-        assert found.frozen_bound(NOISE, tight).item() == pytest.approx(exact, rel=1e-8)
-    posterior = SparsePosterior(process, X, found.optimum(NOISE), lower)
+        assert found.bound(NOISE, tight).item() == pytest.approx(exact, rel=1e-8)
+    posterior = SparsePosterior(process, X, found.optimum(NOISE), found.projected.lower)
     assert_same(posterior, condition(process, rows, Y, noise()), [Evaluation(), SWAPS, *SLOPES])
 
 
@@ -79,9 +80,9 @@ def test_all_points_of_a_finite_orbit_are_the_exact_invariant_gp(process):
     plain = evidence(process, Evaluation().atoms(X), Y, noise()).value.item()
     assert abs(plain - exact) > 0.01
     for inducing in (rows.points.flatten(0, 1), rows):
-        found, lower = gather(process, SWAPS, inducing, X, Y)
-        assert found.frozen_bound(NOISE).item() == pytest.approx(exact, abs=1e-5)
-        sparse = SparsePosterior(process, inducing, found.optimum(NOISE), lower)
+        found = hold_rows(process, SWAPS, inducing, X, Y)
+        assert found.bound(NOISE).item() == pytest.approx(exact, abs=1e-5)
+        sparse = SparsePosterior(process, inducing, found.optimum(NOISE), found.projected.lower)
         assert_same(sparse, posterior, [SWAPS, *(slope @ SWAPS for slope in SLOPES)])
 
 
@@ -121,14 +122,14 @@ def test_one_natural_step_is_the_collapsed_engine_on_the_same_frozen_orbit(proce
     terms = likelihood.quadratic(targets)
     one = torch.ones((), dtype=torch.float64)
     bound = collapsed_bound(quadratic_totals(process, frozen, Z, X, terms, shared), one).item()
-    held = collapsed_bound(held_totals(columns, terms, shared), one).item()
+    held = HeldRows.of_quadratic(columns, terms, shared).bound(1.0).item()
     assert held == pytest.approx(bound, rel=1e-10)
     assert trainer.estimate(1).mean == pytest.approx(bound, rel=1e-9)
-    posterior = collapsed.condition(process, frozen, likelihood, Z, X, targets)
+    posterior = held_rows.condition(process, frozen, likelihood, Z, X, targets).posterior
     assert_same(SparsePosterior(process, Z, trainer.q), posterior, [frozen, Evaluation()], 1e-9)
     if isinstance(likelihood, Gaussian) and shared:
-        found, _ = gather(process, frozen, Z, X, targets)
-        assert found.frozen_bound(likelihood.noise).item() == pytest.approx(bound, rel=1e-9)
+        found = hold_rows(process, frozen, Z, X, targets)
+        assert found.bound(likelihood.noise).item() == pytest.approx(bound, rel=1e-9)
 
 
 class Theirs(gpytorch.models.ApproximateGP):

@@ -6,10 +6,17 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import nn
 
-from orbitwise.estimators.learned_ranges import TWO_ERRORS, learned_errors, parameter_errors, searched_errors
+from orbitwise.estimators.learned_ranges import (
+    TWO_ERRORS,
+    learned_errors,
+    parameter_errors,
+    searched_errors,
+    zero_range_errors,
+)
 from orbitwise.inference.optimise.ascent import LEAST, Coordinates
 from orbitwise.inference.optimise.orbit_search import Found
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.orbits.images import ImageOrbit
+from orbitwise.orbits.ranges import ZERO, Bounds
 
 
 def test_a_gaussian_gives_back_its_deviations():
@@ -132,3 +139,22 @@ def test_without_a_curvature_there_are_no_errors():
     toy = Toy()
     found = found_at([0.0, 1.0], [0.0, 0.0], None)
     assert searched_errors(toy.bounds.intervals, Coordinates([toy]), found) == ({}, {})
+
+
+def test_a_range_that_is_zero_has_the_error_at_which_the_evidence_has_fallen():
+    orbit = ImageOrbit((8, 8), {"angle": 0.5, "shift_x": 0.5})
+    raw = orbit.bounds.raw_half
+    angle, shift = orbit.bounds.names.index("angle"), orbit.bounds.names.index("shift_x")
+    with torch.no_grad():
+        raw[angle] = ZERO
+        raw[shift] = ZERO
+
+    def objective() -> torch.Tensor:
+        # the evidence says nothing of the shift
+        return -50 * orbit.bounds.half_width[angle].square()
+
+    errors = zero_range_errors(orbit, objective)
+    assert set(errors) == {"angle", "shift_x"}
+    assert errors["angle"] == pytest.approx(0.1, rel=0.01)
+    assert math.isinf(errors["shift_x"])
+    assert raw[angle].item() == raw[shift].item() == ZERO

@@ -9,8 +9,9 @@ from gpytorch.kernels import PolynomialKernel, RBFKernel, ScaleKernel
 from scipy.stats import multivariate_normal
 from sklearn.kernel_ridge import KernelRidge
 
-from orbitwise.estimators.kernel_machine import BANDWIDTHS, median_distance
 from orbitwise.estimators.kernel_ridge import InvariantKernelRidge, robust_deviations
+from orbitwise.estimators.machines.machine import BANDWIDTHS
+from orbitwise.estimators.machines.task import median_distance
 from orbitwise.functionals import Evaluation, Gradient, LocalAverage
 from orbitwise.functionals.functional import Block
 from orbitwise.inference.exact import condition
@@ -252,8 +253,12 @@ def test_evidence_chooses_the_same_whatever_the_unit_of_the_kernel():
         ({"strength": "cross_validation"}, ValueError, "'evidence', not 'cross_validation'"),
         ({"loss": "logistic"}, ValueError, "one of numbers, such as 'squared' or 'absolute', not 'logistic'"),
         ({"loss": "cubic"}, ValueError, "cubic"),
-        ({"strength": "evidence", "loss": "absolute"}, ValueError, "goes with squared losses"),
-        ({"strength": "evidence", "invariance_loss": "absolute"}, ValueError, "goes with squared losses"),
+        ({"strength": "evidence", "loss": "absolute"}, ValueError, "goes with loss='squared'"),
+        (
+            {"strength": "evidence", "invariance_loss": "absolute"},
+            ValueError,
+            "goes with invariance_loss='squared'",
+        ),
         ({"strength": "evidence", "basis": "linear"}, ValueError, "use basis='bias' or 'none'"),
         ({"strength": "evidence", "Cs": [1.0, -1.0]}, ValueError, "Cs must be finite numbers, positive"),
         ({"bandwidth": 0.0}, ValueError, "bandwidth must be positive and finite, or 'median'"),

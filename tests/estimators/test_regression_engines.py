@@ -12,7 +12,7 @@ from orbitwise import InvariantGPRegressor
 from orbitwise.estimators.regression_engines import check_settings, generator_on, regression_engine
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.stochastic.variational import SparsePosterior
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
 

@@ -11,15 +11,15 @@ from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from orbitwise.estimators import machine_rows as rows_module
-from orbitwise.estimators.kernel_machine import Ground
+from orbitwise.estimators.machines import rows as rows_module
+from orbitwise.estimators.machines.task import MachineTask
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.functionals.functional import Block
 from orbitwise.inference.calibration import best_scale, two_columns
 from orbitwise.inference.exact import condition
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
-from orbitwise.inference.risk.problem import Machine, basis_rows
+from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Loss, Squared, SquaredHinge
 from orbitwise.process import Process
 from tests.contracts.estimator_contract import assert_follows_scikit_learn
@@ -154,7 +154,7 @@ def test_large_problems_are_searched_and_agree(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rows_module, "LARGEST_DENSE", 10)
     found = InvariantSVC(**settings).fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, dense, rtol=0, atol=1e-4)
-    monkeypatch.setattr("orbitwise.inference.risk.problem.gram_of.__defaults__", (10,))
+    monkeypatch.setattr("orbitwise.inference.risk.machines.gram_of.__defaults__", (10,))
     found = InvariantSVC(**settings, invariance_loss="absolute").fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, other, rtol=0, atol=0.02)
 
@@ -234,7 +234,7 @@ def test_more_features_than_points_cost_the_rows_of_the_points_and_change_nothin
         few = InvariantSVC(**settings).fit(x, y, more)
         assert len(few.machine_.coefficients) == 9 + 13 * 12
         with monkeypatch.context() as patch:
-            patch.setattr("orbitwise.estimators.svc.may_turn", lambda estimator: False)
+            patch.setattr("orbitwise.estimators.machines.machine.is_isotropic", lambda kernel: False)
             all_slopes = InvariantSVC(**settings).fit(x, y, more)
         assert len(all_slopes.machine_.coefficients) == 9 + 13 * 14
         expected = all_slopes.decision_function(new)
@@ -254,7 +254,7 @@ def test_few_points_in_thousands_of_dimensions_are_a_small_problem():
 
 def test_the_cost_is_said_before_the_work_begins(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orbitwise.inference.optimise.cost.OPERATIONS_A_SECOND", 100.0)
-    monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
+    monkeypatch.setattr(MachineTask, "fit", lambda *given: pytest.fail("the work has begun"))
     with (
         pytest.warns(
             UserWarning,
@@ -277,7 +277,7 @@ def test_a_graph_is_no_advice_to_who_has_one(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_fit_of_a_minute_is_announced(monkeypatch: pytest.MonkeyPatch):
     """150 rows of 30 features: 4,500 slopes, about a minute on one core."""
-    monkeypatch.setattr(Ground, "fit", lambda *given: pytest.fail("the work has begun"))
+    monkeypatch.setattr(MachineTask, "fit", lambda *given: pytest.fail("the work has begun"))
     x = np.random.default_rng(0).normal(size=(150, 30))
     with (
         pytest.warns(UserWarning, match=r"InvariantSVC.fit with 4,500 rows .*\(55 seconds on one core\)"),

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
 from orbitwise.estimators.invariances import image_orbit
-from orbitwise.estimators.kernel_machine import median_distance
+from orbitwise.estimators.machines.task import median_distance
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals.tangents import PAPER_MOVES, moved_images
 from orbitwise.orbits import ImageOrbit

@@ -17,9 +17,9 @@ from orbitwise.inference.sparse.bounds import (
 )
 from orbitwise.inference.sparse.inducing import greedy_choice
 from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, solve_rows
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import inducing_factor
 from orbitwise.inference.sparse.totals import Totals, gather_totals
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from tests.inference.sparse_problems import exact_evidence, random_problem
 
 problems = st.fixed_dictionaries(

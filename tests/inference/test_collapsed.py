@@ -6,11 +6,11 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import exact
-from orbitwise.inference.sparse import bounds as collapsed
 from orbitwise.inference.sparse import totals as totals_module
 from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse.held_rows import HeldRows, best_tilt, condition
 from orbitwise.inference.sparse.projection import project_rows
-from orbitwise.inference.sparse.totals import held_totals, quadratic_totals
+from orbitwise.inference.sparse.totals import quadratic_totals
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
@@ -92,7 +92,7 @@ def test_streamed_rows_give_the_same_bound_and_gradient(problem, monkeypatch):
 def test_posterior_is_the_exact_one_in_the_limit(problem):
     process, x, y, generator = problem
     likelihood = Gaussian(0.05)
-    sparse = collapsed.condition(process, Evaluation(), likelihood, x, x, y)
+    sparse = condition(process, Evaluation(), likelihood, x, x, y).posterior
     with torch.no_grad():
         full = exact.condition(process, Evaluation().atoms(x), y, likelihood.noise.expand(30))
         new = torch.randn(5, 2, generator=generator, dtype=torch.float64)
@@ -109,9 +109,10 @@ def test_each_round_of_tilts_raises_the_bound(problem):
         tilt = torch.full_like(targets, 3.0)
         values = []
         for _ in range(5):
-            totals = held_totals(columns, likelihood.quadratic(targets, tilt), shared=False)
-            values.append(collapsed_bound(totals, torch.ones((), dtype=torch.float64)))
-            tilt = collapsed.best_tilt(columns, likelihood, targets, tilt, num_rounds=1)
+            values.append(
+                HeldRows.of_quadratic(columns, likelihood.quadratic(targets, tilt), False).bound(1.0)
+            )
+            tilt = best_tilt(columns, likelihood, targets, tilt, num_rounds=1)
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(values))
     assert values[-1] > values[0]
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from orbitwise.functionals import Difference, Evaluation, Gradient
 from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference.exact import condition
-from orbitwise.inference.risk import folding
-from orbitwise.inference.risk.folding import Invariances, fold, fold_weights, nearest_positive
+from orbitwise.inference.risk import machines
+from orbitwise.inference.risk.machines import Invariances, fold, fold_weights, nearest_positive
 from orbitwise.process import Process
 from orbitwise.process.gradient_products import GradientOperator
 
@@ -90,7 +90,7 @@ def test_columns_in_small_parts_and_in_any_order_of_strengths():
 
 
 def test_memory_sets_the_number_of_columns(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(folding, "NUMBERS_AT_ONCE", 700)
+    monkeypatch.setattr(machines, "NUMBERS_AT_ONCE", 700)
     widths, invariances = [], unformed()
 
     def columns(part: slice) -> Tensor:

@@ -10,13 +10,8 @@ from torch import nn
 
 from orbitwise.inference.optimise.ascent import NOTHING, Coordinates
 from orbitwise.inference.optimise.checkpoints import Journal
-from orbitwise.inference.optimise.orbit_search import (
-    CUT_SHORT,
-    FIRST_NODES,
-    INTERRUPTED,
-    TIME_IS_OVER,
-    OrbitSearch,
-)
+from orbitwise.inference.optimise.orbit_search import FIRST_NODES, OrbitSearch
+from orbitwise.inference.optimise.training import CUT_SHORT, INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.orbits.ranges import Bounds
 
 ROWS = 50
@@ -179,7 +174,7 @@ def test_time_that_is_over_keeps_the_best_so_far_and_says_so(monkeypatch):
     found = toy.search(max_seconds=2.0).run()
     assert found.message == TIME_IS_OVER
     assert found.message in CUT_SHORT
-    assert found.num_nodes < 128
+    assert found.stages[-1].num_nodes == found.num_nodes < 128
     np.testing.assert_allclose(
         toy.search().coordinates.point(), np.where(found.point >= NOTHING, found.point, 0)
     )
@@ -321,3 +316,39 @@ def test_what_was_found_elsewhere_is_finished_from_its_own_value():
     finished = toy.search(max_nodes=16).finished(found)
     assert finished.value == pytest.approx(5 - 20 / 16, abs=0.1)
     assert toy.halves[0] ** 2 == pytest.approx(2 - 4 / 16, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+    ],
+)
+def test_memory_that_runs_out_on_more_nodes_keeps_what_was_found_on_fewer(error):
+    class Large(Toy):
+        def value(self, nodes, scramble):
+            if nodes > 32:
+                raise error
+            return super().value(nodes, scramble)
+
+    toy = Large()
+    found = toy.search(is_given=True).run()
+    assert found.message == OUT_OF_MEMORY
+    assert found.num_nodes == found.stages[-1].num_nodes == 32
+    assert found.curvature is not None
+    assert toy.halves[0] ** 2 == pytest.approx(2 - 4 / 32, abs=0.1)
+
+
+def test_other_errors_and_memory_that_never_sufficed_are_passed_on():
+    class Broken(Toy):
+        def value(self, nodes, scramble):
+            raise self.error
+
+    for error in (MemoryError("no memory"), RuntimeError("a bug")):
+        broken = Broken()
+        broken.error, before = error, broken.halves
+        with pytest.raises(type(error), match=str(error)):
+            broken.search().run()
+        assert broken.halves == pytest.approx(before)

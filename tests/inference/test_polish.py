@@ -10,10 +10,11 @@ from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import evidence
+from orbitwise.inference.sparse.held_rows import HeldRows, condition, hold_rows
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import EstimatedProcess, Estimates, inducing_factor, project_rows
 from orbitwise.inference.sparse.whitened import Whitened
-from orbitwise.inference.stochastic.polish import Statistics, best_q_of, gather
-from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
+from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
@@ -36,8 +37,8 @@ def process() -> Process:
     return Process(None, ScaleKernel(RBFKernel())).double().requires_grad_(False)
 
 
-def statistics(process: Process, rows: Tensor = X, targets: Tensor = Y) -> Statistics:
-    return gather(process, AVERAGE, Z, rows, targets, rows_at_once=4)[0]
+def statistics(process: Process, rows: Tensor = X, targets: Tensor = Y) -> HeldRows:
+    return hold_rows(process, AVERAGE, Z, rows, targets)
 
 
 @pytest.mark.parametrize("tight", [True, False])
@@ -50,7 +51,7 @@ def test_the_bound_is_that_of_n_by_n_matrices(process, tight):
     )
     slack = torch.log1p(residual / NOISE) if tight else residual / NOISE
     right = noisy.log_prob(Y.T).sum() - 0.5 * OUTPUTS * slack.sum()
-    mine = statistics(process).frozen_bound(NOISE, tight)
+    mine = statistics(process).bound(NOISE, tight)
     assert mine.item() == pytest.approx(right.item(), rel=1e-10), "in double precision, log σ² too"
 
 
@@ -58,7 +59,7 @@ def test_the_bound_is_that_of_n_by_n_matrices(process, tight):
 def test_titsias_is_below_the_tight_bound_and_that_below_the_evidence(process, noise):
     found = statistics(process)
     exact = evidence(process, AVERAGE.atoms(X), Y, torch.full((ROWS,), noise).double()).value
-    titsias, tight = found.frozen_bound(noise, tight=False), found.frozen_bound(noise)
+    titsias, tight = found.bound(noise, tight=False), found.bound(noise)
     room = 1e-9 * float(exact.abs())  # far above rounding, far below what tells the bounds apart
     assert titsias < tight - room
     assert tight < exact - room
@@ -79,7 +80,7 @@ def test_the_optimum_attains_the_bound_and_nothing_else_does(process, tight):
         return (data - q.divergence()).item()
 
     best = found.optimum(NOISE)
-    assert bound(best) == pytest.approx(found.frozen_bound(NOISE, tight).item(), rel=1e-9)
+    assert bound(best) == pytest.approx(found.bound(NOISE, tight).item(), rel=1e-9)
     start = Whitened.prior(SIZE, OUTPUTS, shared=True)
     terms = bound_terms(process, likelihood, start, Z, lower, AVERAGE.atoms(X), Y, slack)
     quadratic = [each.detach() for each in terms.quadratic]
@@ -95,8 +96,8 @@ def test_leave_one_out_is_a_refit_without_the_row(process):
     held_out = statistics(process).leave_one_out(NOISE)
     for row in range(0, ROWS, 4):
         others = torch.arange(ROWS) != row
-        found, lower = gather(process, AVERAGE, Z, X[others], Y[others])
-        posterior = SparsePosterior(process, Z, found.optimum(NOISE), lower)
+        found = hold_rows(process, AVERAGE, Z, X[others], Y[others])
+        posterior = SparsePosterior(process, Z, found.optimum(NOISE), found.projected.lower)
         moments = posterior.moments(AVERAGE, X[row : row + 1])
         torch.testing.assert_close(held_out.mean[row], moments.mean[0])
         torch.testing.assert_close(held_out.variance[row], moments.variance[0, 0])
@@ -108,7 +109,7 @@ def test_a_prior_mean_moves_bound_and_predictions():
     kernel = ScaleKernel(RBFKernel()).double()
     with_mean, without = (Process(each, kernel).requires_grad_(False) for each in (mean, None))
     shifted, plain = statistics(with_mean, targets=Y + 3), statistics(without)
-    torch.testing.assert_close(shifted.frozen_bound(NOISE), plain.frozen_bound(NOISE))
+    torch.testing.assert_close(shifted.bound(NOISE), plain.bound(NOISE))
     torch.testing.assert_close(shifted.leave_one_out(NOISE).mean, plain.leave_one_out(NOISE).mean + 3)
     both = [
         SparsePosterior(each, Z, found.optimum(NOISE)).moments(AVERAGE, X).mean
@@ -120,16 +121,16 @@ def test_a_prior_mean_moves_bound_and_predictions():
 def test_drawn_rows_are_taken_as_drawn_once(process):
     drawn = OrbitAverage(SampledOrbit(Translation(3), -0.4, 0.4, num_samples=4)).requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
-    found, _ = gather(process, drawn, Z, X, Y, generator)
+    found = hold_rows(process, drawn, Z, X, Y, generator)
     rows = drawn.atoms(X, torch.Generator().manual_seed(0)).frozen()
     exact = evidence(process, rows, Y, torch.full((ROWS,), NOISE).double()).value
-    assert found.frozen_bound(NOISE) < exact - 1e-3, "six inducing variables are too few for fifteen rows"
-    at_data, _ = gather(process, drawn, rows, X, Y, torch.Generator().manual_seed(0))
-    assert at_data.frozen_bound(NOISE).item() == pytest.approx(exact.item(), rel=1e-6)
+    assert found.bound(NOISE) < exact - 1e-3, "six inducing variables are too few for fifteen rows"
+    at_data = hold_rows(process, drawn, rows, X, Y, torch.Generator().manual_seed(0))
+    assert at_data.bound(NOISE).item() == pytest.approx(exact.item(), rel=1e-6)
 
 
 def test_estimates_and_gradient_rows_are_gathered_too(process):
-    class Exact(torch.nn.Module):
+    class Exact(EstimatedProcess):
         def inducing_covariance(self, inducing: Tensor) -> Tensor:
             return process.covariance(Evaluation().atoms(inducing))
 
@@ -138,24 +139,24 @@ def test_estimates_and_gradient_rows_are_gathered_too(process):
             cross = process.covariance(rows, Evaluation().atoms(inducing))
             return Estimates(cross[:, None], process.variance(rows), is_exact=True)
 
-    found, _ = gather(EstimatedProcess(Exact()), AVERAGE, Z, X, Y)
-    torch.testing.assert_close(found.frozen_bound(NOISE), statistics(process).frozen_bound(NOISE))
-    slopes, _ = gather(process, Gradient([0]), Z, X, Y)
+    found = hold_rows(Exact(), AVERAGE, Z, X, Y)
+    torch.testing.assert_close(found.bound(NOISE), statistics(process).bound(NOISE))
+    slopes = hold_rows(process, Gradient([0]), Z, X, Y)
     noise = torch.full((ROWS,), NOISE).double()
-    assert slopes.frozen_bound(NOISE) < evidence(process, Gradient([0]).atoms(X), Y, noise).value
+    assert slopes.bound(NOISE) < evidence(process, Gradient([0]).atoms(X), Y, noise).value
 
 
 def test_the_bound_has_gradients_in_the_noise(process):
     found, noise = statistics(process), torch.tensor(NOISE, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(found.frozen_bound(noise), noise)
-    change = (found.frozen_bound(NOISE + 1e-6) - found.frozen_bound(NOISE - 1e-6)) / 2e-6
+    (slope,) = torch.autograd.grad(found.bound(noise), noise)
+    change = (found.bound(NOISE + 1e-6) - found.bound(NOISE - 1e-6)) / 2e-6
     assert slope.item() == pytest.approx(change.item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, torch.tensor([0.1, 0.2])])
 def test_the_noise_is_one_positive_number(process, noise):
     with pytest.raises(ValueError, match="one positive variance"):
-        statistics(process).frozen_bound(noise)
+        statistics(process).bound(noise)
 
 
 def test_a_weight_is_a_number_of_repetitions(process):
@@ -164,7 +165,7 @@ def test_a_weight_is_a_number_of_repetitions(process):
     weight[:4] = 3
     index = torch.arange(ROWS).repeat_interleave(weight.long())
     found = project_rows(process, AVERAGE, Z, X)
-    weighted = Statistics(found.columns, found.residual, Y, found.mean, weight)
+    weighted = HeldRows(found, Y, weight)
     repeated = statistics(process, X[index], Y[index])
     for ours, theirs in zip(
         (weighted.optimum(NOISE).mean, weighted.precision(NOISE)),
@@ -174,15 +175,16 @@ def test_a_weight_is_a_number_of_repetitions(process):
         torch.testing.assert_close(ours, theirs)
     likelihood = Gaussian(NOISE, learnable=False)
     rows = (process, AVERAGE, likelihood, Z, X, Y)
-    best = best_q_of(*rows, weight=weight)
-    torch.testing.assert_close(best.q.mean, best_q_of(*rows[:4], X[index], Y[index]).q.mean)
-    terms = bound_terms(process, likelihood, best.q, Z, found.lower, AVERAGE.atoms(X), Y, weight=weight)
-    assert float(terms.data - best.q.divergence()) == pytest.approx(float(best.bound()), rel=1e-9)
+    best = condition(*rows, weight=weight)
+    q = best.posterior.q
+    torch.testing.assert_close(q.mean, condition(*rows[:4], X[index], Y[index]).posterior.q.mean)
+    terms = bound_terms(process, likelihood, q, Z, found.lower, AVERAGE.atoms(X), Y, weight=weight)
+    assert float(terms.data - q.divergence()) == pytest.approx(float(best.bound()), rel=1e-9)
     # copies of a row have each their own residual in the bound, one row of weight 3 has only one
-    assert float(best.bound()) > float(best_q_of(*rows[:4], X[index], Y[index]).bound())
+    assert float(best.bound()) > float(condition(*rows[:4], X[index], Y[index]).bound())
     held_out = weighted.leave_one_out(NOISE)
     others = index != 2
-    left, lower = gather(process, AVERAGE, Z, X[index][others], Y[index][others])
-    moments = SparsePosterior(process, Z, left.optimum(NOISE), lower).moments(AVERAGE, X[2:3])
+    left = hold_rows(process, AVERAGE, Z, X[index][others], Y[index][others])
+    moments = SparsePosterior(process, Z, left.optimum(NOISE), left.projected.lower).moments(AVERAGE, X[2:3])
     torch.testing.assert_close(held_out.mean[2], moments.mean[0])
     torch.testing.assert_close(held_out.variance[2], moments.variance[0, 0])

@@ -8,8 +8,7 @@ from orbitwise.functionals import DirectionalDerivative, Evaluation, FeatureMap,
 from orbitwise.inference import Moments, Posterior
 from orbitwise.inference.exact import ExactPosterior, condition
 from orbitwise.inference.sampling import MixturePosterior, sample_posterior
-from orbitwise.inference.sparse import bounds as collapsed
-from orbitwise.inference.sparse import iterative, nystrom
+from orbitwise.inference.sparse import held_rows, iterative, nystrom
 from orbitwise.inference.sparse.totals import Observations
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import FiniteOrbit
@@ -46,7 +45,7 @@ def posteriors() -> dict[str, Posterior]:
     sampled = sample_posterior(process, rows, targets, likelihood, 40, generator=generator)
     return {
         "exact": exact,
-        "sparse": collapsed.condition(process, Evaluation(), likelihood, x, x, targets),
+        "sparse": held_rows.condition(process, Evaluation(), likelihood, x, x, targets).posterior,
         "iterative": iterative.condition(process, observed, noise, x),
         "iterative, sparse variance": iterative.condition(process, observed, noise, x, "sparse"),
         **{

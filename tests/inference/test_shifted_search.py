@@ -10,7 +10,7 @@ from torch import Tensor
 
 from orbitwise.functionals import DirectionalDerivatives, Evaluation, Gradient
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.inference.risk.folding import Invariances, find_leading, fold, linear_slopes, slices
+from orbitwise.inference.risk.machines import Invariances, find_leading, fold, linear_slopes, slices
 from orbitwise.process import Process
 from orbitwise.process.gradient_products import GradientOperator
 

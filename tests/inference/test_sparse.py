@@ -3,8 +3,9 @@ import torch
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.totals import Observations
-from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
+from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Translation

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, Functional, Gradient, OrbitAverage
 from orbitwise.functionals.atoms import Atoms
+from orbitwise.inference.sparse.held_rows import hold_rows
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import (
     EstimatedProcess,
     Estimates,
@@ -20,10 +22,9 @@ from orbitwise.inference.sparse.projection import (
 )
 from orbitwise.inference.sparse.whitened import WhitenedFactor
 from orbitwise.inference.stochastic import trainer as stochastic
-from orbitwise.inference.stochastic.polish import gather
 from orbitwise.inference.stochastic.trainer import Rates, StochasticTrainer
 from orbitwise.inference.stochastic.trainer_state import BLOCK, BLOCKS, DECAY_STEPS
-from orbitwise.inference.stochastic.variational import SparsePosterior, bound_terms
+from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian, Likelihood, Poisson, Softmax, StudentT
 from orbitwise.likelihoods.bernoulli import stick_breaking_targets
 from orbitwise.likelihoods.dirichlet import one_hot
@@ -101,12 +102,12 @@ def test_one_full_natural_step_on_exact_rows_is_the_polished_optimum(with_mean):
     process = Process(mean if with_mean else None, ScaleKernel(RBFKernel())).double()
     trainer = make(functional=FINITE, fixed=True, process=process, batch_size=ROWS)
     trainer.run(1)
-    found, _ = gather(process, FINITE, Z, X, Y)
+    found = hold_rows(process, FINITE, Z, X, Y)
     best = found.optimum(trainer.likelihood.noise)
     torch.testing.assert_close(trainer.q.precision, best.precision)
     torch.testing.assert_close(trainer.q.mean, best.mean)
     bound = trainer.estimate(2)
-    assert bound.mean == pytest.approx(found.frozen_bound(trainer.likelihood.noise).item(), rel=1e-9)
+    assert bound.mean == pytest.approx(found.bound(trainer.likelihood.noise).item(), rel=1e-9)
     assert bound.standard_error == pytest.approx(0, abs=1e-9)
 
 
@@ -243,14 +244,16 @@ def test_inducing_variables_in_f():
         each.run(1)
     assert trainer.estimate(1).mean > in_g.estimate(1).mean, "f(z) tells more of f than g(z)"
     posterior = SparsePosterior(trainer.process, trainer.inducing_rows(), trainer.q)
-    found, lower = gather(trainer.process, FINITE, trainer.inducing_rows(), X, Y)
-    other = SparsePosterior(trainer.process, FINITE.atoms(Z), found.optimum(trainer.likelihood.noise), lower)
+    found = hold_rows(trainer.process, FINITE, trainer.inducing_rows(), X, Y)
+    other = SparsePosterior(
+        trainer.process, FINITE.atoms(Z), found.optimum(trainer.likelihood.noise), found.projected.lower
+    )
     torch.testing.assert_close(posterior.moments(FINITE, X).mean, other.moments(FINITE, X).mean)
     with pytest.raises(ValueError, match="change with every draw"):
         make(functional=FINITE, inducing_functional=drawn()).run(1)
 
 
-class Mixture(nn.Module):
+class Mixture(EstimatedProcess):
     """No functional of one g: f(x) = s·g(x) + an independent trend known by noisy features only."""
 
     def __init__(self) -> None:
@@ -270,10 +273,10 @@ class Mixture(nn.Module):
 
 def test_a_process_known_by_estimates_alone_is_trained():
     """LIM 6: unbiased estimates of k_fu and k_f(x, x) are all that is needed."""
-    process = EstimatedProcess(Mixture())
+    process = Mixture()
     trainer = make(process=process, functional=Evaluation(), rates=Rates(kernel=0.1))
     trainer.run(25, warm_up=5)
-    assert process.source.raw.item() > -2.0, "the scale was far too small"
+    assert process.raw.item() > -2.0, "the scale was far too small"
     bounds = torch.tensor(trainer.history.bound)
     assert bounds[-5:].mean() > bounds[3:8].mean() + 3
     moments = SparsePosterior(process, Z, trainer.q).moments(
@@ -281,8 +284,8 @@ def test_a_process_known_by_estimates_alone_is_trained():
     )
     assert bool((moments.variance > 0).all())
     assert torch.corrcoef(torch.cat([moments.mean, Y], 1).detach().T)[0, 1] > 0.5
-    found, _ = gather(process, Evaluation(), Z, X, Y, torch.Generator().manual_seed(0))
-    assert found.frozen_bound(0.1).isfinite()
+    found = hold_rows(process, Evaluation(), Z, X, Y, torch.Generator().manual_seed(0))
+    assert found.bound(0.1).isfinite()
 
 
 def test_inducing_points_learn_where_they_may():
@@ -306,8 +309,8 @@ def test_an_explosion_is_taken_back_with_smaller_steps():
     trainer.run(30)
     assert 5 <= trainer.history.back_offs <= stochastic.MAX_BACK_OFFS
     assert len(trainer.history.reasons) == trainer.history.back_offs
-    found, _ = gather(trainer.process, FINITE, Z, X, Y)
-    best = found.frozen_bound(trainer.likelihood.noise).item()
+    found = hold_rows(trainer.process, FINITE, Z, X, Y)
+    best = found.bound(trainer.likelihood.noise).item()
     assert trainer.estimate(1).mean == pytest.approx(best, abs=0.1), "in the end it arrives"
 
 

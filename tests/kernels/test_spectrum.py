@@ -6,7 +6,7 @@ import torch
 from gpytorch.kernels import SpectralMixtureKernel
 
 from orbitwise.kernels import spectral_mixture
-from orbitwise.kernels.starts import (
+from orbitwise.kernels.spectrum import (
     detrend,
     frequency_grid,
     periodogram,

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, compare, datasets
 from orbitwise.estimators.estimator import fit_quietly
 from orbitwise.report import record_ranges
+from orbitwise.report.page import Page, page_of
 from orbitwise.selection import Comparison
 
 
@@ -75,3 +76,15 @@ def symmetric() -> Fitted:
     y = np.sin(x).sum(1) + x.prod(1) + 0.1 * rng.normal(size=90)
     model = InvariantGPRegressor(invariance="permutation", random_state=0).fit(x[:40], y[:40])
     return Fitted(model, x[:40], y[:40], x[40:], y[40:])
+
+
+@pytest.fixture(scope="session")
+def turned_page(turned: Fitted) -> Page:
+    """What the report of the turned digits shows."""
+    return page_of(turned.model, turned.x, turned.y, turned.x_test, turned.y_test)
+
+
+@pytest.fixture(scope="session")
+def symmetric_page(symmetric: Fitted) -> Page:
+    """What the report of the symmetric regression shows."""
+    return page_of(symmetric.model, symmetric.x, symmetric.y, symmetric.x_test, symmetric.y_test)

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,11 +11,40 @@ from sklearn.exceptions import NotFittedError
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, load, save
 from orbitwise.report import write_report
+from orbitwise.report.page import printable, rendered, resource, unbroken
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 HOSTILE = "<script>window.hacked = 1</script>\"'&<img src=x onerror=alert(1)>"
+
+
+def test_text_that_is_not_html_opens_and_closes_nothing(turned_page):
+    hostile = "</script><script>alert('x')</script>\"&\x00\u2028"
+    assert printable(hostile).count("�") == 2
+    page = rendered(replace(turned_page, title=hostile, data={"name": hostile}))
+    title = re.search("<h1>(.*?)</h1>", page).group(1)
+    assert not set(title) & set("<>\"'\x00\u2028")
+    assert "&lt;script&gt;" in title
+    assert data_of(page)["name"] == hostile
+    assert page.count("<script") == 2
+
+
+def test_braces_of_users_are_no_template(turned_page):
+    assert "<h1>{{ page }} {% if %}</h1>" in rendered(replace(turned_page, title="{{ page }} {% if %}"))
+
+
+def test_numbers_stay_with_their_units():
+    assert unbroken("158 ± 54 nats, 3 % of 5") == "158\u00a0±\u00a054\u00a0nats, 3\u00a0% of 5"
+
+
+def test_the_files_of_the_page_are_shipped_and_load_nothing():
+    for name in ("page.html", "macros.html", "page.css", "page.js"):
+        text = resource(name)
+        assert "://" not in text
+        assert "@import" not in text
+        assert "url(" not in text
+    assert "</script" not in resource("page.js")
 
 
 class Reader(HTMLParser):

@@ -4,7 +4,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from orbitwise.estimators.forms import Layout
+from orbitwise.estimators.forms import InputForm
 from orbitwise.report.pictures import painter_for, png_uri
 
 
@@ -63,5 +63,5 @@ def test_channels_that_come_last_are_painted_alike():
     images = np.random.default_rng(0).random((4, 3, 5, 6))
     first = painter_for(images.reshape(4, -1), (3, 5, 6))
     rows = np.moveaxis(images, 1, -1).reshape(4, -1)
-    last = painter_for(rows, Layout((3, 5, 6), "last"))
+    last = painter_for(rows, InputForm((3, 5, 6), "last"))
     np.testing.assert_array_equal(last.pixels(rows), first.pixels(images.reshape(4, -1)))

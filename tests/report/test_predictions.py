@@ -3,13 +3,79 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
 from orbitwise.estimators.likelihoods import class_likelihood
-from orbitwise.report.predictions import class_codes, judge, probability_bands
+from orbitwise.report.numbers import wilson
+from orbitwise.report.predictions import (
+    LEVELS,
+    Labelled,
+    Measured,
+    Output,
+    class_codes,
+    judge,
+    probability_bands,
+)
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def labelled(probabilities, codes, classes=("a", "b")) -> Labelled:
+    nothing = torch.zeros(len(codes), 1, dtype=torch.float64)
+    return Labelled("test", np.array(probabilities), np.array(codes), tuple(classes), (nothing, nothing))
+
+
+def measured(source: str = "test", outputs: int = 1) -> Measured:
+    mean = np.zeros((4, outputs))
+    return Measured(source, mean, mean + 1.0, mean + np.array([[1.0], [-1.0], [1.0], [-3.0]]))
+
+
+JUDGED = labelled([[0.9, 0.1], [0.95, 0.05], [0.3, 0.7], [0.38, 0.62]], [0, 1, 1, 1])
+
+
+def test_errors_of_classes_are_shares_with_intervals():
+    assert JUDGED.error() == "25 ± 22 %"
+    assert JUDGED.num_wrong == 1
+
+
+def test_no_mistake_is_not_certainty():
+    assert labelled([[0.9, 0.1]] * 10, [0] * 10).error() == "0 ± 10 %"
+
+
+def test_the_root_of_a_mean_of_squares_and_its_error():
+    (output,) = measured().outputs
+    root, error = output.root_mean_square
+    assert root == pytest.approx(np.sqrt(3))
+    assert error == pytest.approx(np.std([1, 1, 1, 9], ddof=1) / 2 / (2 * np.sqrt(3)))
+    assert output.num_inside == 3
+    assert output.negative_log_density[0] == pytest.approx(1.5 + 0.5 * np.log(2 * np.pi))
+
+
+def test_confusions_are_counted_with_the_truth_in_rows():
+    np.testing.assert_array_equal(JUDGED.confusion(), [[1, 0], [1, 2]])
+
+
+def test_reliability_compares_confidence_with_hits():
+    high, low = JUDGED.reliability()[0], JUDGED.reliability()[-1]
+    assert low[:2] == (pytest.approx(0.925), 0.5)
+    assert low[2:4] == wilson(1, 2)
+    assert high[:2] == (pytest.approx(0.62), 1.0)
+    assert sum(point[-1] for point in JUDGED.reliability()) == 4
+
+
+def test_intervals_of_right_scores_hold_what_they_promise():
+    scores = norm.ppf((np.arange(2000) + 0.5) / 2000)
+    right = Output(np.zeros(2000), np.ones(2000), scores)
+    np.testing.assert_allclose(right.coverage(), LEVELS, atol=1e-3)
+    assert (Output(np.zeros(2000), np.ones(2000), 3 * scores).coverage() < LEVELS).all()
+
+
+def test_an_example_is_named_by_its_class_or_its_value(symmetric):
+    assert JUDGED.name(0) == "a"
+    judged = judge(symmetric.model, symmetric.x, symmetric.y, None, None)
+    assert judged.name(0).replace("−", "-") == f"{symmetric.y[0]:.3g}"
 
 
 def test_a_test_set_is_predicted(turned):
@@ -52,7 +118,7 @@ def test_posteriors_without_leave_one_out_are_judged_on_what_they_have_seen(symm
     model = SparseGPRegressor(num_inducing=20, max_iterations=3, random_state=0)
     judged = judge(model.fit(symmetric.x, symmetric.y), symmetric.x, symmetric.y, None, None)
     assert judged.source == "training"
-    assert judged.scores.shape == (40, 1)
+    assert [len(each.scores) for each in judged.outputs] == [40]
 
 
 def test_several_outputs_have_a_column_each(symmetric):

@@ -12,9 +12,10 @@ from torch import Tensor
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.functionals import OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
+from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.projection import inducing_factor, project
 from orbitwise.inference.stochastic import polish as unbiased_bound
-from orbitwise.inference.stochastic.polish import best_q_of, polish
+from orbitwise.inference.stochastic.polish import polish
 from orbitwise.inference.stochastic.variational import projected_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian, Likelihood
 from orbitwise.likelihoods.dirichlet import one_hot
@@ -78,7 +79,7 @@ def test_polished_bounds_are_those_of_the_integral(truth, likelihood, targets, m
         frozen = freeze_functional(functional, 4, generator)
         with unchecked():
             found = polish(process, functional, frozen, likelihood, Z, X, targets, generator)
-            other = best_q_of(process, frozen, likelihood, Z, X, targets).bound()
+            other = condition(process, frozen, likelihood, Z, X, targets).bound()
         q = found.posterior.q
         with torch.no_grad():
             right = projected_terms(likelihood, q, projection, targets).data - q.divergence()

@@ -14,7 +14,7 @@ from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
 from orbitwise.estimators.laplacian import LaplacianSVC
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Difference, Evaluation, FeatureMap, Gradient
-from orbitwise.inference.risk.problem import Machine
+from orbitwise.inference.risk.machines import Machine
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge
 from orbitwise.process import Process
 from orbitwise.storage import StorageError, describe, load, save

@@ -25,8 +25,8 @@ from orbitwise.functionals import (
     average_minus_value,
 )
 from orbitwise.inference.exact import ExactPosterior, condition
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process

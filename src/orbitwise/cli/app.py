@@ -3,56 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Literal
 
+import torch
 import typer
 from rich.console import Console
 
-from orbitwise.cli.data import Source, read
-from orbitwise.cli.demo import demo_data, demo_plan
+from orbitwise.cli.data import Source, Task, demo_data, infer_task, read
 from orbitwise.cli.errors import CommandError, sentence
-from orbitwise.cli.exporting import Library, exported
 from orbitwise.cli.folders import Folder, check_new, model_file
 from orbitwise.cli.invariances import candidates, not_images, parse
-from orbitwise.cli.learning import Plan, check_device
-from orbitwise.cli.options import (
-    Bad,
-    BadRows,
-    ChannelOrder,
-    ChannelsOption,
-    DataPath,
-    Device,
-    Engine,
-    Force,
-    Format,
-    Ignore,
-    MaxNodes,
-    MaxSeconds,
-    ModelPath,
-    Resize,
-    Seed,
-    Target,
-    TaskName,
-    as_images,
-    command_of,
-    images_text,
-    size_of,
-)
-from orbitwise.cli.predicting import predict as write_predictions
-from orbitwise.cli.reporting import report_of_data, report_of_folder
-from orbitwise.cli.running import run
+from orbitwise.cli.learning import Plan, Run, demo_plan
+from orbitwise.cli.models import Format, exported, report_of_data, report_of_folder
+from orbitwise.cli.models import predict as write_predictions
 from orbitwise.cli.showing import datasets_table, model_table
-from orbitwise.cli.targets import Task, infer_task
+from orbitwise.estimators.forms import Channels
 from orbitwise.storage import load, write_atomically
 
 INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
 WIDTH = 110
+"""Of what is printed where there is no terminal."""
+
+
+def check_device(device: str | None) -> str | None:
+    """Return a device; a CommandError if there is none of that name."""
+    if device is not None:
+        try:
+            torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = " ".join(str(error).split()).partition(".")[0]
+            raise CommandError(f"--device {device} is not available ({reason}); use --device cpu") from error
+    return device
+
+
+DataPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A .npz, .csv or .parquet file, a folder of images in class sub-folders, a CSV file that names "
+        "image files, or a name that `orbitwise datasets` lists.",
+    ),
+]
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A .orbitwise file, or a folder that `learn` wrote.")
+]
+Target = Annotated[str | None, typer.Option(help="The column (or array) to predict.")]
+Ignore = Annotated[list[str] | None, typer.Option(help="A column to leave out; may be repeated.")]
+BadRows = Annotated[
+    Literal["stop", "skip"], typer.Option(help="What to do about empty cells and unreadable images.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Device = Annotated[str, typer.Option(callback=check_device, help="Where to compute: cpu, cuda, cuda:1, …")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
 
 app = typer.Typer(
     name="orbitwise",
@@ -78,74 +89,92 @@ def demo(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Compare four invariances of built-in images of digits; ends with a table and a report.
+    """Compare four invariances on built-in images of digits; ends with a table and a report.
 
     Example: orbitwise demo --out build/demo
     """
     data, test = demo_data(seed)
     about = {"data": "digits", "command": f"orbitwise demo --seed {seed}"}
-    run(data, test, demo_plan(seed, device), Folder(out), _console(), about, force=force)
+    Run(data, test, demo_plan(seed, device), Folder(out), _console(), about).learn(force=force)
 
 
 @app.command()
 def learn(
     data: DataPath,
-    out: Annotated[Path, typer.Option(help="Folder for model, report and comparison.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, the report and the comparison.")],
     target: Target = None,
     invariance: Annotated[
         list[str] | None,
         typer.Option(
             help="What should not matter: none, rotation, affine, affine+deformation, flip, permutation, "
-            "permutation:A,B,C (these columns change places), sign, … Repeat it to compare and keep the best."
+            "permutation:A,B,C (these columns are exchanged), sign, … Repeat the option to compare several; "
+            "the best is kept."
         ),
     ] = None,
-    test: Annotated[str | None, typer.Option(metavar="DATA2", help="Data to measure predictions on.")] = None,
-    task: Annotated[TaskName | None, typer.Option(help="Told from the target unless given.")] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="DATA2", help="Data on which predictions are measured.")
+    ] = None,
+    task: Annotated[Task | None, typer.Option(help="Chosen by the kind of target unless given.")] = None,
     rows: Annotated[int | None, typer.Option(min=2, help="Learn from this many random rows only.")] = None,
     ignore: Ignore = None,
     image_shape: Annotated[
         str | None, typer.Option(metavar="HxW", help="Columns are the pixels of images of this shape.")
     ] = None,
-    channels: ChannelsOption = ChannelOrder.auto,  # pyright: ignore
-    resize: Resize = None,
-    bad_rows: Bad = BadRows.stop,  # pyright: ignore
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut short.")] = False,
+    channels: Annotated[Channels, typer.Option(help="Where arrays of images have their channels.")] = "auto",
+    resize: Annotated[
+        str | None, typer.Option(metavar="HxW", help="Resize all images to this height x width.")
+    ] = None,
+    bad_rows: BadRows = "stop",
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was interrupted.")] = False,
     force: Force = False,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="End with the best so far after this time.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Stop with the best so far after this time."),
     ] = None,
     with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report.")] = True,
     device: Device = "cpu",
     seed: Seed = 0,
-    inference: Annotated[Engine, typer.Option(help="How; auto goes by the number of rows.")] = Engine.auto,  # pyright: ignore
-    max_iterations: Annotated[int | None, typer.Option(min=0, help="Iterations of every ascent.")] = None,
-    max_nodes: MaxNodes = None,
-    max_seconds: MaxSeconds = None,
-    num_inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points.")] = None,
-    num_nodes: Annotated[int | None, typer.Option(min=2, help="Exactly so many nodes of an orbit.")] = None,
+    inference: Annotated[
+        Literal["auto", "exact", "collapsed", "variational"],
+        typer.Option(help="How to compute the posterior; auto chooses by the number of rows."),
+    ] = "auto",
+    max_iterations: Annotated[
+        int | None, typer.Option(min=0, help="Most iterations of each optimisation.")
+    ] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option(min=2, help="Most points that represent an orbit; they double up to this.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="Most seconds to search for the ranges of an invariance.")
+    ] = None,
+    num_inducing: Annotated[int | None, typer.Option(min=1, help="Number of inducing points.")] = None,
+    num_nodes: Annotated[
+        int | None, typer.Option(min=2, help="Exact number of points that represent an orbit.")
+    ] = None,
     num_steps: Annotated[
-        int | None, typer.Option(min=1, help="Stochastic steps instead of until settled.")
+        int | None, typer.Option(min=1, help="Number of stochastic steps; by default until they converge.")
     ] = None,
 ) -> None:
     """Learn from data, and compare invariances by the evidence of the training data.
 
+    The evidence, or marginal likelihood, says how probable the training data are under a model; it needs no
+    validation set.
+
     Example: orbitwise learn digits.npz --target y --invariance none --invariance affine --out result
 
-    Killed or stopped with Ctrl-C, it goes on with --resume, and ends with the same model, to the bit if
-    OMP_NUM_THREADS is the same.
+    A run that was killed, or stopped with Ctrl-C, resumes with --resume. It ends with the same model, bit for
+    bit if OMP_NUM_THREADS is the same.
     """
-    check_device(device)
-    size = None if resize is None else size_of(resize, "--resize")
-    source = Source(data, target, tuple(ignore or ()), bad_rows == BadRows.skip, size)
+    source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size_of(resize, "--resize"))
     as_read = read(source).take(rows, seed)
-    plane = None if image_shape is None else size_of(image_shape, "--image-shape")
-    read_data = as_images(as_read, plane, str(channels))
-    held_out = None if test is None else read(replace(source, path=test, part="test"), read_data)
+    read_data = as_read.as_images(size_of(image_shape, "--image-shape"), channels)
+    held_out = None if test is None else read(replace(source, path=test, part="test"), read_data.expected)
     names = candidates(invariance or [], read_data)
     for name in names:
         parse(name, read_data)
+    found = infer_task(read_data.targets) if task is None else task
     chosen = {
-        "inference": str(inference),
+        "inference": inference,
         "max_iterations": max_iterations,
         "max_nodes": max_nodes,
         "max_seconds": max_seconds,
@@ -153,23 +182,22 @@ def learn(
         "num_nodes": num_nodes,
         "num_steps": num_steps,
     }
-    found: Task = infer_task(read_data.targets) if task is None else cast(Task, str(task))
     given = {name: value for name, value in chosen.items() if value is not None}
-    plan = Plan(found, names, seed, device, given)
-    console = _console()
+    plan, console = Plan(found, names, seed, device, given), _console()
     if task is None:
         other = "regression" if found == "classification" else "classification"
-        console.print(f"{found} of {read_data.target!r} (--task {other} overrides)")
-    told = images_text(read_data) if as_read.channels is None else ""
-    for text in (told, "" if invariance else not_images(read_data)):
-        if text:
-            console.print(text, markup=False)
+        console.print(f"{found} of {read_data.target!r} (use --task {other} if that is wrong)")
+    notes = [read_data.channels_text if as_read.channels is None else ""]
+    notes += ["" if invariance else not_images(read_data)]
+    for note in filter(None, notes):
+        console.print(note, markup=False)
     asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
-    asked |= {"ignore": ignore, "image-shape": image_shape, "resize": resize, "bad-rows": bad_rows}
-    asked |= {"channels": None if str(channels) == "auto" else channels}
-    asked |= {"time-limit": time_limit, "device": device, "seed": seed, **chosen, "out": out}
+    asked |= {"ignore": ignore, "image_shape": image_shape, "resize": resize, "bad_rows": bad_rows}
+    asked |= {"channels": None if channels == "auto" else channels, "time_limit": time_limit}
+    asked |= {"device": device, "seed": seed, **chosen, "out": out}
     about = {"data": data, "command": command_of("learn", data, asked)}
-    run(read_data, held_out, plan, Folder(out), console, about, resume, force, time_limit, with_report)
+    run = Run(read_data, held_out, plan, Folder(out), console, about)
+    run.learn(resume, force, time_limit, with_report)
 
 
 @app.command()
@@ -180,28 +208,27 @@ def predict(
     target: Target = None,
     ignore: Ignore = None,
     resize: Annotated[
-        bool, typer.Option("--resize", help="Bring images to the size of the model's.")
+        bool, typer.Option("--resize", help="Resize images to the size of the model's images.")
     ] = False,
-    bad_rows: Bad = BadRows.stop,  # pyright: ignore
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 1024,
+    bad_rows: BadRows = "stop",
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 1024,
     device: Annotated[
-        str | None, typer.Option(help="Where to compute; where it was learned by default.")
+        str | None,
+        typer.Option(callback=check_device, help="Where to compute; by default where the model was learned."),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Predict: classes and their probabilities, or the mean and standard deviation of a new target.
+    """Predict classes and their probabilities, or the mean and standard deviation of new targets.
 
-    A kernel machine that knows neither predicts alone.
+    Kernel machines that know neither predict without them.
 
     Example: orbitwise predict result new.csv -o predictions.csv
     """
     check_new(out, force)
-    if device is not None:
-        check_device(device)
     fitted = load(model_file(model), device)
-    # any size stands for that of the model
+    # images are brought to the size of the model's, whatever size is given here
     size = (1, 1) if resize else None
-    source = Source(data, target, tuple(ignore or ()), bad_rows == BadRows.skip, size, "test")
+    source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size, "test")
     count, notes = write_predictions(fitted, source, out, batch_size)
     console = _console()
     for note in notes:
@@ -213,20 +240,20 @@ def predict(
 def report(
     model: ModelPath,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="The page; MODEL/report.html by default.")
+        Path | None, typer.Option("-o", "--out", help="The page; by default MODEL/report.html.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="DATA", help="Training data, for a model file.")
+        str | None, typer.Option(metavar="DATA", help="The training data; needed for a model file.")
     ] = None,
-    test: Annotated[str | None, typer.Option("--test", metavar="DATA2", help="Test data.")] = None,
+    test: Annotated[str | None, typer.Option(metavar="DATA2", help="Test data.")] = None,
     target: Target = None,
     force: Force = False,
 ) -> None:
-    """Write the report of a model: what was learned, how sure it is, and how well it predicts.
+    """Write the report of a model: what was learned, how certain it is, and how well it predicts.
 
     Example: orbitwise report result
     """
-    file = model_file(model)
+    file, console = model_file(model), _console()
     page = Folder(file.parent).report if out is None else out
     if out is not None or not model.is_dir():
         check_new(page, force)
@@ -235,19 +262,21 @@ def report(
         written = report_of_data(load(file), Source(data, target), held_out, page)
     elif model.is_dir():
         folder = Folder(model)
-        # its own page is written by one process at a time, like all that is in it
+        # the page inside the folder is written by one process at a time, like all files there
         with folder.writing() if out is None else contextlib.nullcontext():
             written, note = report_of_folder(folder, page)
         if note:
-            _console().print(f"note: {note}", soft_wrap=True, markup=False)
+            console.print(f"note: {note}", soft_wrap=True, markup=False)
     else:
-        raise CommandError(f"the report of {model} needs data: add --data DATA, or name the folder of learn")
-    _console().print(f"report: {written}", soft_wrap=True)
+        raise CommandError(
+            f"the report of {model} needs data: add --data DATA, or give the folder that `learn` wrote"
+        )
+    console.print(f"report: {written}", soft_wrap=True)
 
 
 @app.command()
 def show(model: ModelPath) -> None:
-    """Show a model on one screen: learned bounds, evidence, data, versions.
+    """Show a model on one screen: learned ranges, evidence, data, versions.
 
     Example: orbitwise show result
     """
@@ -257,22 +286,25 @@ def show(model: ModelPath) -> None:
 @app.command()
 def export(
     model: ModelPath,
-    to: Annotated[Format, typer.Option("--to", help="For which library, or as JSON.")],
+    to: Annotated[Format, typer.Option(help="For which library, or as JSON.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The file: .py for a library, .json for JSON.")],
     builtin: Annotated[
-        bool, typer.Option("--builtin", help="The library's own nearest transform, not the exact one.")
+        bool,
+        typer.Option(
+            "--builtin", help="Use the most similar transform of the library instead of the exact one."
+        ),
     ] = False,
     force: Force = False,
 ) -> None:
-    """Hand the learned invariance to other code: a Python file with a `transform`, or JSON.
+    """Export the learned invariance for other code: a Python file with a `transform`, or JSON.
 
     Example: orbitwise export result --to torchvision -o augmentation.py
     """
     check_new(out, force)
-    ending = ".json" if str(to) == "json" else ".py"
+    ending = ".json" if to == "json" else ".py"
     if out.suffix != ending:
         raise CommandError(f"{out} must end in {ending} for --to {to}")
-    text, note, was_run = exported(load(model_file(model)), cast(Library, str(to)), out.stem, builtin)
+    text, note, was_run = exported(load(model_file(model)), to, out.stem, builtin)
     write_atomically(out.resolve(), text)
     console = _console()
     console.print(f"{to}: {out}" + (" (run on one input)" if was_run else ""), soft_wrap=True, markup=False)
@@ -313,6 +345,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(getattr(error, "exit_code", 1))
 
 
+def command_of(name: str, argument: str, options: Mapping[str, object]) -> str:
+    """The command line that asks for these options; those that are None were not given."""
+    words = ["orbitwise", name, argument]
+    for option, value in options.items():
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        words += [word for each in values for word in (f"--{option.replace('_', '-')}", str(each))]
+    return shlex.join(words)
+
+
+def size_of(text: str | None, option: str) -> tuple[int, int] | None:
+    """Height and width, as in 28x28."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)x(\d+)", text.strip().lower())
+    if found is None or min(map(int, found.groups())) < 1:
+        raise CommandError(f"{option} {text}: give height and width as in 28x28")
+    return int(found[1]), int(found[2])
+
+
 @contextlib.contextmanager
 def _readable_warnings() -> Iterator[None]:
     """Every warning is one line, without the place in the code that it comes from."""
@@ -327,5 +378,5 @@ def _show_warning(message: Warning | str, *place: object) -> None:
 
 def _console() -> Console:
     console = Console(highlight=False)
-    # what is no terminal has no width of its own
+    # output that is not a terminal has no width of its own
     return console if console.is_terminal else Console(highlight=False, width=WIDTH)

@@ -1,4 +1,7 @@
-"""Data from a path: arrays, tables, folders of images, tables of image files, or a set known by name."""
+"""Data from a path: inputs, targets, and what rows and columns are called in messages.
+
+A path names an .npz file, a table, a folder of images, a table of image files, or a data set.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,38 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orbitwise import datasets
-from orbitwise.cli.arrays import inputs_and_targets, npz_arrays
 from orbitwise.cli.errors import CommandError, nearest
-from orbitwise.cli.images import class_folders, images_in, is_image, load_images
-from orbitwise.cli.members import inputs_member
-from orbitwise.cli.tables import Rows, is_missing, is_text, numbers, table_batches, target_column
-from orbitwise.estimators.forms import Layout, Order
+from orbitwise.cli.files import (
+    Rows,
+    check_inputs,
+    class_folders,
+    images_in,
+    inputs_and_targets,
+    inputs_member,
+    inputs_name,
+    is_missing,
+    load_images,
+    npz_arrays,
+    number_in,
+    table_batches,
+    target_column,
+)
+from orbitwise.estimators.forms import InputForm, Order, image_layout
 
+Task = Literal["classification", "regression"]
 Part = Literal["train", "test"]
-ROWS_AT_ONCE = 1024
-ACCEPTED = "a .npz, .csv or .parquet file, a folder of images in class sub-folders, or a name of a data set"
+ACCEPTED = "a .npz, .csv or .parquet file, a folder of images in class sub-folders, or the name of a data set"
+ASK = "say which with --channels first or --channels last"
+MOST_CLASSES = 50
+"""Whole numbers with more different values than this are numbers, not classes."""
+NUM_DEMO = 300
+"""Training images of the demonstration."""
 
 
 @final
@@ -39,12 +58,21 @@ class Source:
 
 
 @final
+class Expected(NamedTuple):
+    """What inputs must look like to fit a model, or the training data: numbers per row, columns, images."""
+
+    width: int
+    columns: tuple[str, ...] | None = None
+    form: InputForm = InputForm()
+
+
+@final
 @dataclass(frozen=True)
 class Data:
-    """Inputs [n, d], targets or None, what rows and columns are called, and what there is to say.
+    """Inputs [n, d], targets or None, what rows and columns are called, and notes for the user.
 
     `shape` is that of one input where it has dimensions, as it was given; `channels` says where images have
-    theirs, and `kinds` labels points, say atomic numbers.
+    theirs, and `kinds` labels points, for example with atomic numbers.
     """
 
     X: NDArray[np.float64]
@@ -62,11 +90,16 @@ class Data:
         return len(self.X)
 
     @property
-    def layout(self) -> Layout:
-        """How images lie in the rows."""
+    def form(self) -> InputForm:
+        """How images, or other inputs with dimensions, lie in the rows."""
         if self.shape is None or self.channels != "last":
-            return Layout(self.shape, self.channels)
-        return Layout((self.shape[-1], *self.shape[:-1]), "last")
+            return InputForm(self.shape, self.channels)
+        return InputForm((self.shape[-1], *self.shape[:-1]), "last")
+
+    @property
+    def expected(self) -> Expected:
+        """What other data must look like to be predicted by a model of these."""
+        return Expected(self.X.shape[1], self.columns, self.form)
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -75,70 +108,152 @@ class Data:
             raise CommandError("these data have no targets")
         return self.y
 
+    def chosen(self, rows: NDArray[np.int64]) -> Data:
+        """Some of the rows."""
+        y = None if self.y is None else self.y[rows]
+        return replace(self, X=self.X[rows], y=y, labels=[self.labels[i] for i in rows])
+
     def take(self, count: int | None, seed: int = 0) -> Data:
-        """`count` rows chosen at random, in the order they are in; all of them where there are no more."""
+        """`count` rows chosen at random, in their order; all rows if there are no more."""
         if count is None or count >= len(self):
             return self
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(self))[:count])
-        y = None if self.y is None else self.y[chosen]
-        return replace(self, X=self.X[chosen], y=y, labels=[self.labels[i] for i in chosen])
+        return self.chosen(np.sort(np.random.default_rng(seed).permutation(len(self))[:count]))
+
+    def without_bad_rows(self, source: Source) -> Data:
+        """The rows whose cells are all there, or an error that names the first cell that is not."""
+        holes = ~np.isfinite(self.X)
+        bad = np.asarray(holes.any(axis=1))
+        if self.y is not None:
+            cells = self.y.reshape(len(self), -1)
+            bad = bad | np.array([any(map(is_missing, row)) for row in cells], dtype=bool)
+        if not bad.any():
+            return self
+        count, first = int(bad.sum()), int(np.flatnonzero(bad)[0])
+        column = self.target
+        if holes[first].any():
+            place = int(np.flatnonzero(holes[first])[0])
+            column = str(place) if self.columns is None else self.columns[place]
+        cell = f"column {column!r} of {self.labels[first]}"
+        if not source.skips:
+            raise CommandError(
+                f"{count} {'row has' if count == 1 else 'rows have'} cells of {source.path} that are empty "
+                f"or not finite, the first in {cell}; fill them, or leave such rows out with --bad-rows skip"
+            )
+        note = f"left out {count} {'row' if count == 1 else 'rows'} with empty cells, the first in {cell}"
+        return replace(self.chosen(np.flatnonzero(~bad)), notes=(*self.notes, note))
+
+    def as_images(self, size: tuple[int, int] | None, channels: str = "auto") -> Data:
+        """These data as images of the height and width `size`, if that is given, with their channels.
+
+        The channels of rows of numbers follow each other as whole pictures, unless `channels` is "last".
+        """
+        shape = self.shape
+        if self.is_image:
+            if channels != "auto":
+                raise CommandError(f"--channels {channels} is for arrays: image files know their channels")
+            image_layout(shape, size, self.channels or "auto", ASK)
+            return self
+        if shape is not None and len(shape) == 3:
+            found = image_layout(shape, size, channels, ASK)
+            return replace(self, channels=found.channels, is_image=True)
+        found = self
+        if size is not None:
+            if shape is not None and shape != size and min(shape) > 1:
+                raise CommandError(
+                    f"--image-shape {size[0]}x{size[1]}: the inputs have shape {'x'.join(map(str, shape))}; "
+                    "give that shape, or reshape the inputs"
+                )
+            found = self._rows_as_images(size, channels)
+        if channels != "auto" and found.channels is None:
+            raise CommandError(f"--channels {channels}: the inputs have no channels; leave it out")
+        return found
+
+    def _rows_as_images(self, size: tuple[int, int], channels: str) -> Data:
+        width = self.X.shape[1]
+        count, rest = divmod(width, math.prod(size))
+        if rest or count < 1:
+            raise CommandError(
+                f"--image-shape {size[0]}x{size[1]} has {math.prod(size)} pixels, but inputs have {width} "
+                "numbers; give the shape of the images"
+            )
+        if count == 1:
+            return replace(self, shape=size, is_image=True)
+        if channels == "last":
+            return replace(self, shape=(*size, count), is_image=True, channels="last")
+        return replace(self, shape=(count, *size), is_image=True, channels="first")
+
+    @property
+    def channels_text(self) -> str:
+        """The size of images with channels, and where their channels were taken to be; else empty."""
+        if self.channels is None or self.form.image_shape is None:
+            return ""
+        count, height, width = self.form.image_shape
+        other = "last" if self.channels == "first" else "first"
+        return (
+            f"images of {height}x{width} pixels, {count} channel{'s' if count > 1 else ''} {self.channels} "
+            f"(use --channels {other} if that is wrong)"
+        )
 
 
-def read(source: Source, like: Data | None = None) -> Data:
-    """All of the data, with targets; with the columns, or the shape of images, of data `like` these."""
-    kind = _kind(source.path)
-    path = Path(source.path)
-    layout = Layout() if like is None or not like.is_image else like.layout
-    if kind in ("npz", "set"):
-        data = _of_arrays(source, _arrays(source, kind), with_target=True)
-    elif kind == "folder":
-        files, labels = class_folders(path)
-        data = _of_files(source, files, labels, "class", layout)
-    else:
-        columns = None if like is None else like.columns
-        data = _of_table(source, list(table_batches(path, ROWS_AT_ONCE)), columns, layout)
-    data = _without_bad(data, source)
+def read(source: Source, expected: Expected | None = None) -> Data:
+    """All of the data, with targets."""
+    data = next(_parts(source, expected, None), None)
+    if data is None:
+        raise CommandError(f"{source.path} has no rows below its header")
+    data = _usable(data, source, expected)
     if len(data) == 0:
         raise CommandError(f"{source.path} has no rows that can be used")
-    if like is not None and kind in ("npz", "set") and data.shape is not None:
-        _check_shape(source, data.shape, like.layout)
-        data = replace(data, channels=like.channels)
-    if like is not None and data.X.shape[1] != like.X.shape[1]:
-        raise CommandError(
-            f"{source.path} has inputs of {data.X.shape[1]} numbers, but the model takes {like.X.shape[1]}"
-        )
     return data
 
 
-def batches(source: Source, columns: Sequence[str] | None, layout: Layout, size: int) -> Iterator[Data]:
-    """Inputs without targets, `size` rows at a time, for a model of these columns or images so laid out."""
-    kind = _kind(source.path)
-    path = Path(source.path)
+def batches(source: Source, expected: Expected, size: int) -> Iterator[Data]:
+    """Inputs without targets, `size` rows at a time."""
+    for part in _parts(source, expected, size):
+        yield _usable(part, source, expected)
+
+
+def _parts(source: Source, expected: Expected | None, size: int | None) -> Iterator[Data]:
+    """All data with targets, as one part; with a size the inputs alone, so many rows at a time."""
+    kind, path = _kind(source.path), Path(source.path)
+    form = InputForm() if expected is None else expected.form
     if kind in ("npz", "set"):
-        start = 0
-        for rows in _array_batches(source, kind, size):
-            _check_shape(source, rows.shape[1:], layout)
-            labels = [f"row {start + i + 1}" for i in range(len(rows))]
-            yield _without_bad(Data(_flat(rows), None, labels, None), source)
-            start += len(rows)
+        yield from [_with_targets(source, kind)] if size is None else _inputs(source, kind, size)
+    elif kind == "folder" and size is None:
+        files, labels = class_folders(path)
+        yield _of_files(source, files, labels, "class", form)
     elif kind == "folder":
         files = images_in(path)
         if not files:
             raise CommandError(f"{path} has no images; give a folder with some")
-        for start in range(0, len(files), size):
-            part = _of_files(source, files[start : start + size], None, "class", layout)
-            names = [str(Path(name).relative_to(path)) for name in part.labels]
-            yield _without_bad(replace(part, labels=names), source)
+        for start in range(0, len(files), size or 1):
+            part = _of_files(source, files[start : start + (size or 1)], None, "class", form)
+            yield replace(part, labels=[str(Path(name).relative_to(path)) for name in part.labels])
     else:
         for rows in table_batches(path, size):
-            image_column = _image_column(rows, source.target)
-            if image_column is not None and layout.shape is not None:
-                files = _files(rows, image_column, path)
-                yield _without_bad(_of_files(source, files, None, "class", layout), source)
-                continue
-            names = _columns_of(rows, source) if columns is None else _matched(columns, rows, path)
-            X = np.stack([numbers(rows, name) for name in names], axis=1)
-            yield _without_bad(Data(X, None, rows.labels, tuple(names)), source)
+            yield _of_table(source, rows, expected, with_target=size is None)
+
+
+def _usable(data: Data, source: Source, expected: Expected | None) -> Data:
+    """The rows without those that cannot be used; a CommandError where they are not as expected."""
+    data = data.without_bad_rows(source)
+    if expected is None:
+        return data
+    form, width = expected.form, data.X.shape[1]
+    given = form.given or form.input_shape
+    if not data.is_image and data.shape is not None and given is not None:
+        if data.shape != tuple(given):
+            order = f", channels {form.channels}" if form.channels else ""
+            raise CommandError(
+                f"{source.path} has inputs of shape {data.shape}, but the model takes inputs of shape "
+                f"{tuple(given)}{order}; reshape the arrays"
+            )
+        data = replace(data, channels=form.channels)
+    if width != expected.width:
+        hint = "; leave out columns that are not inputs with --target or --ignore" if data.columns else ""
+        raise CommandError(
+            f"{source.path} has inputs of {width} numbers, but the model takes {expected.width}{hint}"
+        )
+    return data
 
 
 def _kind(path: str) -> str:
@@ -153,8 +268,8 @@ def _kind(path: str) -> str:
     known = [each.name for each in datasets.available()]
     if path in known:
         return "set"
-    beside = [each.name for each in place.parent.iterdir()] if place.parent.is_dir() else []
-    hint = nearest(place.name, [*beside, *known])
+    neighbours = [each.name for each in place.parent.iterdir()] if place.parent.is_dir() else []
+    hint = nearest(place.name, [*neighbours, *known])
     raise CommandError(f"{path} does not exist; {hint if 'mean' in hint else f'DATA is {ACCEPTED}'}")
 
 
@@ -167,44 +282,41 @@ def _arrays(source: Source, kind: str) -> Mapping[str, NDArray[Any]]:
         return datasets.load(source.path).arrays
 
 
-def _of_arrays(source: Source, arrays: Mapping[str, NDArray[Any]], with_target: bool) -> Data:
-    x, y, name = inputs_and_targets(arrays, source.target, source.part, source.path, with_target)
-    shape = x.shape[1:] if x.ndim > 2 else None
+def _with_targets(source: Source, kind: str) -> Data:
+    arrays = _arrays(source, kind)
+    x, y, name = inputs_and_targets(arrays, source.target, source.part, source.path)
+    data = replace(_of_array(x, 0), y=y, target=name)
     kinds = arrays.get("z")
-    if kinds is not None and (shape is None or kinds.shape != shape[:1]):
-        kinds = None
-    return Data(_flat(x), y, [f"row {i + 1}" for i in range(len(x))], None, shape, False, name, kinds)
+    if kinds is not None and data.shape is not None and kinds.shape == data.shape[:1]:
+        return replace(data, kinds=kinds)
+    return data
 
 
-def _array_batches(source: Source, kind: str, size: int) -> Iterator[NDArray[Any]]:
+def _inputs(source: Source, kind: str, size: int) -> Iterator[Data]:
     if kind == "npz":
-        return inputs_member(Path(source.path), source.part).batches(size)
-    x, _, _ = inputs_and_targets(_arrays(source, kind), None, source.part, source.path, with_target=False)
-    return (x[start : start + size] for start in range(0, len(x), size))
+        parts = inputs_member(Path(source.path), source.part).batches(size)
+    else:
+        arrays = _arrays(source, kind)
+        name = inputs_name(arrays, source.part, source.path)
+        x = arrays[name]
+        check_inputs(name, x.shape, x.dtype, source.path)
+        parts = (x[start : start + size] for start in range(0, len(x), size))
+    start = 0
+    for rows in parts:
+        yield _of_array(rows, start)
+        start += len(rows)
 
 
-def _check_shape(source: Source, shape: tuple[int, ...], layout: Layout) -> None:
-    """Raise a CommandError where arrays have other dimensions than the images of a model."""
-    if len(shape) > 1 and layout.given is not None and shape != tuple(layout.given):
-        order = "" if layout.channels is None else f", channels {layout.channels}"
-        raise CommandError(
-            f"{source.path} has inputs of shape {shape}, but the model takes images of shape "
-            f"{tuple(layout.given)}{order}; bring the arrays into that shape"
-        )
-
-
-def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
-    return x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
+def _of_array(x: NDArray[Any], start: int) -> Data:
+    flat = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
+    labels = [f"row {start + i + 1}" for i in range(len(x))]
+    return Data(flat, None, labels, shape=x.shape[1:] if x.ndim > 2 else None)
 
 
 def _of_files(
-    source: Source,
-    files: Sequence[Path],
-    y: Sequence[Any] | None,
-    target: str,
-    layout: Layout,
+    source: Source, files: Sequence[Path], y: Sequence[Any] | None, target: str, form: InputForm
 ) -> Data:
-    resize, shape = source.resize, layout.shape
+    resize, shape = source.resize, form.image_shape
     if shape is not None and resize is not None:
         resize = (shape[-2], shape[-1])
     images = load_images(files, shape, resize)
@@ -213,49 +325,50 @@ def _of_files(
         first, why = next(iter(images.failures.items()))
         if not source.skips:
             raise CommandError(
-                f"{first} cannot be read as an image ({why}); mend it, or leave such images out with "
+                f"{first} cannot be read as an image ({why}); repair it, or leave such images out with "
                 "--bad-rows skip"
             )
-        named = ", ".join(str(file) for file in list(images.failures)[:5])
-        notes = (f"left out {len(images.failures)} images that cannot be read: {named}",)
+        named, count = ", ".join(str(file) for file in list(images.failures)[:5]), len(images.failures)
+        notes = (f"left out {count} {'image' if count == 1 else 'images'} that cannot be read: {named}",)
     pixels = images.pixels
     if not len(pixels):
         raise CommandError(f"none of the {len(files)} images of {source.path} can be read")
     labels = [str(files[place]) for place in images.kept]
     targets = None if y is None else np.array([y[place] for place in images.kept])
     order: Order | None = "first" if pixels.ndim == 4 else None
-    if layout.channels == "last":
+    if form.channels == "last":
         pixels, order = np.moveaxis(pixels, 1, -1), "last"
     flat = pixels.reshape(len(pixels), -1)
     return Data(flat, targets, labels, None, pixels.shape[1:], True, target, notes=notes, channels=order)
 
 
-def _of_table(source: Source, parts: list[Rows], columns: Sequence[str] | None, layout: Layout) -> Data:
+def _of_table(source: Source, rows: Rows, expected: Expected | None, with_target: bool) -> Data:
     path = Path(source.path)
-    if not parts:
-        raise CommandError(f"{path} has no rows below its header")
-    names = list(parts[0].columns)
-    target = target_column(source.target, names, path)
-    y = np.array([cell for rows in parts for cell in rows.columns[target]], dtype=object)
-    image_column = _image_column(parts[0], target)
-    if image_column is not None:
-        files = [file for rows in parts for file in _files(rows, image_column, path)]
-        return _of_files(source, files, list(y), target, layout)
-    if columns is not None:
-        wanted = _matched(columns, parts[0], path)
+    target, y = source.target, None
+    if with_target:
+        target = target_column(source.target, list(rows.columns), path)
+        y = np.array(rows.columns[target], dtype=object)
+    if expected is None or expected.form.image_shape is not None:
+        image_column = rows.image_column(target)
+        if image_column is not None:
+            files = [path.parent / str(cell) for cell in rows.columns[image_column]]
+            form = InputForm() if expected is None else expected.form
+            return _of_files(source, files, None if y is None else list(y), target or "class", form)
+    if expected is None or expected.columns is None:
+        names = _columns_of(rows, source, target)
     else:
-        wanted = [name for name in _columns_of(parts[0], source) if name != target]
-    if not wanted:
-        raise CommandError(f"{path} has no columns beside {target!r} to learn from")
-    X = np.concatenate([np.stack([numbers(rows, name) for name in wanted], axis=1) for rows in parts])
-    return Data(X, y, [label for rows in parts for label in rows.labels], tuple(wanted), target=target)
+        names = _matched(expected.columns, rows, path)
+    if not names:
+        raise CommandError(f"{path} has no columns of inputs, only {target!r}")
+    X = np.stack([rows.numbers(name) for name in names], axis=1)
+    return Data(X, y, rows.labels, tuple(names), target=target or "y")
 
 
-def _columns_of(rows: Rows, source: Source) -> list[str]:
+def _columns_of(rows: Rows, source: Source, target: str | None) -> list[str]:
     for name in source.ignore:
         if name not in rows.columns:
             raise CommandError(f"--ignore {name}: there is no such column; {nearest(name, rows.columns)}")
-    return [name for name in rows.columns if name not in source.ignore and name != source.target]
+    return [name for name in rows.columns if name not in source.ignore and name != target]
 
 
 def _matched(columns: Sequence[str], rows: Rows, path: Path) -> list[str]:
@@ -268,50 +381,84 @@ def _matched(columns: Sequence[str], rows: Rows, path: Path) -> list[str]:
     return list(columns)
 
 
-def _image_column(rows: Rows, target: str | None) -> str | None:
-    """The column that names image files, where there is one."""
-    for name, values in rows.columns.items():
-        first = next((each for each in values if not is_missing(each)), None)
-        if name != target and isinstance(first, str) and is_text(values[:1]) and is_image(first):
-            return name
-    return None
+def infer_task(y: NDArray[Any]) -> Task:
+    """Words are classes, fractions are numbers; whole numbers are classes if few of them repeat often."""
+    values = _as_numbers(y)
+    if values is None:
+        return "classification"
+    count = len(np.unique(values))
+    is_count = y.ndim == 1 and _are_whole(values)
+    is_few = count <= 2 or (count <= MOST_CLASSES and len(values) >= 3 * count)
+    return "classification" if is_count and is_few else "regression"
 
 
-def _files(rows: Rows, column: str, path: Path) -> list[Path]:
-    return [path.parent / str(cell) for cell in rows.columns[column]]
-
-
-def _without_bad(data: Data, source: Source) -> Data:
-    """The rows whose cells are all there, or an error that names the first that is not."""
-    holes = ~np.isfinite(data.X)
-    bad = np.asarray(holes.any(axis=1))
-    unknown = np.zeros(len(data), dtype=bool)
-    if data.y is not None:
-        y = data.y.reshape(len(data), -1)
-        unknown = np.array([any(is_missing(cell) for cell in row) for row in y], dtype=bool).reshape(
-            len(data)
-        )
-    if not (bad | unknown).any():
-        return data
-    count = int((bad | unknown).sum())
-    first = int(np.flatnonzero(bad | unknown)[0])
-    column = data.target
-    if bad[first]:
-        place = int(np.flatnonzero(holes[first])[0])
-        column = str(place) if data.columns is None else data.columns[place]
-    cell = f"column {column!r} of {data.labels[first]}"
-    rows = "row has" if count == 1 else "rows have"
-    if not source.skips:
+def checked_targets(y: NDArray[Any], task: Task, name: str) -> NDArray[Any]:
+    """Targets as an estimator takes them, or an error that says why they cannot be used."""
+    values = _as_numbers(y)
+    if task == "regression":
+        if values is None:
+            word = next((cell for cell in y.ravel() if number_in(cell) is None), y.flat[0])
+            raise CommandError(
+                f"target {name!r} holds {str(word)!r}, which is not a number; use --task classification, or "
+                "another --target"
+            )
+        if len(np.unique(values)) < 2:
+            raise CommandError(
+                f"target {name!r} is {values.flat[0]:g} in every row: there is nothing to learn"
+            )
+        return values
+    if y.ndim == 2:
+        raise CommandError(f"target {name!r} has {y.shape[1]} columns, but classes need exactly one")
+    if values is not None and _are_whole(values):
+        labels = values.astype(np.int64)
+    else:
+        labels = np.array([str(each) for each in y])
+    classes = np.unique(labels)
+    if len(classes) < 2:
         raise CommandError(
-            f"{count} {rows} cells of {source.path} that are empty or not finite, the first in {cell}; fill "
-            "them, or leave such rows out with --bad-rows skip"
+            f"target {name!r} has one class only, {str(classes[0])!r}, in all {len(y)} rows; classification "
+            "needs at least two classes"
         )
-    kept = np.flatnonzero(~(bad | unknown))
-    note = f"left out {count} {'row' if count == 1 else 'rows'} with empty cells, the first in {cell}"
-    return replace(
-        data,
-        X=data.X[kept],
-        y=None if data.y is None else data.y[kept],
-        labels=[data.labels[i] for i in kept],
-        notes=(*data.notes, note),
-    )
+    return labels
+
+
+def checked_test_targets(test: Data, like: NDArray[Any], task: Task) -> NDArray[Any]:
+    """Test targets of the kind of the training targets: numbers, whole numbers or words, of known classes."""
+    if like.dtype.kind == "U":
+        y = np.array([str(each) for each in test.targets])
+    else:
+        try:
+            y = test.targets.astype(np.float64).astype(like.dtype)
+        except ValueError as error:
+            raise CommandError(
+                f"target {test.target!r} of the test data is not all numbers ({error}), but that of the "
+                "training data is"
+            ) from error
+    if task == "classification" and (new := sorted(map(str, set(y.tolist()) - set(like.tolist())))):
+        raise CommandError(
+            f"the test data have the class {new[0]!r}, which is not among those of the training data"
+        )
+    return y
+
+
+def _as_numbers(y: NDArray[Any]) -> NDArray[np.float64] | None:
+    if y.dtype.kind == "b":
+        return None
+    try:
+        return y.astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _are_whole(values: NDArray[np.float64]) -> bool:
+    return bool((values == np.rint(values)).all())
+
+
+def demo_data(seed: int = 0) -> tuple[Data, Data]:
+    """Training and test images of handwritten digits, 8 x 8 pixels between 0 and 1, chosen at random."""
+    digits = datasets.load("digits")
+    x = digits.x.reshape(len(digits.x), -1).astype(np.float64) / 16
+    labels = [f"row {row + 1}" for row in range(len(x))]
+    data = Data(x, digits.y, labels, None, (8, 8), True, "digit")
+    order = np.random.default_rng(seed).permutation(len(data))
+    return data.chosen(order[:NUM_DEMO]), data.chosen(order[NUM_DEMO:])

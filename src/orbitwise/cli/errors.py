@@ -1,4 +1,4 @@
-"""What went wrong, in one sentence for a terminal."""
+"""What went wrong, in one sentence for the terminal."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orbitwise.storage.atomic import REASONS
 from orbitwise.storage.container import StorageError
 
 EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, StorageError)
-
-
-TOLD = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors whose own words are enough for a user."""
+EXPLAINED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors of the disk that are explained whoever wrote the file."""
 
 
 @final
@@ -23,7 +23,7 @@ class CommandError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the names that are most alike, or all of them where they are few, as a clause of its own."""
+    """A clause that hints at the most similar names, or else lists the known ones."""
     names = [str(each) for each in known]
     lowered = {each.lower(): each for each in reversed(names)}
     close = [lowered[each] for each in get_close_matches(name.lower(), lowered, n=3, cutoff=0.5)]
@@ -32,22 +32,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if not names:
         return "there are none"
     shown = ", ".join(names[:12])
-    return f"there are {shown}" + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return f"the names are {shown}" + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def sentence(error: BaseException) -> str:
-    """One line that says what went wrong; an error nobody expected asks for `--debug`."""
+    """One line that says what went wrong; an unexpected error points to `--debug`."""
     if isinstance(error, MemoryError):
-        text = "the memory is full; take fewer rows (--rows) or a smaller --batch-size"
+        text = "out of memory; use fewer rows (--rows) or a smaller --batch-size"
     elif isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f": {error.filename}"
-        # what others write is told as what we write is
         number = error.errno or 0
-        known = number in TOLD and error.strerror == os.strerror(number)
+        known = number in EXPLAINED and error.strerror == os.strerror(number)
         text = f"{error.strerror}{place}" + (f"; {REASONS[number]}" if known else "")
     else:
         text = str(error)
     text = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (CommandError, *EXPECTED)):
         return text
-    return f"{type(error).__name__}: {text} (add --debug to see where)"
+    return f"{type(error).__name__}: {text} (add --debug to see where it comes from)"

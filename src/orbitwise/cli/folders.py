@@ -4,16 +4,16 @@ model.orbitwise    the model with the most evidence
 report.html        pictures and numbers
 picture.png        the comparison and the learned orbit of images, to show others
 comparison.json    every candidate, best first
-settings.json      what was asked for, so that a run that was cut short goes on as it began
+settings.json      what was asked for, so that an interrupted run can be resumed with the same settings
 examples.npz       some rows, for the report
-candidates/        a model for every candidate, saved as soon as it is learned
-progress/          what a fit that has not ended needs to go on
+candidates/        one model per candidate, saved as soon as it is learned
+progress/          what is needed to resume a fit that has not ended
 .orbitwise.lock    only while a process writes
 
-One process at a time writes. What it writes is tied together by digests: every candidate to the data and
-settings it was learned from, and the comparison to all of it, so that nobody takes files of two runs for one.
-The folder itself may be a symbolic link. No link in it is followed to write, because it may lead to a file of
-somebody else: a link in place of a file is replaced, and one in place of a folder is refused.
+One process writes at a time. Digests tie what it writes together: each candidate to the data and settings it
+was learned from, and the comparison to all of them, so that files of two runs are never taken for one run.
+The folder itself may be a symbolic link. Links inside it are never written through, because they may lead to
+files of other people: a link in place of a file is replaced, and one in place of a folder is refused.
 """
 
 from __future__ import annotations
@@ -40,18 +40,28 @@ FILES = ("model.orbitwise", "report.html", "picture.png", "comparison.json", "ex
 FOLDERS = ("candidates", "progress")
 LOCK = ".orbitwise.lock"
 FORMAT = 2
-"""Of the folder. The first format has no such number, and nothing that ties its files together."""
+"""Version of the folder. The first version has no such number, and nothing that ties its files together."""
 EARLIER = (
     "{folder} was written by an earlier version of Orbitwise, which did not record whether its files belong "
     "to the same run"
 )
 FREE = {"command", "data", "versions"}
-"""Settings that may differ when a run goes on."""
+"""Settings that may differ when a run is resumed."""
 MOST_BYTES = 2**26
-"""No JSON file of ours is larger."""
+"""The command writes no larger JSON file."""
 ATTEMPTS = 20
 PAUSE = 0.05
 Found = TypeVar("Found")
+
+
+@contextmanager
+def _explained(what: str, hint: str = "") -> Iterator[None]:
+    """Turn an OSError into one sentence: `what` went wrong, why, and a hint."""
+    try:
+        yield
+    except OSError as error:
+        reason = REASONS.get(error.errno or 0, error.strerror or str(error))
+        raise CommandError(f"{what}: {reason}{hint}") from error
 
 
 @final
@@ -67,18 +77,14 @@ class Folder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Have the folder to oneself; a CommandError where another process writes to it."""
+        """Keep other processes from writing to the folder; a CommandError if one is writing already."""
         if self.path.exists() and not self.path.is_dir():
             raise CommandError(f"{self.path} is a file; give --out a folder")
-        try:
+        with _explained(f"the folder {self.path} cannot be made"):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"the folder {self.path} cannot be made: {_reason(error)}") from error
         lock = Lock(self.path / LOCK)
-        try:
+        with _explained(f"the folder {self.path} cannot be written to"):
             held = lock.acquire()
-        except OSError as error:
-            raise CommandError(f"the folder {self.path} cannot be written to: {_reason(error)}") from error
         if held is False:
             raise CommandError(
                 f"{lock.holder or 'another process'} is writing to {self.path}; wait until it ends, stop it, "
@@ -98,7 +104,7 @@ class Folder:
             lock.release()
 
     def check_ours(self, file: Path) -> None:
-        """Raise a CommandError where a file would not be written to the folder that this process has."""
+        """Raise a CommandError if a file would not go to the folder that this process has locked."""
         if self._lock is not None and not self._lock.is_ours():
             raise CommandError(
                 f"{self.path} was deleted or replaced during this run, so the run stopped; learn again, with "
@@ -110,7 +116,7 @@ class Folder:
             self._check_no_link(folder)
 
     def prepare(self, settings: Mapping[str, Any], resume: bool, force: bool) -> bool:
-        """Make the folder ready; returns whether an earlier run goes on. Nothing is replaced unasked."""
+        """Make the folder ready; returns whether an earlier run is resumed. Nothing is replaced unasked."""
         before = self.read(self.settings) if resume else None
         if before is not None:
             self._check_same(before, settings)
@@ -120,18 +126,14 @@ class Folder:
         held += [name for name in FOLDERS if any((self.path / name).glob("*"))]
         others = self.path.exists() and any(not _is_passing(each.name) for each in self.path.iterdir())
         if (held or (others and not resume)) and not force:
-            hint = "go on with --resume, " if "settings.json" in held else ""
+            hint = "resume the run with --resume, " if "settings.json" in held else ""
             raise CommandError(
                 f"{self.path} exists and is not empty; {hint}replace its results with --force, or choose "
                 "another --out"
             )
-        try:
+        with _explained(f"the folder {self.path} cannot be made ready", "; choose another --out"):
             self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(
-                f"the folder {self.path} cannot be made ready: {_reason(error)}; choose another --out"
-            ) from error
         self.write(self.settings, {"format": FORMAT, **settings})
         self.sweep()
         return False
@@ -145,26 +147,23 @@ class Folder:
         place = self.path / "progress" / f"{number}-{_slug(name)}"
         self._check_no_link(place.parent)
         self._check_no_link(place)
-        try:
+        with _explained(f"the folder {place} cannot be made"):
             place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"the folder {place} cannot be made: {_reason(error)}") from error
         return place
 
     def read(self, file: Path) -> dict[str, Any] | None:
-        """A JSON file of this folder, None where it is not there."""
+        """A JSON file of this folder, None if there is no such file."""
         try:
-            if not file.is_file():
-                return None
-            if file.stat().st_size > MOST_BYTES:
-                raise ValueError("it is too large")
-            content = json.loads(file.read_text(encoding="utf-8"))
+            with _explained(f"{file} cannot be read"):
+                if not file.is_file():
+                    return None
+                if file.stat().st_size > MOST_BYTES:
+                    raise ValueError("it is too large")
+                content = json.loads(file.read_text(encoding="utf-8"))
             if not isinstance(content, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
         except (ValueError, RecursionError) as error:
             raise CommandError(f"{file} is damaged ({brief(error)}); learn again with --force") from error
-        except OSError as error:
-            raise CommandError(f"{file} cannot be read: {_reason(error)}") from error
         return content
 
     def write(self, file: Path, content: Mapping[str, Any]) -> None:
@@ -177,26 +176,24 @@ class Folder:
         write_atomically(file, content)
 
     def sweep(self) -> None:
-        """Take away what a killed process was about to write."""
+        """Remove the temporary files of killed processes."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
             if folder != self.path:
                 self._check_no_link(folder)
-            try:
+            with _explained(f"the folder {folder} cannot be used"):
                 folder.mkdir(parents=True, exist_ok=True)
                 sweep(folder)
-            except OSError as error:
-                raise CommandError(f"the folder {folder} cannot be used: {_reason(error)}") from error
 
     def one_run(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings and comparison of the model's run; a CommandError where files of several are mixed.
+        """Settings and comparison of the model's run; a CommandError if files of several runs are mixed.
 
-        In a folder of an earlier version that cannot be told: see `is_earlier`.
+        In a folder of an earlier version this cannot be checked: see `is_earlier`.
         """
         settings, comparison = self.read(self.settings), self.read(self.comparison)
         if settings is None or comparison is None:
             missing = self.settings.name if settings is None else self.comparison.name
             raise CommandError(
-                f"{self.path} has no {missing}; finish the run with orbitwise learn … --resume"
+                f"{self.path} has no {missing}; finish the run with `orbitwise learn … --resume`"
             )
         if is_earlier(settings, comparison):
             return settings, comparison
@@ -208,7 +205,7 @@ class Folder:
         return settings, comparison
 
     def steadily(self, reading: Callable[[], Found]) -> Found:
-        """What a function reads of this folder while nobody changes it; else it reads again."""
+        """What a function reads from this folder; it reads again if the folder changed meanwhile."""
         for _ in range(ATTEMPTS):
             before = self._stamp()
             try:
@@ -234,19 +231,19 @@ class Folder:
 
     def _mixed(self, file: Path) -> CommandError:
         return CommandError(
-            f"{file} and {self.comparison} were written by different runs; finish the run with orbitwise "
-            "learn … --resume, or learn again with --force"
+            f"{file} and {self.comparison} were written by different runs; finish the run with `orbitwise "
+            "learn … --resume`, or learn again with --force"
         )
 
     def _check_no_link(self, folder: Path) -> None:
         if folder.is_symlink():
             raise CommandError(
-                f"{folder} is a symbolic link, and results are not written through one; remove it, or choose "
-                "another --out"
+                f"{folder} is a symbolic link, and results are not written through links; remove it, or "
+                "choose another --out"
             )
 
     def _clear(self) -> None:
-        """The model goes first and the settings last, so that no model is beside settings of another run."""
+        """Remove the model first and the settings last: no model is found with settings of another run."""
         for name in (*FILES[:-1], *FOLDERS, FILES[-1]):
             place = self.path / name
             if place.is_dir() and not place.is_symlink() and name in FOLDERS:
@@ -263,25 +260,25 @@ class Folder:
         plain = json.loads(json.dumps({"format": FORMAT, **now}))
         if before.get("digest") != plain.get("digest"):
             raise CommandError(
-                f"--resume goes on with the data of the run in {self.path}, but other data are given now; "
-                "learn anew with --force, or choose another --out"
+                f"--resume needs the data of the run in {self.path}, but these are different data; learn "
+                "again with --force, or choose another --out"
             )
         for key in sorted({*before, *plain} - FREE):
             if before.get(key) != plain.get(key):
                 raise CommandError(
-                    f"--resume goes on with the settings of the run in {self.path}, but {key} was "
-                    f"{brief(repr(before.get(key)))} and is {brief(repr(plain.get(key)))} now; learn anew "
+                    f"--resume needs the settings of the run in {self.path}, but {key} was "
+                    f"{brief(repr(before.get(key)))} and is {brief(repr(plain.get(key)))} now; learn again "
                     "with --force"
                 )
 
 
 def is_earlier(*contents: Mapping[str, Any]) -> bool:
-    """Whether these JSON files are all of an earlier version, which did not tie files of a run together."""
+    """Whether these JSON files are all of an earlier version, which did not tie a run's files together."""
     return all("format" not in each for each in contents)
 
 
 def digest_of(settings: Mapping[str, Any]) -> str:
-    """What ties files to a run: a digest of all settings that the result depends on."""
+    """What ties files to a run: a digest of all settings on which the result depends."""
     held = {key: value for key, value in settings.items() if key not in FREE | {"format"}}
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
@@ -298,30 +295,26 @@ def model_file(path: Path) -> Path:
     if file.is_file():
         return file
     if path.is_dir() and (path / "settings.json").is_file():
-        raise CommandError(f"{path} has no model yet; finish it with orbitwise learn … --resume")
+        raise CommandError(f"{path} has no model yet; finish the run with `orbitwise learn … --resume`")
     raise CommandError(
         f"there is no model at {path}; MODEL is a file that ends in .orbitwise, or a folder that "
-        "orbitwise learn wrote"
+        "`orbitwise learn` wrote"
     )
 
 
 def check_new(file: Path, force: bool) -> None:
-    """Raise a CommandError where a file is there already and may not be replaced."""
+    """Raise a CommandError if a file exists already and may not be replaced."""
     if file.is_dir():
         raise CommandError(f"{file} is a folder; give a file name")
     if os.path.lexists(file) and not force:
         raise CommandError(f"{file} exists; replace it with --force, or choose another name")
     if not file.parent.is_dir():
-        raise CommandError(f"{file.parent} is no folder; make it first")
+        raise CommandError(f"{file.parent} is not a folder; make it first")
 
 
 def _is_passing(name: str) -> bool:
-    """Whether a file is there only while somebody writes."""
+    """Whether a file exists only while a process writes."""
     return name == LOCK or TEMPORARY.fullmatch(name) is not None
-
-
-def _reason(error: OSError) -> str:
-    return REASONS.get(error.errno or 0, error.strerror or str(error))
 
 
 def _slug(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Invariances as they are written on the command line: names, and which columns or points change places."""
+"""Invariances as they are written on the command line: names, and which columns or points are exchanged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OF_COLUMNS = [name for name in names_for("average") if NAMES[name].family in ("t
 
 
 def candidates(wanted: Sequence[str], data: Data) -> list[str]:
-    """The invariances to compare; images without a wish get the usual ones, tables and points none."""
+    """The invariances to compare: those that are wanted, else the usual ones for images, else none."""
     if not wanted:
         return list(IMAGE_CANDIDATES) if has_images([], data) else ["none"]
     if any(is_of_images(name) for name in wanted):
-        # what is a picture to one candidate is no row of points to another
+        # inputs cannot be pictures for one candidate and points for another
         for name in wanted if data.shape is not None else ():
             check_family(_base(name), "image")
     return list(dict.fromkeys(wanted))
@@ -49,21 +49,21 @@ def has_images(names: Sequence[str], data: Data) -> bool:
 
 
 def not_images(data: Data) -> str:
-    """What is said of inputs with two dimensions that are not taken for images without being asked."""
+    """A note on inputs with two dimensions that are not taken for images, empty for all others."""
     if data.shape is None or len(data.shape) != 2 or has_images([], data):
         return ""
     height, width = data.shape
     return (
-        f"inputs of {height} x {width} numbers are not taken for images: they look like "
-        f"{looks_like(data.shape)}. {_ask(data.shape)} says that they are images."
+        f"inputs of {height} x {width} numbers are not taken for images, because they look like "
+        f"{looks_like(data.shape)}. If they are images, add {_ask(data.shape)}."
     )
 
 
 def parse(name: str, data: Data) -> Invariance:
     """The invariance of a name: one that estimators know, or a permutation of some columns or points.
 
-    `permutation:a,b,c` exchanges the columns a, b and c. Inputs [points, coordinates] exchange points, by
-    their numbers from 0; plain `permutation` then exchanges all points of one kind.
+    `permutation:a,b,c` exchanges the columns a, b and c. For inputs [points, coordinates] it exchanges
+    points, by their numbers from 0; plain `permutation` then exchanges all points of the same kind.
     """
     if name == NO_INVARIANCE:
         return None
@@ -71,19 +71,19 @@ def parse(name: str, data: Data) -> Invariance:
     if base not in NAMES:
         raise CommandError(f"there is no invariance {name!r}; {nearest(base, KNOWN)}")
     if rest and base != "permutation":
-        raise CommandError(f"{name!r}: only permutation takes names behind a colon, not {base}")
+        raise CommandError(f"{name!r}: only permutation takes names after a colon, {base} does not")
     family = find(base, "average").family
     if family in ("signal", "cloud"):
-        # resolved here, because the shape of an input is not passed on to estimators
+        # an orbit already, because estimators are not told the shape of an input
         shape = None if data.is_image else data.shape
         return orbit_of(base, Inputs(data.X.shape[1], shape))
     if is_of_images(base) and data.shape is None:
-        raise CommandError(f"{name} moves images; say what shape the rows have, with --image-shape HxW")
+        raise CommandError(f"{name} moves images; give the shape of the images with --image-shape HxW")
     if is_of_images(base) and data.shape is not None:
         if not data.is_image:
             check_picture(base, data.shape, _ask(data.shape))
         # quarter turns of images that are not square are refused before anything is learned
-        orbit_of(base, Inputs(data.X.shape[1], data.layout.shape))
+        orbit_of(base, Inputs(data.X.shape[1], data.form.image_shape))
     points = data.shape is not None and len(data.shape) == 2 and not data.is_image
     if base in OF_COLUMNS and data.shape is not None and not (points and base == "permutation"):
         is_cloud = points and not is_picture(data.shape)

@@ -1,4 +1,4 @@
-"""Learning: every candidate is fitted and saved at once; the one with the most evidence is the model."""
+"""One run of `orbitwise learn`: every candidate is fitted and saved, and the best becomes the model."""
 
 from __future__ import annotations
 
@@ -9,34 +9,52 @@ import itertools
 import json
 import math
 import os
+import platform
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from rich.console import Console
 
-from orbitwise.cli.data import Data
+from orbitwise.cli.data import Data, Task, checked_targets, checked_test_targets
 from orbitwise.cli.errors import CommandError, sentence
-from orbitwise.cli.folders import Folder, digest_of, file_digest
-from orbitwise.cli.forecast import Part, parts_of_search
-from orbitwise.cli.invariances import has_images, parse
-from orbitwise.cli.targets import Task
-from orbitwise.cli.watching import Stopwatch, Watch
+from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
+from orbitwise.cli.invariances import IMAGE_CANDIDATES, has_images, parse
+from orbitwise.cli.models import measure
+from orbitwise.cli.showing import Metrics, comparison_table
+from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
-from orbitwise.estimators.estimator import fit_quietly, iterations_of, steps_of
+from orbitwise.estimators.estimator import (
+    argument_to_raise,
+    fit_quietly,
+    iterations_of,
+    num_nodes_of,
+    shortfall,
+    steps_of,
+)
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.selection.compare import Candidate, Comparison, candidate_of, fit_from_member, judge
+from orbitwise.estimators.validation import check_sizes, layout_of
+from orbitwise.selection.compare import (
+    Candidate,
+    Comparison,
+    candidate_of,
+    fit_from_member,
+    judge,
+    learned_text,
+)
 from orbitwise.selection.differences import CommonNodes
 from orbitwise.storage import StorageError, load
 from orbitwise.storage.files import packed
 
+Estimator = InvariantGPClassifier | InvariantGPRegressor
 MOST_EXAMPLES = 2000
 ERROR_SECONDS = 20.0
 """The command computes error bars of learned ranges, for its report, if that takes no longer."""
@@ -54,17 +72,36 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, data: Data) -> dict[str, Any]:
-        """What must be the same for a run to go on."""
+        """What must be the same for a run to be resumed."""
         about = {"rows": len(data), "inputs": data.X.shape[1], "target": data.target, "digest": _digest(data)}
-        chosen = {
+        # the same numbers in another order are other images
+        order = {} if data.channels is None else {"channels": data.channels}
+        return {
+            **about,
+            **order,
             "task": self.task,
             "invariances": list(self.names),
             "seed": self.seed,
             "device": self.device,
+            "options": dict(self.options),
         }
-        # the same numbers in another order are other images
-        order = {} if data.channels is None else {"channels": data.channels}
-        return {**about, **order, **chosen, "options": dict(self.options)}
+
+    def estimator(self, data: Data, invariance: Invariance) -> Estimator:
+        """The estimator for the task, not fitted."""
+        kind = InvariantGPClassifier if self.task == "classification" else InvariantGPRegressor
+        return kind(
+            invariance=invariance,
+            image_shape=data.shape if has_images(self.names, data) else None,
+            channels="auto" if data.channels is None else data.channels,
+            random_state=self.seed,
+            device=self.device,
+            **self.options,
+        )
+
+
+def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Plan:
+    """The usual candidates for images, with the options of their estimators, usually none."""
+    return Plan("classification", IMAGE_CANDIDATES, seed, device, {} if options is None else options)
 
 
 @final
@@ -75,212 +112,343 @@ class Outcome:
     comparison: Comparison
     stopped: Mapping[str, str]
 
-
-def learn(data: Data, plan: Plan, folder: Folder, watch: Watch) -> Outcome:
-    """Fit what is not fitted yet; what ended early is not fitted again unless it is resumed later."""
-    check_device(plan.device)
-    invariances = [parse(name, data) for name in plan.names]
-    fitted: list[Candidate] = []
-    stopped: dict[str, str] = {}
-    with watch.signals():
-        for number, (name, invariance) in enumerate(zip(plan.names, invariances, strict=True)):
-            found = _finished(data, plan, folder, watch, number, name)
-            if found is None and not (watch.is_over and fitted):
-                share = 1 / (len(invariances) - number)
-                found = _fit(data, plan, folder, watch, (number, name, invariance), share, stopped)
-            elif found is None:
-                stopped[name] = "not started"
-            fitted += [] if found is None else [found]
-        if not fitted:
-            raise KeyboardInterrupt
-        refit = partial(_refit, plan=plan, data=data, folder=folder, watch=watch, stopped=stopped)
-        # a fit that resumed knows no bound of half as many inducing points, and must end as one that did not
-        same = [replace(each, half_bound=None) for each in fitted]
-        comparison = judge(same, data.X, data.targets, refit)
-    kept = comparison.best
-    best = _with_errors(data, plan, folder, Watch(watch.console), kept)
-    candidates = tuple(best if each is kept else each for each in comparison.candidates)
-    return Outcome(replace(comparison, candidates=candidates), stopped)
+    @property
+    def shortfalls(self) -> str:
+        """One line for all candidates that ended by themselves, but before they had converged."""
+        ended = [each for each in self.comparison.candidates if each.name not in self.stopped]
+        by_argument: dict[str, list[Candidate]] = {}
+        for each in ended:
+            if shortfall(each.estimator) is not None:
+                by_argument.setdefault(argument_to_raise(each.estimator), []).append(each)
+        parts = []
+        for argument, limited in by_argument.items():
+            names, option = ", ".join(each.name for each in limited), f"--{argument.replace('_', '-')}"
+            parts.append(
+                f"{names} did not converge within {option} {_limit(limited[0].estimator, argument)}; a "
+                f"larger {option} may still raise the evidence"
+            )
+        return "; ".join(parts)
 
 
-def _refit(
-    candidate: Candidate,
-    member: Candidate,
-    nodes: CommonNodes,
-    X: ArrayLike,
-    y: ArrayLike,
-    *,
-    plan: Plan,
-    data: Data,
-    folder: Folder,
-    watch: Watch,
-    stopped: dict[str, str],
-) -> Candidate:
-    """Fit a family again that ended behind its member, and keep what is better; not when time is over."""
-    if watch.is_over:
-        return candidate
-    number, begun = list(plan.names).index(candidate.name), candidate.estimator
-    name = f"{candidate.name} from {member.name}"
-    with watch.candidate(name, lambda: _parts(begun, data)) as (callback, _):
-        found = fit_from_member(candidate, member, nodes, X, y, callback)
-    if found.estimator is not begun:
-        found.estimator.set_params(checkpoint=None, callback=None)
-        # a replay of its progress would lead to the first fit, so its error bars are stored now
-        about = {"continued_from": member.name, "stopped": stopped.get(candidate.name)}
-        _keep(data, plan, folder, number, found, packed(found.estimator), about)
-    return found
+def _limit(estimator: Estimator, argument: str) -> object:
+    """The value of an argument, or what None stood for."""
+    if argument == "num_steps":
+        return steps_of(estimator)
+    value = iterations_of(estimator) if argument == "max_iterations" else getattr(estimator, argument)
+    return num_nodes_of(estimator) if value is None else value
 
 
-def _with_errors(data: Data, plan: Plan, folder: Folder, watch: Watch, best: Candidate) -> Candidate:
-    """Save the best candidate as the model, with error bars of what it learned.
+@final
+class Learner:
+    """The fits of one run: each candidate is saved as soon as it is learned, and is not fitted again."""
 
-    These need a fit: a candidate of an earlier run is replayed, in full, from the progress it left.
-    """
-    with contextlib.suppress(CommandError, StorageError):
-        _, done = folder.one_run()
-        if done.get("finished") and done.get("best") == best.name:
-            return replace(best, estimator=load(folder.model, plan.device))
-    number = list(plan.names).index(best.name)
-    orbit = best.estimator.orbit_
-    about = folder.read(folder.candidate(number, best.name).with_suffix(".json")) or {}
-    is_replayed = not best.estimator._learned_parameters and about.get("continued_from") is None
-    if is_replayed and orbit is not None and orbit.learned():
-        which = (number, best.name, parse(best.name, data))
-        again = _fit(data, plan, folder, watch, which, 1.0, {})
-        if again is not None:
-            best = replace(best, estimator=again.estimator, seconds=again.seconds)
-    folder.write_bytes(folder.model, packed_quietly(best.estimator))
-    return best
+    def __init__(self, data: Data, plan: Plan, folder: Folder, watch: Watch) -> None:
+        self.data, self.plan, self.folder, self.watch = data, plan, folder, watch
+        self.settings = plan.settings(data)
+        self.invariances = {name: parse(name, data) for name in plan.names}
+        self.stopped: dict[str, str] = {}
+        self.loaded: set[str] = set()
 
+    def learn(self) -> Outcome:
+        """Fit what is not fitted yet; a candidate that ended early is only continued by a later run."""
+        fitted: list[Candidate] = []
+        with self.watch.signals():
+            for number, name in enumerate(self.invariances):
+                found, reason = self._finished(name), None
+                if found is None and self.watch.is_over and fitted:
+                    reason = "not started"
+                elif found is None:
+                    found, reason = self._fit(name, self.watch, 1 / (len(self.invariances) - number))
+                fitted += [] if found is None else [found]
+                self.stopped |= {} if reason is None else {name: reason}
+            if not fitted:
+                raise KeyboardInterrupt
+            # a resumed fit knows no bound of half as many inducing points, and must end as an unbroken one
+            same = [replace(each, half_bound=None) for each in fitted]
+            comparison = judge(same, self.data.X, self.data.targets, self._refit)
+        kept = comparison.best
+        best = self._with_errors(kept)
+        candidates = tuple(best if each is kept else each for each in comparison.candidates)
+        return Outcome(replace(comparison, candidates=candidates), self.stopped)
 
-def estimator_of(plan: Plan, data: Data, invariance: Invariance) -> Any:
-    """The estimator for a task, not fitted."""
-    kind: Any = InvariantGPClassifier if plan.task == "classification" else InvariantGPRegressor
-    shape = data.shape if has_images(plan.names, data) else None
-    return kind(
-        invariance=invariance,
-        image_shape=shape,
-        channels="auto" if data.channels is None else data.channels,
-        random_state=plan.seed,
-        device=plan.device,
-        **plan.options,
-    )
+    def file(self, name: str) -> Path:
+        """Where the model of a candidate is."""
+        return self.folder.candidate(list(self.invariances).index(name), name)
 
+    def _fit(self, name: str, watch: Watch, share: float = 1.0) -> tuple[Candidate | None, str | None]:
+        """A candidate, fitted and saved, and why it ended early."""
+        from orbitwise.report import record_ranges
 
-def write_examples(folder: Folder, data: Data, test: Data | None, seed: int) -> None:
-    """Keep some rows for the report."""
-    parts = {"train": data.take(MOST_EXAMPLES, seed)}
-    parts |= {} if test is None else {"test": test.take(MOST_EXAMPLES, seed)}
-    arrays = {f"x_{name}": part.X for name, part in parts.items()}
-    arrays |= {f"y_{name}": part.y for name, part in parts.items()}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    folder.write_bytes(folder.examples, buffer.getvalue())
+        progress = self.folder.progress(list(self.invariances).index(name), name)
+        estimator = self.plan.estimator(self.data, self.invariances[name])
+        stopwatch = Stopwatch(progress / "seconds.txt")
+        with watch.candidate(name, lambda: self._parts(estimator), share) as (callback, reasons):
 
+            def told(step: int, bound: float) -> None:
+                stopwatch.keep()
+                callback(step, bound)
 
-def packed_quietly(estimator: Any) -> bytes:
-    """The file of an estimator without its callback."""
-    callback = estimator.callback
-    content = packed(estimator.set_params(callback=None), ERROR_SECONDS)
-    estimator.set_params(callback=callback)
-    return content
+            estimator.set_params(checkpoint=str(progress), callback=told)
+            ranges = record_ranges(estimator)
+            try:
+                fit_quietly(estimator, self.data.X, self.data.y)
+            except KeyboardInterrupt:
+                return None, "interrupted"
+            finally:
+                stopwatch.keep(0.0)
+        estimator.set_params(checkpoint=None, callback=None)
+        if self.data.columns is not None:
+            vars(estimator)["feature_names_in_"] = np.array(self.data.columns, dtype=object)
+        reason = reasons[0] if reasons else None
+        found = candidate_of(name, estimator, stopwatch.seconds, len(self.data))
+        self._keep(found, packed(estimator, error_seconds=0), stopped=reason)
+        # what was recorded is for the report, and is not stored
+        ranges.then = None
+        estimator.set_params(callback=ranges)
+        return found, reason
 
+    def _refit(
+        self, candidate: Candidate, member: Candidate, nodes: CommonNodes, X: ArrayLike, y: ArrayLike
+    ) -> Candidate:
+        """Fit a family again that ended behind its member, and keep what is better, unless time is over."""
+        if self.watch.is_over:
+            return candidate
+        begun = candidate.estimator
+        name = f"{candidate.name} from {member.name}"
+        with self.watch.candidate(name, lambda: self._parts(begun)) as (callback, _):
+            found = fit_from_member(candidate, member, nodes, X, y, callback)
+        if found.estimator is not begun:
+            found.estimator.set_params(checkpoint=None, callback=None)
+            # a replay of its progress would lead to the first fit, so its error bars are stored now
+            content, reason = packed(found.estimator), self.stopped.get(candidate.name)
+            self._keep(found, content, continued_from=member.name, stopped=reason)
+        return found
 
-def check_device(device: str) -> None:
-    """Raise a CommandError where there is no such device."""
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = " ".join(str(error).split()).partition(".")[0]
-        raise CommandError(f"--device {device} is not here ({reason}); use --device cpu") from error
+    def _with_errors(self, best: Candidate) -> Candidate:
+        """Save the best candidate as the model, with error bars of what it learned.
 
+        These need a fit: a candidate of an earlier run is replayed, in full, from the progress it left.
+        """
+        with contextlib.suppress(CommandError, StorageError):
+            _, done = self.folder.one_run()
+            if done.get("finished") and done.get("best") == best.name:
+                return replace(best, estimator=load(self.folder.model, self.plan.device))
+        orbit = best.estimator.orbit_
+        about = self.folder.read(self.file(best.name).with_suffix(".json")) or {}
+        is_replayed = best.name in self.loaded and about.get("continued_from") is None
+        if is_replayed and orbit is not None and orbit.learned():
+            again, _ = self._fit(best.name, Watch(self.watch.console))
+            if again is not None:
+                best = replace(best, estimator=again.estimator, seconds=again.seconds)
+        callback = best.estimator.callback
+        content = packed(best.estimator.set_params(callback=None), ERROR_SECONDS)
+        best.estimator.set_params(callback=callback)
+        self.folder.write_bytes(self.folder.model, content)
+        return best
 
-def _fit(
-    data: Data,
-    plan: Plan,
-    folder: Folder,
-    watch: Watch,
-    which: tuple[int, str, Invariance],
-    share: float,
-    stopped: dict[str, str],
-) -> Candidate | None:
-    from orbitwise.report import record_ranges
-
-    number, name, invariance = which
-    progress = folder.progress(number, name)
-    estimator = estimator_of(plan, data, invariance)
-    stopwatch = Stopwatch(progress / "seconds.txt")
-    with watch.candidate(name, lambda: _parts(estimator, data), share) as (callback, reasons):
-
-        def told(step: int, bound: float) -> None:
-            stopwatch.keep()
-            callback(step, bound)
-
-        estimator.set_params(checkpoint=str(progress), callback=told)
-        ranges = record_ranges(estimator)
-        try:
-            fit_quietly(estimator, data.X, data.y)
-        except KeyboardInterrupt:
-            stopped[name] = "interrupted"
-            return None
-        finally:
-            stopwatch.keep(0.0)
-    estimator.set_params(checkpoint=None, callback=None)
-    seconds = stopwatch.seconds
-    if data.columns is not None:
-        estimator.feature_names_in_ = np.array(data.columns, dtype=object)
-    if reasons:
-        stopped[name] = reasons[0]
-    found = candidate_of(name, estimator, seconds, len(data))
-    content = packed(estimator, error_seconds=0)
-    _keep(data, plan, folder, number, found, content, {"stopped": stopped.get(name)})
-    # what was recorded is for the report, and is not stored
-    ranges.then = None
-    estimator.set_params(callback=ranges)
-    return found
-
-
-def _keep(
-    data: Data,
-    plan: Plan,
-    folder: Folder,
-    number: int,
-    candidate: Candidate,
-    content: bytes,
-    about: Mapping[str, Any],
-) -> None:
-    """Write the file of a candidate, and what ties it to its data and settings."""
-    file = folder.candidate(number, candidate.name)
-    folder.write_bytes(file, content)
-    tied = {"digest": _candidate_digest(data, plan, candidate.name), "sha256": file_digest(file)}
-    folder.write(
-        file.with_suffix(".json"), {"name": candidate.name, "seconds": candidate.seconds, **about, **tied}
-    )
-
-
-def _finished(
-    data: Data, plan: Plan, folder: Folder, watch: Watch, number: int, name: str
-) -> Candidate | None:
-    """A candidate that an earlier process fitted to the end, from these data and with these settings."""
-    file = folder.candidate(number, name)
-    try:
-        about = folder.read(file.with_suffix(".json"))
-        # a process that was killed leaves a model that nothing is said of yet
-        if about is None or about.get("stopped") is not None or not file.is_file():
-            return None
-        if about.get("digest") != _candidate_digest(data, plan, name):
-            raise CommandError("it was learned from other data or with other settings")
-        if about.get("sha256") != file_digest(file):
-            raise CommandError("it was changed after it was learned")
-        return candidate_of(name, load(file, plan.device), _seconds(about.get("seconds")), len(data))
-    except (CommandError, StorageError, OSError) as error:
-        kept = f", but kept as {_set_aside(file).name}" if os.path.lexists(file) else ""
-        watch.console.print(
-            f"note: {file} is not used ({sentence(error)}){kept}; {name} is learned anew",
-            markup=False,
-            soft_wrap=True,
+    def _keep(self, candidate: Candidate, content: bytes, **about: str | None) -> None:
+        """Write the file of a candidate, and what ties it to its data and settings."""
+        file = self.file(candidate.name)
+        self.folder.write_bytes(file, content)
+        tied = {"digest": self._digest(candidate.name), "sha256": file_digest(file)}
+        self.folder.write(
+            file.with_suffix(".json"),
+            {"name": candidate.name, "seconds": candidate.seconds, **about, **tied},
         )
-        return None
+
+    def _finished(self, name: str) -> Candidate | None:
+        """A candidate that an earlier process fitted to the end, from these data and with these settings."""
+        file = self.file(name)
+        try:
+            about = self.folder.read(file.with_suffix(".json"))
+            # a process that was killed leaves a model about which nothing was written yet
+            if about is None or about.get("stopped") is not None or not file.is_file():
+                return None
+            if about.get("digest") != self._digest(name):
+                raise CommandError("it was learned from other data or with other settings")
+            if about.get("sha256") != file_digest(file):
+                raise CommandError("it was changed after it was learned")
+            model, seconds = load(file, self.plan.device), _seconds(about.get("seconds"))
+            self.loaded.add(name)
+            return candidate_of(name, model, seconds, len(self.data))
+        except (CommandError, StorageError, OSError) as error:
+            kept = f", but kept as {_set_aside(file).name}" if os.path.lexists(file) else ""
+            note = f"note: {file} is not used ({sentence(error)}){kept}; {name} is learned again"
+            self.watch.console.print(note, markup=False, soft_wrap=True)
+            return None
+
+    def _digest(self, name: str) -> str:
+        """What ties a candidate to its data and settings, whatever it is compared with."""
+        return digest_of({**self.settings, "invariances": name})
+
+    def _parts(self, estimator: Estimator) -> list[Part]:
+        """What a fit that has begun will do, for a bar."""
+        count, width = self.data.X.shape
+        engine = estimator.inference
+        if engine == "auto":
+            few = "exact" if count <= EXACT_ROWS else "collapsed"
+            engine = few if count <= COLLAPSED_ROWS else "variational"
+        if engine == "variational":
+            return [Part(steps_of(estimator))]
+        if engine == "collapsed" or not getattr(estimator.orbit_, "is_drawn", False):
+            return [Part(iterations_of(estimator))]
+        nodes = estimator.max_nodes if estimator.num_nodes is None else estimator.num_nodes
+        return parts_of_search(
+            most_nodes(count, width, torch.device(estimator.device)) if nodes is None else nodes
+        )
+
+
+@final
+class Run:
+    """One `orbitwise learn`, from checked data and settings to the report.
+
+    Whatever a fit would refuse is refused when a run is made, before --force replaces any results.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        test: Data | None,
+        plan: Plan,
+        folder: Folder,
+        console: Console,
+        about: Mapping[str, str],
+    ) -> None:
+        self.plan, self.folder, self.console, self.about = plan, folder, console, about
+        self.data = replace(data, y=checked_targets(data.targets, plan.task, data.target))
+        self.test = test
+        if test is not None:
+            self.test = replace(test, y=checked_test_targets(test, self.data.targets, plan.task))
+        is_numbers = plan.task == "regression"
+        check_sizes(
+            np.asarray(data.X, dtype=np.float64),
+            np.asarray(self.data.targets, dtype=np.float64) if is_numbers else None,
+        )
+
+    def learn(
+        self,
+        resume: bool = False,
+        force: bool = False,
+        time_limit: float | None = None,
+        with_report: bool = True,
+    ) -> Outcome:
+        """Learn, save, measure, write the report, and say what was found."""
+        with self.folder.writing():
+            settings = {**self.about, **self.plan.settings(self.data), "versions": _versions()}
+            if self.folder.prepare(settings, resume, force):
+                self.console.print(f"resuming {self.folder.path}", markup=False)
+            self._write_examples()
+            for note in (*self.data.notes, *(() if self.test is None else self.test.notes)):
+                self._say(f"note: {note}")
+            learner = Learner(self.data, self.plan, self.folder, Watch(self.console, time_limit))
+            outcome = learner.learn()
+            metrics = self._measures(outcome.comparison)
+            self.folder.write(self.folder.comparison, self._summary(learner, outcome, metrics))
+            if not outcome.stopped:
+                shutil.rmtree(self.folder.path / "progress", ignore_errors=True)
+            self._tell(outcome, metrics)
+            if with_report:
+                self._write_report(outcome.comparison)
+        return outcome
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def _write_examples(self) -> None:
+        """Keep some rows for the report."""
+        arrays: dict[str, Any] = {}
+        for name, part in (("train", self.data), ("test", self.test)):
+            if part is not None:
+                some = part.take(MOST_EXAMPLES, self.plan.seed)
+                arrays |= {f"x_{name}": some.X, f"y_{name}": some.y}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        self.folder.write_bytes(self.folder.examples, buffer.getvalue())
+
+    def _measures(self, comparison: Comparison) -> Metrics:
+        if self.test is None:
+            return {}
+        x, y = self.test.X, self.test.targets
+        return {each.name: measure(each.estimator, x, y) for each in comparison.candidates}
+
+    def _tell(self, outcome: Outcome, metrics: Metrics) -> None:
+        self.console.print(comparison_table(outcome.comparison, outcome.stopped, metrics))
+        if text := learned_text(outcome.comparison.best):
+            self.console.print(f"learned: {text}", markup=False)
+        for name, reason in outcome.stopped.items():
+            self.console.print(f"note: {name} was stopped ({reason}); continue it with --resume")
+        if note := outcome.shortfalls:
+            self._say(f"note: {note}")
+        self._say(f"model: {self.folder.model}")
+
+    def _write_report(self, comparison: Comparison) -> None:
+        """The report comes last: if it fails, the model must not be lost."""
+        # drawing takes long to import, and is not always asked for
+        from orbitwise.cli.pictures import write_picture
+        from orbitwise.report import write_report
+
+        folder, model, command = self.folder, comparison.best_estimator, self.about.get("command")
+        X, y, seed, picture = self.data.X, self.data.targets, self.plan.seed, None
+        try:
+            folder.check_ours(folder.report)
+            path = write_report(
+                folder.report,
+                model,
+                X,
+                y,
+                X_test=None if self.test is None else self.test.X,
+                y_test=None if self.test is None else self.test.y,
+                comparison=comparison if len(comparison.candidates) > 1 else None,
+                command=command,
+                seed=seed,
+            )
+            if layout_of(model).image_shape is not None:
+                picture = write_picture(folder.picture, comparison, X, y, seed)
+        except Exception as error:
+            self.console.print(
+                f"note: the report could not be written ({sentence(error)}); the model is saved, and "
+                f"orbitwise report {folder.path} tries again",
+                markup=False,
+            )
+            return
+        if picture is not None:
+            self._say(f"picture: {picture}")
+        self._say(f"report: {path}")
+
+    def _summary(self, learner: Learner, outcome: Outcome, metrics: Metrics) -> dict[str, object]:
+        comparison = outcome.comparison
+        return {
+            "format": FORMAT,
+            "best": comparison.best.name,
+            "digest": digest_of(learner.settings),
+            "model": file_digest(self.folder.model),
+            "examples": file_digest(self.folder.examples),
+            "finished": not outcome.stopped,
+            "tied": list(comparison.tied),
+            "undecided": list(comparison.undecided),
+            "verdict": comparison.verdict,
+            "num_nodes": comparison.num_nodes,
+            "candidates": [
+                {
+                    "name": each.name,
+                    "file": learner.file(each.name).name,
+                    "log_evidence": each.log_evidence,
+                    "standard_error": each.standard_error,
+                    "per_datum": each.per_datum,
+                    "evidence_kind": each.evidence_kind,
+                    "evidences_on_common_nodes": list(each.evidences),
+                    "gain_from_half_the_nodes": each.gain,
+                    "difference": each.difference,
+                    "difference_error": each.difference_error,
+                    "learned": {name: list(interval) for name, interval in each.learned.items()},
+                    "seconds": each.seconds,
+                    "sha256": file_digest(learner.file(each.name)),
+                    "stopped": outcome.stopped.get(each.name),
+                    "test": dict(metrics.get(each.name, {})),
+                }
+                for each in comparison.candidates
+            ],
+        }
 
 
 def _set_aside(file: Path) -> Path:
@@ -291,29 +459,8 @@ def _set_aside(file: Path) -> Path:
     return aside
 
 
-def _candidate_digest(data: Data, plan: Plan, name: str) -> str:
-    """What ties a candidate to its data and settings, whatever it is compared with."""
-    return digest_of({**plan.settings(data), "invariances": name})
-
-
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
-
-
-def _parts(estimator: Any, data: Data) -> list[Part]:
-    """What a fit that has begun will do, for a bar."""
-    count, width = data.X.shape
-    engine = estimator.inference
-    if engine == "auto":
-        engine = "exact" if count <= EXACT_ROWS else "collapsed" if count <= COLLAPSED_ROWS else "variational"
-    if engine == "variational":
-        return [Part(steps_of(estimator))]
-    if engine == "collapsed" or not getattr(estimator.orbit_, "is_drawn", False):
-        return [Part(iterations_of(estimator))]
-    nodes = estimator.max_nodes if estimator.num_nodes is None else estimator.num_nodes
-    return parts_of_search(
-        most_nodes(count, width, torch.device(estimator.device)) if nodes is None else nodes
-    )
 
 
 def _digest(data: Data) -> str:
@@ -327,3 +474,9 @@ def _digest(data: Data) -> str:
     parts = [y.dtype.kind, y.shape, y.tolist(), columns, shape, data.is_image, kinds]
     digest.update(json.dumps(parts, default=str).encode())
     return digest.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    from orbitwise import __version__
+
+    return {"orbitwise": __version__, "torch": str(torch.__version__), "python": platform.python_version()}

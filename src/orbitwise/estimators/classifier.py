@@ -34,7 +34,7 @@ from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import Start, adopt
 from orbitwise.estimators.likelihoods import LabelCoding, class_likelihood, class_probabilities
-from orbitwise.estimators.machine_fit import warn_of_one_class
+from orbitwise.estimators.machines.machine import warn_of_one_class
 from orbitwise.estimators.validation import (
     check_data,
     check_inputs,
@@ -211,7 +211,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         fit = self._run(engine, problem, start)
         self._store(fit, problem, engine, torch.from_numpy(codes))
         said = self._probabilities(*self._row_moments(problem.x)).argmax(1).cpu()
-        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), torch.from_numpy(codes), GIVE)
+        has_no_label = torch.zeros_like(said, dtype=torch.bool)
+        name, given = type(self).__name__, torch.from_numpy(codes)
+        warn_of_one_class(name, self.classes_, said, has_no_label, given, GIVE)
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -33,12 +33,13 @@ from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.totals import Observations
 from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.polish import Polished, polish
 from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
-from orbitwise.inference.stochastic.variational import SparsePosterior, natural_step
+from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process

@@ -26,7 +26,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from orbitwise.declarations import FLAG, NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
+from orbitwise.declarations import FLAG, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -35,17 +35,17 @@ from orbitwise.estimators.learned_ranges import (
     learned_errors,
     parameter_errors,
     searched_errors,
+    zero_range_errors,
 )
 from orbitwise.estimators.regression_model import TargetScale, constant_part
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.inference.calibration import two_columns
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.orbit_search import INTERRUPTED, TIME_IS_OVER, USED_UP
+from orbitwise.inference.optimise.orbit_search import USED_UP
+from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.risk.problem import Machine
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
@@ -177,6 +177,13 @@ def shortfall(estimator: Any) -> str | None:
             return (
                 "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
             )
+        if estimator.stopped_by_ == OUT_OF_MEMORY:
+            nodes = num_nodes_of(estimator)
+            return (
+                f"Memory ran out on more than {nodes} nodes of the orbit. The ranges found on {nodes} nodes "
+                f"are kept: set num_nodes={nodes}, fit fewer rows, or use inference='collapsed' or "
+                "'variational'."
+            )
         return (
             f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
             f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
@@ -189,8 +196,9 @@ def shortfall(estimator: Any) -> str | None:
 
 
 def num_nodes_of(estimator: Any) -> int:
-    """The nodes on which a search for ranges ended."""
-    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    """The nodes on which the answer of a search for ranges was found."""
+    last = estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    return getattr(estimator, "_num_nodes", last)
 
 
 def argument_to_raise(estimator: Any) -> str:
@@ -238,24 +246,13 @@ EVIDENCE = {
     "posterior_": Field((Posterior,)),
 }
 """What files hold of each fit of a Gaussian process."""
-MACHINE = {
-    "C_": NUMBER,
-    "bandwidth_": replace(NUMBER, least=SMALLEST),
-    "gap_": REPORTED_ARRAY,
-    "machine_": Field((Machine,)),
-    "n_iter_": REPORTED_ARRAY,
-    "objective_": REPORTED_ARRAY,
-    "strength_": NUMBER,
-}
-"""What files hold of each kernel machine."""
-CHOSEN = {"cv_error_": REPORTED, "evidence_kind_": TEXT, "log_evidence_": REPORTED}
-"""What files hold of how the settings of a kernel machine were chosen."""
 
 
 class FittedForm(ABC):
     """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
 
     form_: InputForm
+    n_features_in_: int
     stored = Stored(
         fitted={"form_": Field((InputForm,)), "n_features_in_": Field((int,), least=1)},
         sometimes={"feature_names_in_": REPORTED_ARRAY},
@@ -350,13 +347,13 @@ class LearnedOrbit(FittedForm):
 
     def _set_search(self, search: Learned | None) -> None:
         """Remember how the ranges of the orbit were found, and how sure they are."""
-        for name in ("search_", "stopped_by_", "_orbit_intervals"):
+        for name in ("search_", "stopped_by_", "_orbit_intervals", "_num_nodes"):
             vars(self).pop(name, None)
         if search is None:
             return
         found = search.found
         self.search_ = [asdict(stage) for stage in found.stages]
-        self.stopped_by_ = found.message
+        self.stopped_by_, self._num_nodes = found.message, found.num_nodes
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, search.coordinates, found
@@ -369,8 +366,10 @@ class LearnedOrbit(FittedForm):
         if hasattr(self, "_orbit_intervals"):
             return self._orbit_intervals
         ends = {name: high for name, (_, high) in self.orbit_.learned().items()} if errors else {}
+        # a range that is zero can only be wider
         return {
-            name: (ends[name] - NORMAL * error, ends[name] + NORMAL * error) for name, error in errors.items()
+            name: (ends[name] - NORMAL * error if ends[name] else 0.0, ends[name] + NORMAL * error)
+            for name, error in errors.items()
         }
 
     @property
@@ -386,7 +385,8 @@ class LearnedOrbit(FittedForm):
         if not hasattr(self, "_orbit_errors"):
             with torch.inference_mode(False), torch.enable_grad():
                 errors = parameter_errors(self._objective, self._learned_parameters)
-            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors)
+                zeros = zero_range_errors(self.orbit_, self._objective)
+            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors) | zeros
         return self._orbit_errors
 
     @property
@@ -627,31 +627,3 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
-
-
-class KernelDecisions(FittedForm):
-    """Mixed into kernel classifiers: decisions of a machine, and probabilities scaled on held-out labels."""
-
-    classes_: NDArray[Any]
-    machine_: Any
-    scale_: float
-    stored = Stored(fitted={**MACHINE, "classes_": REPORTED_ARRAY, "scale_": NUMBER}, sometimes=CHOSEN)
-
-    @answering
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
-        check_is_fitted(self)
-        scores = self.machine_.values(Evaluation(), check_inputs(self, X))
-        return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
-
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The class of the greatest decision."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
-
-    @answering
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
-        scores = torch.from_numpy(self.decision_function(X))
-        columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
-        return torch.softmax(self.scale_ * columns, dim=1).numpy()

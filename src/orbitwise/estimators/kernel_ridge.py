@@ -10,32 +10,15 @@ import torch
 from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orbitwise.declarations import FLAG, Stored
-from orbitwise.estimators.estimator import CHOSEN, MACHINE, FittedForm, answering, learning
-from orbitwise.estimators.forms import Channels, input_shape
-from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import (
-    TOLERANCE,
-    announce,
-    asked_grids,
-    by_squared_evidence,
-    certify,
-    check_basis,
-)
-from orbitwise.estimators.machine_inputs import check_settings, check_unlabeled
-from orbitwise.estimators.machine_rows import InvarianceRows, invariance_rows, may_turn
-from orbitwise.estimators.validation import (
-    check_data,
-    check_inputs,
-    check_weights,
-    flatten_images,
-    set_layout,
-)
+from orbitwise.estimators.estimator import answering, learning
+from orbitwise.estimators.forms import Channels
+from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
+from orbitwise.estimators.validation import check_inputs, check_weights
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.losses import Loss, Squared, loss_of
@@ -47,7 +30,7 @@ NORMAL = 1.4826
 
 
 @final
-class InvariantKernelRidge(FittedForm, RegressorMixin, BaseEstimator):
+class InvariantKernelRidge(RegressorMixin, RiskMachine):
     """Regression by the least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), L f what should vanish.
 
     With squared losses it is the mean of a Gaussian process that saw y with noise variance 1/(2C), and
@@ -76,12 +59,15 @@ class InvariantKernelRidge(FittedForm, RegressorMixin, BaseEstimator):
     log_evidence_, evidence_kind_ : with strength="evidence"; the scale of f is at its best, too.
     """
 
-    stored = Stored(fitted={**MACHINE, "_is_vector": FLAG}, sometimes=CHOSEN)
+    _choosers = ("evidence",)
+    _evidence_losses = (Squared,)
+
+    stored = Stored(fitted={"_is_vector": FLAG})
 
     def __init__(
         self,
         kernel: Kernel | None = None,
-        invariance: Any = "gradient",
+        invariance: object = "gradient",
         *,
         C: float = 10.0,
         strength: float | str = 0.001,
@@ -120,34 +106,24 @@ class InvariantKernelRidge(FittedForm, RegressorMixin, BaseEstimator):
         sample_weight: ArrayLike | None = None,
     ) -> InvariantKernelRidge:
         """Learn from targets, and from rows without one what should not change there."""
-        x, targets, weights, others = self._check(X, y, unlabeled, sample_weight)
-        loss, invariance_loss = loss_of(self.loss), loss_of(self.invariance_loss)
+        self._check_settings()
+        data = self._weighted_rows(X, y, unlabeled, sample_weight)
+        loss = loss_of(self.loss)
         if loss.takes_labels:
             raise ValueError(
                 f"loss must be one of numbers, such as 'squared' or 'absolute', not {self.loss!r}."
             )
-        scale = robust_deviations(targets, weights)
-        standard = targets / scale[:, None]
-        ground = self._settle(x, others, standard, weights, loss, invariance_loss)
-        if hasattr(self, "log_evidence_"):
+        scale = robust_deviations(data.targets, data.weights)
+        seed = self._seed()
+        task = self._task(data._replace(targets=data.targets / scale[:, None]), loss)
+        task = self._choose(task, seed)
+        if self.strength == "evidence":
             # the density of targets in their own unit, where the basis leaves n - b contrasts of each output
-            self.log_evidence_ -= (len(x) - ground.basis.shape[1]) * float(scale.log().sum())
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        self.machine_, solutions = ground.fit(
-            loss,
-            standard,
-            weights,
-            self.C_,
-            self.strength_,
-            invariance_loss,
-            self.solver,
-            TOLERANCE,
-            torch.Generator().manual_seed(seed),
-        )
-        self.machine_.coefficients, self.machine_.beta = (
-            part * scale for part in (self.machine_.coefficients, self.machine_.beta)
-        )
-        certify(self, solutions, self.C_ * loss.value(torch.zeros_like(standard), standard) @ weights)
+            self.log_evidence_ -= (len(task.x) - task.basis.shape[1]) * float(scale.log().sum())
+        solutions = self._minimise(task, seed)
+        self.machine_ = self.machine_.scaled(scale)
+        at_zero = loss.value(torch.zeros_like(task.targets), task.targets)
+        self._certify(solutions, self.C_ * at_zero @ task.weights)
         return self
 
     @answering
@@ -172,53 +148,23 @@ class InvariantKernelRidge(FittedForm, RegressorMixin, BaseEstimator):
         values = self.machine_.values(functional, x)
         return (values[:, 0] if self._is_vector else values).numpy()
 
-    def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
-        return invariance_rows(self.invariance, points, bandwidth, input_shape(self), may_turn(self))
-
-    def _check(
+    def _weighted_rows(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        check_settings(self, ("evidence",))
-        flat, layout = flatten_images(self, X)
-        x, targets = check_data(self, flat, y, multi_output=True, y_numeric=True)
-        x, targets = set_layout(self, layout, x), np.asarray(targets, dtype=np.float64)
+    ) -> TrainingRows:
+        """Validated training data; a weight of zero takes a row out."""
+        x, targets = self._training_data(X, y, multi_output=True, y_numeric=True)
+        targets = np.asarray(targets, dtype=np.float64)
         self._is_vector = targets.ndim == 1
         weight = check_weights(sample_weight, x)
         kept = weight > 0
         if not kept.any():
             raise ValueError("sample_weight is zero for all rows: nothing is left to learn from.")
-        others = check_unlabeled(self, unlabeled, x.shape[1])
-        return (
+        return TrainingRows(
             torch.from_numpy(x[kept]),
             torch.from_numpy(targets.reshape(len(x), -1)[kept].T.copy()),
             torch.from_numpy(weight[kept]),
-            torch.from_numpy(others),
+            torch.from_numpy(self._unlabeled_rows(unlabeled)),
         )
-
-    def _settle(
-        self,
-        x: torch.Tensor,
-        unlabeled: torch.Tensor,
-        targets: torch.Tensor,
-        weights: torch.Tensor,
-        loss: Loss,
-        invariance_loss: Loss,
-    ) -> Ground:
-        ground = Ground.of(self, x, unlabeled)
-        announce(self, ground, invariance_loss)
-        for chosen in ("log_evidence_", "evidence_kind_"):
-            vars(self).pop(chosen, None)
-        if not isinstance(self.strength, str):
-            self.C_, self.strength_, self.bandwidth_ = float(self.C), float(self.strength), ground.bandwidth
-            return ground
-        if not (isinstance(loss, Squared) and isinstance(invariance_loss, Squared)):
-            raise ValueError("strength='evidence' goes with squared losses.")
-        check_basis(self, ground)
-        strengths, rates = asked_grids(self)
-        choice = by_squared_evidence(ground.alternatives(self, unlabeled), targets, weights, strengths, rates)
-        self.C_, self.strength_, self.bandwidth_ = choice[:3]
-        self.log_evidence_, self.evidence_kind_ = choice.score, "exact"
-        return choice.ground
 
 
 def robust_deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]) -> Float[Tensor, " c"]:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, final
 
 import numpy as np
 from gpytorch.kernels import Kernel
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
-from orbitwise.estimators.estimator import KernelDecisions, learning
-from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
-from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
-from orbitwise.estimators.machine_rows import LaplacianRows
-from orbitwise.losses import Loss, Squared, loss_of
+from orbitwise.estimators.machines.machine import MachineClassifier
+from orbitwise.estimators.machines.rows import InvarianceRows, laplacian_rows
+from orbitwise.estimators.machines.task import MachineTask
+from orbitwise.losses import Loss
 
 
 @final
-class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
+class LaplacianSVC(MachineClassifier):
     """Classification by the least ½|f|² + C Σ ℓ(y f(x)) + strength fᵀLf, L the Laplacian of all points.
 
     Parameters
@@ -51,7 +48,7 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     """
 
     image_shape = None
-    invariance = None
+    num_neighbours_: int
 
     stored = Stored(fitted={"num_neighbours_": Field((int,), least=1)})
 
@@ -67,8 +64,8 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         loss: str | Loss = "squared_hinge",
         bandwidth: float | str = "median",
         basis: str = "bias",
-        class_weight: str | dict[Any, float] | None = None,
-        unlabeled_label: Any = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        unlabeled_label: object = None,
         Cs: Sequence[float] | NDArray[Any] | None = None,
         strengths: Sequence[float] | NDArray[Any] | None = None,
         neighbours: Sequence[int] = (3, 6, 12),
@@ -92,36 +89,31 @@ class LaplacianSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         self.num_folds = num_folds
         self.random_state = random_state
 
-    @learning("objective_", "scale_")
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        unlabeled: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> LaplacianSVC:
-        """Learn from labelled rows, and from the graph of all rows.
-
-        A weight counts copies of a row, and 0 takes it out; a point that comes twice is one of the graph.
-        """
+    def _check_settings(self) -> None:
+        super()._check_settings()
         for count in (self.num_neighbours, *self.neighbours):
             if not isinstance(count, Integral) or count < 1:
                 raise ValueError(f"Numbers of neighbours must be whole and at least 1, not {count!r}.")
-        data = check_labelled(self, X, y, unlabeled, sample_weight)
-        loss = label_loss(loss_of(self.loss), self.loss)
-        weights = class_weights(self.class_weight, self.classes_, data.codes, data.weights)
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        ground = settle(self, data, loss, weights, Squared(), seed)
-        self.num_neighbours_ = ground.rows.num_neighbours  # pyright: ignore
-        fit_classifier(self, ground, loss, data.codes, weights, Squared(), seed)
-        return self
 
-    def _rows(self, points: Tensor, bandwidth: float) -> LaplacianRows:
-        return LaplacianRows.of(points, int(self.num_neighbours), self.weighting, self.normalized)
+    def _rows(self, points: Float[Tensor, "t d"], bandwidth: float) -> InvarianceRows:
+        return self._graph_rows(points, self.num_neighbours)
 
-    def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:
-        rows = [
-            LaplacianRows.of(ground.points, count, self.weighting, self.normalized)
-            for count in self.neighbours
-        ]
-        return [replace(ground, rows=each, _folded={}) for each in rows]
+    def _graph_rows(self, points: Float[Tensor, "t d"], num_neighbours: int) -> InvarianceRows:
+        return laplacian_rows(points, int(num_neighbours), self.weighting, self.normalized)
+
+    def _of_folds(self, task: MachineTask) -> list[MachineTask]:
+        return [replace(task, rows=self._graph_rows(task.points, count)) for count in self.neighbours]
+
+    def _choose(self, task: MachineTask, seed: int) -> MachineTask:
+        chosen = super()._choose(task, seed)
+        assert chosen.rows is not None
+        assert chosen.rows.graph is not None
+        self.num_neighbours_ = chosen.rows.graph.num_neighbours
+        return chosen
+
+    def _work(self, task: MachineTask) -> tuple[str, int, list[str]]:
+        _, count, _ = super()._work(task)
+        if self.strength != "cross_validation":
+            return "the graph of", count, ["pass fewer unlabelled rows"]
+        cheaper = ["pass fewer unlabelled rows", "try fewer numbers of neighbours"]
+        return "the graph of", len(self.neighbours), cheaper

@@ -29,15 +29,15 @@ from orbitwise.inference.optimise.ascent import (
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.cost import check_cost, exact_cost
 from orbitwise.inference.optimise.orbit_search import (
-    CUT_SHORT,
     OTHERS,
     Callback,
     Found,
     OrbitSearch,
     covariance_of,
 )
-from orbitwise.inference.optimise.training import assign_flat, evaluate, flat_values
+from orbitwise.inference.optimise.training import CUT_SHORT, assign_flat, evaluate, flat_values
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
+from orbitwise.orbits.orbit import Orbit
 from orbitwise.orbits.ranges import ZERO, Interval, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
@@ -303,6 +303,9 @@ NORMAL = 1.96
 ONE_ERROR, TWO_ERRORS = 0.5, 0.5 * NORMAL**2
 """Nats that the evidence falls within one standard error, and within those."""
 
+WIDEST, HALVINGS = 4.0, 12
+"""Natural widths up to which a range that is zero is tried for its error, and steps of the bisection."""
+
 Ranges = Mapping[str, Interval]
 
 
@@ -422,3 +425,45 @@ def learned_errors(
             for name in squares:
                 squares[name] += ((ends[0][name][1] - ends[1][name][1]) / 2) ** 2
     return {name: value**0.5 for name, value in squares.items()}
+
+
+@torch.no_grad()
+def zero_range_errors(orbit: Orbit, objective: Callable[[], Tensor]) -> dict[str, float]:
+    """How wide each range that is zero may be until the evidence falls by what one standard error costs.
+
+    A curvature says nothing of a range that is zero, because its slope in the raw parameter vanishes there.
+    All else stays as it is. The error is infinite where even four times the natural width costs less.
+    """
+    best, found = float(objective()), {}
+    for widths in vanishing_widths(orbit):
+        flat = widths.parameter.view(-1)
+        for number, place in enumerate(widths.places.tolist()):
+            if float(flat[place]) > ZERO / 2:
+                continue
+            kept, here = flat[place].clone(), orbit.learned()
+
+            def put(factor: float) -> dict[str, Interval]:
+                raw = widths.raw(torch.minimum(factor * widths.natural, widths.largest))  # noqa: B023
+                flat[place] = raw.broadcast_to(widths.places.shape)[number].to(flat)  # noqa: B023
+                return orbit.learned()
+
+            def excess(factor: float) -> float:
+                put(factor)
+                fall = best - float(objective())
+                return fall - ONE_ERROR if math.isfinite(fall) else math.inf
+
+            try:
+                low, high = 0.0, WIDEST
+                error = math.inf
+                if excess(high) > 0:
+                    for _ in range(HALVINGS):
+                        middle = 0.5 * (low + high)
+                        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+                    error = high
+                moved = put(WIDEST if math.isinf(error) else error)
+            finally:
+                flat[place] = kept
+            for name, (_, end) in here.items():
+                if moved[name][1] != end:
+                    found[name] = math.inf if math.isinf(error) else moved[name][1] - end
+    return found

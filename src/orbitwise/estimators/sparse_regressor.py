@@ -35,11 +35,11 @@ from orbitwise.inference.optimise.checkpoints import Journal, Progress
 from orbitwise.inference.sparse.bounds import BoundName, best_q, common_bracket, safe_bracket
 from orbitwise.inference.sparse.certificate import Budget, Certificate, Outcome, learn
 from orbitwise.inference.sparse.model import ITERATIVE_ROWS, Selection, SparseModel
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor
 from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals
 from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-import torch
 from gpytorch.kernels import Kernel
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from numpy.typing import NDArray
 
-from orbitwise.estimators.estimator import KernelDecisions, learning
-from orbitwise.estimators.forms import Channels, input_shape
-from orbitwise.estimators.kernel_machine import Ground
-from orbitwise.estimators.machine_fit import fit_classifier, label_loss, settle
-from orbitwise.estimators.machine_inputs import Labelled, check_labelled, class_weights
-from orbitwise.estimators.machine_rows import InvarianceRows, invariance_rows, may_turn
-from orbitwise.losses import Logistic, Loss, Multinomial, loss_of
+from orbitwise.estimators.forms import Channels
+from orbitwise.estimators.machines.machine import MachineClassifier
+from orbitwise.losses import Logistic, Loss, Multinomial
 
 
 @final
-class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
+class InvariantSVC(MachineClassifier):
     """Classification by the least ½|f|² + C Σ ℓ₁(y f(x)) + strength Σ ℓ₂(L f), L f what should vanish.
 
     Parameters
@@ -91,7 +84,7 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         kernel: Kernel | None = None,
-        invariance: Any = "gradient",
+        invariance: object = "gradient",
         *,
         C: float = 100.0,
         strength: float | str = 0.001,
@@ -100,8 +93,8 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         bandwidth: float | str = "median",
         basis: str = "bias",
         multi_class: str = "ovr",
-        class_weight: str | dict[Any, float] | None = None,
-        unlabeled_label: Any = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+        unlabeled_label: object = None,
         image_shape: Sequence[int] | None = None,
         channels: Channels = "auto",
         solver: str = "auto",
@@ -129,36 +122,8 @@ class InvariantSVC(KernelDecisions, ClassifierMixin, BaseEstimator):
         self.num_folds = num_folds
         self.random_state = random_state
 
-    @learning("objective_", "scale_")
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        unlabeled: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> InvariantSVC:
-        """Learn from labelled rows, and from rows without a label what should not change there.
-
-        A weight counts copies of a row, and 0 takes it out; a point that comes twice is one point to the
-        invariance.
-        """
-        data = check_labelled(self, X, y, unlabeled, sample_weight)
-        loss = self._loss()
-        weights = class_weights(self.class_weight, self.classes_, data.codes, data.weights)
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        invariance_loss = loss_of(self.invariance_loss)
-        ground = settle(self, data, loss, weights, invariance_loss, seed)
-        fit_classifier(self, ground, loss, data.codes, weights, invariance_loss, seed)
-        return self
-
-    def _rows(self, points: torch.Tensor, bandwidth: float) -> InvarianceRows | None:
-        return invariance_rows(self.invariance, points, bandwidth, input_shape(self), may_turn(self))
-
-    def _grounds(self, ground: Ground, data: Labelled) -> list[Ground]:
-        return [ground]
-
-    def _loss(self) -> Loss:
-        loss, count = label_loss(loss_of(self.loss), self.loss), len(self.classes_)
+    def _label_loss(self) -> Loss:
+        loss, count = super()._label_loss(), len(self.classes_)
         if self.multi_class not in ("ovr", "multinomial"):
             raise ValueError(f"multi_class must be 'ovr' or 'multinomial', not {self.multi_class!r}.")
         if self.multi_class == "ovr" or count == 2:

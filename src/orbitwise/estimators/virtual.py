@@ -9,26 +9,18 @@ from typing import Any, final
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import MOST_COUNTED, NUMBER, REPORTED_ARRAY, SMALLEST, Field, Stored
-from orbitwise.estimators.estimator import FittedForm, answering, learning
+from orbitwise.estimators.estimator import answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
-from orbitwise.estimators.kernel_machine import median_distance
-from orbitwise.estimators.machine_fit import ALONE, warn_of_one_class
-from orbitwise.estimators.machine_inputs import check_positive
-from orbitwise.estimators.validation import (
-    check_data,
-    check_inputs,
-    flatten_images,
-    layout_of,
-    set_layout,
-)
+from orbitwise.estimators.machines.machine import ALONE, KernelMachine, warn_of_one_class
+from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form
 from orbitwise.functionals.tangents import PAPER_MOVES, Move, moved_images
 from orbitwise.orbits.orbit import Orbit
@@ -37,7 +29,7 @@ VIRTUAL = ("samples", "support_vectors")
 
 
 @final
-class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
+class VirtualSVC(ClassifierMixin, KernelMachine):
     """A support vector machine trained on moved copies of its samples, or of its support vectors alone.
 
     Parameters
@@ -92,7 +84,7 @@ class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
         bandwidth: float | str = "median",
         moves: Sequence[Move] = PAPER_MOVES,
         num_copies: int = 8,
-        class_weight: Any = None,
+        class_weight: str | dict[Any, float] | None = None,
         image_shape: Sequence[int] | None = None,
         channels: Channels = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -111,19 +103,13 @@ class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
     @learning("bandwidth_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> VirtualSVC:
         """Train on samples and their copies."""
-        check_positive(self.C, "C")
-        if self.bandwidth != "median":
-            check_positive(self.bandwidth, "bandwidth", ", or 'median'")
+        self._check_kernel_settings()
         if self.virtual not in VIRTUAL:
             raise ValueError(f"virtual must be one of {', '.join(VIRTUAL)}, not {self.virtual!r}.")
-        flat, layout = flatten_images(self, X)
-        x, labels = check_data(self, flat, y)
+        x, labels = self._training_data(X, y)
         check_classification_targets(labels)
-        x = set_layout(self, layout, x)
         self.classes_ = np.unique(labels)
-        asked = self.bandwidth
-        points = torch.from_numpy(np.unique(x, axis=0))
-        self.bandwidth_ = median_distance(points) if asked == "median" else float(asked)
+        self.bandwidth_ = self._bandwidth_at(torch.from_numpy(np.unique(x, axis=0)))
         if self.virtual == "support_vectors" and not is_none(self.invariance):
             first = self._machine().fit(x, labels)
             x, labels = x[first.support_], labels[first.support_]
@@ -134,10 +120,11 @@ class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
             np.concatenate([x, copies.reshape(-1, x.shape[1])]),
             np.concatenate([labels, np.repeat(labels, count)]),
         )
-        said, codes = (
+        predicted, codes = (
             torch.from_numpy(np.searchsorted(self.classes_, each)) for each in (self.svc_.predict(x), labels)
         )
-        warn_of_one_class(self, said, torch.zeros_like(said, dtype=torch.bool), codes, ALONE)
+        has_no_label = torch.zeros_like(predicted, dtype=torch.bool)
+        warn_of_one_class(type(self).__name__, self.classes_, predicted, has_no_label, codes, ALONE)
         return self
 
     @answering
@@ -152,8 +139,7 @@ class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
         return self.svc_.predict(check_inputs(self, X).numpy())
 
     def _machine(self) -> SVC:
-        gamma: Any = 0.5 / self.bandwidth_**2
-        return SVC(C=self.C, gamma=gamma, class_weight=self.class_weight)
+        return SVC(C=self.C, class_weight=self.class_weight).set_params(gamma=0.5 / self.bandwidth_**2)
 
     def _copies(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """[n, k, d]."""
@@ -187,10 +173,9 @@ class VirtualSVC(FittedForm, ClassifierMixin, BaseEstimator):
                 f"{type(self.invariance).__name__} {self.invariance!r}."
             )
         # a function of the user takes and gives rows as the user does
-        layout = layout_of(self)
-        copies = np.asarray(self.invariance(layout.outward(x)), dtype=np.float64)
+        copies = np.asarray(self.invariance(self.form_.outward(x)), dtype=np.float64)
         if copies.ndim != 3 or copies.shape[::2] != x.shape or not np.isfinite(copies).all():
             raise ValueError(
                 f"invariance must turn rows {x.shape} into finite copies [n, k, d], not {copies.shape}."
             )
-        return layout.inward(copies)
+        return self.form_.inward(copies)

@@ -28,14 +28,12 @@ from joblib import Parallel, delayed
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.estimators.kernel_machine import median_distance
-from orbitwise.estimators.machine_fit import stratified_folds
+from orbitwise.estimators.machines.task import median_distance, stratified_folds
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images, moved_pairs
-from orbitwise.inference.risk.problem import DenseGram, Problem, Term
-from orbitwise.inference.risk.solvers import newton
+from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import EpsilonInsensitive, Logistic
 from orbitwise.process.process import Process
 

@@ -41,8 +41,8 @@ from orbitwise.kernels.spelling import (
 )
 from orbitwise.process.process import Process
 from orbitwise.selection.search.auto import AutoGPRegressor, Scaling
-from orbitwise.selection.search.fitting import SearchProblem, fit, fresh
-from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, functional_of_claims
+from orbitwise.selection.search.greedy import SearchData, fit
+from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, fresh, functional_of_claims
 
 
 @final
@@ -202,7 +202,7 @@ def score_of_truth(problem: Synthetic, x: np.ndarray, y: np.ndarray, scoring: An
     scaling = Scaling.of(x, ["rbf"])
     truth = replace(problem.hypothesis, noise=problem.noise**2)
     truth = replace(truth, claims=tuple(replace(claim, is_given=False) for claim in truth.claims))
-    scaled = SearchProblem(scaling.apply(x), y, scoring)
+    scaled = SearchData(scaling.apply(x), y, scoring)
     found = [fit([start], scaled, max_iterations=150) for start in starts_of(truth, scaling, x, y)]
     return max(each.score for each in found if each is not None)
 
@@ -257,7 +257,7 @@ def evidences(
     scaling: Scaling, starts: Sequence[Hypothesis], x: np.ndarray, y: np.ndarray
 ) -> dict[str, float]:
     """The greatest log likelihood of a structure from some starts, its BIC and its Laplace evidence."""
-    problem = SearchProblem(scaling.apply(x), y, "laplace")
+    problem = SearchData(scaling.apply(x), y, "laplace")
     found = [each for start in starts if (each := fit([start], problem, max_iterations=200)) is not None]
     return {
         "log_likelihood": max(each.log_likelihood for each in found),

@@ -33,10 +33,11 @@ from orbitwise.inference.calibration import (
     least_noise,
 )
 from orbitwise.inference.defaults import default_kernel
+from orbitwise.inference.sparse.held_rows import hold_rows
 from orbitwise.inference.sparse.inducing import random_orbit_points
-from orbitwise.inference.stochastic.polish import gather, unbiased_bound
+from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.stochastic.polish import unbiased_bound
 from orbitwise.inference.stochastic.trainer import Rates, StochasticTrainer
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.images import ImageOrbit
@@ -102,34 +103,30 @@ def evaluate(
     """Polish and report: a row for the noise of the evidence, and one for that of leave-one-out."""
     x, y, x_test, y_test = data
     targets = one_hot(y, 10) - 0.1
-    statistics, lower = gather(process, functional, inducing, x, targets, generator)
+    held = hold_rows(process, functional, inducing, x, targets, generator)
     rows = []
-    noises = {"evidence": least_noise(lambda value: -float(statistics.frozen_bound(value)), 2 * noise)}
+    noises = {"evidence": least_noise(lambda value: -float(held.bound(value)), 2 * noise)}
     if with_leave_one_out:
 
         def loss(value: float) -> float:
-            return held_out_loss(statistics.leave_one_out(value).mean, y)
+            return held_out_loss(held.leave_one_out(value).mean, y)
 
         noises["leave-one-out"] = least_noise(loss, noises["evidence"])
     for choice, value in noises.items():
-        held_out = statistics.leave_one_out(value).mean
+        held_out = held.leave_one_out(value).mean
         scale = best_scale(held_out, y)
-        q = statistics.optimum(value)
+        posterior = SparsePosterior(process, inducing, held.optimum(value), held.projected.lower)
         bound = unbiased_bound(
-            process,
+            posterior,
             functional,
             Gaussian(value).to(x.device),
-            q,
-            inducing,
-            lower,
             x,
             targets,
-            statistics.residual,
+            held.projected.residual,
             None,
             generator,
             num_passes=2,
         )
-        posterior = SparsePosterior(process, inducing, q, lower)
         means = predict_means(posterior, functional, x_test, generator)
         rows.append(
             {

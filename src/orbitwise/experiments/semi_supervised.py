@@ -25,15 +25,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.estimators.kernel_machine import median_distance
-from orbitwise.estimators.machine_fit import Scores, held_out_scores, least_error, rate_grid, stratified_folds
-from orbitwise.estimators.machine_rows import LaplacianRows, gradient_rows
+from orbitwise.estimators.machines.rows import gradient_rows, laplacian_rows
+from orbitwise.estimators.machines.task import (
+    Scores,
+    held_out_scores,
+    least_error,
+    median_distance,
+    rate_grid,
+    stratified_folds,
+)
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
-from orbitwise.inference.risk.folding import fold, nearest_positive
-from orbitwise.inference.risk.problem import DenseGram, Problem, Term
-from orbitwise.inference.risk.solvers import newton
+from orbitwise.inference.risk.machines import fold, nearest_positive
+from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import Hinge, Logistic, Loss, Squared
 from orbitwise.process.process import Process
 
@@ -117,7 +122,7 @@ def families(task: Task, device: str) -> dict[str, Family]:
     gradients = time.perf_counter() - start
     start, graphs, settings = time.perf_counter(), [], []
     for count in NEIGHBOURS:
-        rows = LaplacianRows.of(task.x, count, "heat", True)
+        rows = laplacian_rows(task.x, count, "heat", True)
         with torch.no_grad():
             part = fold(prior, rows.invariances(process, task.x, points), STRENGTHS, positions=task.columns)
         graphs.append(part.matrices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
@@ -66,7 +66,7 @@ def components(
         found.append(Component(None, mean, torch.zeros_like(whole)))
     total = torch.zeros_like(whole)
     for part in parts:
-        summand = Process(None, part, process.one_sided)  # pyright: ignore[reportArgumentType]
+        summand = Process(None, part, process.one_sided)
         # K_i*, the covariance of y with this summand alone
         cross, prior = summand.covariance(posterior.rows, rows), summand.variance(rows)
         # K_i*ᵀ(K+Σ)⁻¹(y-m),  k_i** - |L⁻¹K_i*|²
@@ -92,7 +92,7 @@ def _as_kernel(module: torch.nn.Module) -> Kernel:
 
 def _scaled(scale: ScaleKernel, part: Kernel) -> ScaleKernel:
     """One summand under the scale of their sum."""
-    constraint: Any = scale.raw_outputscale_constraint
+    constraint = scale.constraint_for_parameter_name("raw_outputscale")
     scaled = ScaleKernel(part, outputscale_constraint=constraint, batch_shape=scale.batch_shape)
     scaled.raw_outputscale = scale.raw_outputscale
     return scaled

@@ -1,13 +1,18 @@
-"""Factorisations that do not fail: Cholesky with as little jitter as it takes, and what it took."""
+"""Factorisations that do not fail, Gaussian draws and densities, and gradients that are written by hand."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, final
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+NOT_COMPUTABLE = (ValueError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
+"""What is raised where a density cannot be computed, such as a matrix that cannot be factorised."""
 
 
 class Factor(NamedTuple):
@@ -86,6 +91,42 @@ def gaussian_draws(
     return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))
 
 
+class HandwrittenGradient(ABC):
+    """A computation on tensors whose gradient is written down: it can be differentiated once."""
+
+    @abstractmethod
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The results."""
+
+    @abstractmethod
+    def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """The gradient by each input, given that by each result."""
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The results, connected to the inputs."""
+        results = _Recorded.apply(self, *inputs)
+        assert isinstance(results, tuple)
+        return results
+
+
+@final
+class _Recorded(torch.autograd.Function):
+    """A `HandwrittenGradient`, as torch records it."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx, computation: HandwrittenGradient, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.computation = computation
+        ctx.save_for_backward(*inputs)
+        return computation.forward(*inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *slopes: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, *ctx.computation.backward(ctx.saved_tensors, slopes)
+
+
 def gaussian_log_density(
     covariance: Float[Tensor, "n n"], residual: Float[Tensor, " n"]
 ) -> Float[Tensor, ""]:
@@ -93,27 +134,24 @@ def gaussian_log_density(
 
     It is differentiable once; `orbitwise.inference.exact.evidence` is differentiable as often as you like.
     """
-    value = _GaussianLogDensity.apply(covariance, residual)
-    assert isinstance(value, Tensor)
-    return value
+    return _GaussianLogDensity()(covariance, residual)[0]
 
 
 @final
-class _GaussianLogDensity(torch.autograd.Function):
+class _GaussianLogDensity(HandwrittenGradient):
     """One factorisation forward, one inverse backward."""
 
-    @staticmethod
-    def forward(ctx: Any, covariance: Tensor, residual: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        lower, _ = cholesky(covariance)
-        alpha = torch.cholesky_solve(residual[:, None], lower)[:, 0]
-        ctx.save_for_backward(lower, alpha)
-        constant = 0.5 * len(residual) * math.log(2 * math.pi)
-        return -0.5 * (residual @ alpha) - lower.diagonal().log().sum() - constant
+    lower: Tensor
+    alpha: Tensor
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        lower, alpha = ctx.saved_tensors
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        covariance, residual = inputs
+        self.lower, _ = cholesky(covariance)
+        self.alpha = torch.cholesky_solve(residual[:, None], self.lower)[:, 0]
+        constant = 0.5 * len(residual) * math.log(2 * math.pi)
+        return (-0.5 * (residual @ self.alpha) - self.lower.diagonal().log().sum() - constant,)
+
+    def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         # ½(ααᵀ - K⁻¹) for K, and -α for r
-        inverse = torch.cholesky_inverse(lower)
-        return 0.5 * gradient * (torch.outer(alpha, alpha) - inverse), -gradient * alpha
+        inverse = torch.cholesky_inverse(self.lower)
+        return 0.5 * slopes[0] * (torch.outer(self.alpha, self.alpha) - inverse), -slopes[0] * self.alpha

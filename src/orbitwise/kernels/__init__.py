@@ -1,9 +1,8 @@
 """Base kernels that GPyTorch lacks, and a readable spelling of sums and products of kernels."""
 
-from orbitwise.kernels.bases import ALIASES, BASES, CentredLinearKernel, log_positive
+from orbitwise.kernels.bases import ALIASES, BASES, CentredLinearKernel, log_positive, spectral_mixture, start
 from orbitwise.kernels.basis import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
 from orbitwise.kernels.spelling import SpellingError, parse, spell
-from orbitwise.kernels.starts import spectral_mixture, start
 from orbitwise.kernels.wide_networks import WideConvolutionKernel, WideNetworkKernel
 
 __all__ = [

@@ -8,10 +8,11 @@ closed forms too: those of arccos and arcsin are infinite where inputs coincide,
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 Activation = Literal["erf", "relu"]
 ACTIVATIONS = ("erf", "relu")
@@ -19,7 +20,7 @@ ACTIVATIONS = ("erf", "relu")
 
 def second_moment(activation: Activation, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """E[φ(u)φ(v)] for (u, v) with these variances and this covariance, in a new tensor."""
-    return (_Rectified if activation == "relu" else _Sigmoid).apply(covariance, left, right)  # pyright: ignore
+    return (_Rectified if activation == "relu" else _Sigmoid).apply(covariance, left, right)
 
 
 def mean_square(activation: Activation, variance: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ class _Rectified(torch.autograd.Function):
     """√(k k′)/2π · (sin θ + (π-θ) cos θ), cos θ = covariance/√(k k′); zero where a variance is zero."""
 
     @staticmethod
-    def forward(ctx: Any, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def forward(ctx: BackwardCFunction, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
         inverse_left, inverse_right = _inverse_root(left), _inverse_root(right)
         # -cos θ, because π-θ = arccos(-cos θ)
         opposite = (covariance * -inverse_left).mul_(inverse_right).clamp_(-1, 1)
@@ -45,9 +46,9 @@ class _Rectified(torch.autograd.Function):
         return moment.mul_(left.sqrt() / (2 * math.pi)).mul_(right.sqrt())
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor | None, ...]:
         _refuse_graph()
-        opposite, angle, left, right = ctx.saved_tensors
+        opposite, angle, left, right = list(ctx.saved_tensors)
         # ∂/∂covariance = (π-θ)/2π,  ∂/∂k = sin θ/4π √(k′/k)
         by_covariance = (gradient * angle).mul_(1 / (2 * math.pi)) if ctx.needs_input_grad[0] else None
         by_left = by_right = None
@@ -63,7 +64,7 @@ class _Sigmoid(torch.autograd.Function):
     """2/π · arcsin r with r = 2·covariance/√((1+2k)(1+2k′))."""
 
     @staticmethod
-    def forward(ctx: Any, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    def forward(ctx: BackwardCFunction, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
         ratio = (covariance * (2 * (1 + 2 * left).rsqrt())).mul_((1 + 2 * right).rsqrt())
         cosine = _sine(ratio.clamp_(-1, 1))
         # Cauchy-Schwarz: 1 - r² ≥ (1+2k+2k′)/((1+2k)(1+2k′)), which rounding at large variances would break.
@@ -73,9 +74,9 @@ class _Sigmoid(torch.autograd.Function):
         return torch.atan2(ratio, cosine).mul_(2 / math.pi)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor | None, ...]:
         _refuse_graph()
-        ratio, cosine, left, right = ctx.saved_tensors
+        ratio, cosine, left, right = list(ctx.saved_tensors)
         # ∂/∂r = 2/π / √(1-r²),  ∂r/∂covariance = 2/√((1+2k)(1+2k′)),  ∂r/∂k = -r/(1+2k)
         by_ratio = (gradient / cosine).mul_(2 / math.pi)
         by_covariance = by_ratio * (2 * (1 + 2 * left).rsqrt()) * (1 + 2 * right).rsqrt()

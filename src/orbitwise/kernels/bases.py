@@ -1,14 +1,21 @@
-"""The table of base kernels that a spelling may name, their constraints, and lines about a learned centre."""
+"""Base kernels that a spelling may name, how their hyperparameters are held, and where learning starts.
+
+Positive hyperparameters are held as logarithms. Starts come from the inputs and targets themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, TypedDict, Unpack, final
 
+import numpy as np
 import torch
 from gpytorch.constraints import Interval, Positive
 from gpytorch.kernels import (
+    AdditiveKernel,
     ArcKernel,
     ConstantKernel,
     CosineKernel,
@@ -18,40 +25,88 @@ from gpytorch.kernels import (
     PeriodicKernel,
     PiecewisePolynomialKernel,
     PolynomialKernel,
+    ProductKernel,
     RBFKernel,
     RQKernel,
+    ScaleKernel,
     SpectralMixtureKernel,
 )
+from gpytorch.priors import Prior
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from orbitwise.kernels.spectrum import Array, mixture_of_column, spectral_peaks
 
 
 def log_positive(initial_value: float | None = None) -> Positive:
     """A positivity constraint by exponentials, so that parameters of any scale are learned equally fast."""
-    exp: Any = torch.exp
-    return Positive(transform=exp, inv_transform=torch.log, initial_value=initial_value)
+    exp: Callable[[Tensor], Tensor] = torch.exp
+    return Positive(exp, torch.log, initial_value)  # pyright: ignore[reportArgumentType]
+
+
+class KernelArguments(TypedDict, total=False):
+    """Arguments that every kernel of GPyTorch takes."""
+
+    batch_shape: torch.Size | None
+    active_dims: tuple[int, ...] | None
+    eps: float
+
+
+class LogScaleKernel(Kernel, ABC):
+    """A kernel whose positive hyperparameters are learned on a logarithmic scale."""
+
+    has_lengthscale = False
+
+    def _learn(
+        self,
+        name: str,
+        shape: Sequence[int],
+        constraint: Interval | None = None,
+        prior: Distribution | None = None,
+    ) -> None:
+        """Register the hyperparameter `name`, which needs a property of that name, with its prior."""
+        self.register_parameter(f"raw_{name}", nn.Parameter(torch.zeros(*shape)))
+        self.register_constraint(f"raw_{name}", log_positive() if constraint is None else constraint)
+        if prior is not None:
+            if not isinstance(prior, Prior):
+                raise TypeError(f"{name}_prior must be a gpytorch Prior, not {type(prior).__name__}.")
+            self.register_prior(f"{name}_prior", prior, name)
+
+    def _value(self, name: str) -> Tensor:
+        """The hyperparameter at its present raw value."""
+        return getattr(self, f"raw_{name}_constraint").transform(getattr(self, f"raw_{name}"))
+
+    def _assign(self, name: str, value: Tensor | float) -> None:
+        """Set the hyperparameter: one value for all of its entries, or one for each."""
+        raw = getattr(self, f"raw_{name}")
+        values = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
+        values = values.reshape(raw.shape) if values.numel() == raw.numel() else values.expand(raw.shape)
+        constraint = getattr(self, f"raw_{name}_constraint")
+        self.initialize(**{f"raw_{name}": constraint.inverse_transform(values)})
 
 
 @final
-class CentredLinearKernel(Kernel):
+class CentredLinearKernel(LogScaleKernel):
     """variance · (x - centre)ᵀ(x′ - centre): lines that pass through zero at a centre that is learned.
 
     `centre` has `ard_num_dims` entries, or one that serves all columns; times a periodic kernel it is the
     time at which a growing cycle had no size.
     """
 
-    has_lengthscale = False
     centre: nn.Parameter
     raw_variance: nn.Parameter
-    raw_variance_constraint: Any
 
     def __init__(
-        self, ard_num_dims: int | None = None, variance_constraint: Interval | None = None, **kwargs: Any
+        self,
+        ard_num_dims: int | None = None,
+        variance_constraint: Interval | None = None,
+        **arguments: Unpack[KernelArguments],
     ) -> None:
-        super().__init__(ard_num_dims=ard_num_dims, **kwargs)
-        shape = (*self.batch_shape, 1)
-        self.register_parameter("raw_variance", nn.Parameter(torch.zeros(*shape, 1)))
-        self.register_parameter("centre", nn.Parameter(torch.zeros(*shape, ard_num_dims or 1)))
-        self.register_constraint("raw_variance", variance_constraint or log_positive())
+        super().__init__(ard_num_dims=ard_num_dims, **arguments)
+        self._learn("variance", (*self.batch_shape, 1, 1), variance_constraint)
+        centre = torch.zeros(*self.batch_shape, 1, ard_num_dims or 1)
+        self.register_parameter("centre", nn.Parameter(centre))
 
     @property
     def is_stationary(self) -> bool:
@@ -60,14 +115,13 @@ class CentredLinearKernel(Kernel):
     @property
     def variance(self) -> Tensor:
         """The variance of the slope."""
-        return self.raw_variance_constraint.transform(self.raw_variance)
+        return self._value("variance")
 
     @variance.setter
     def variance(self, value: Tensor | float) -> None:
-        value = torch.as_tensor(value, dtype=torch.float64).to(self.raw_variance)
-        self.initialize(raw_variance=self.raw_variance_constraint.inverse_transform(value))
+        self._assign("variance", value)
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
         left, right = x1 - self.centre.to(x1), x2 - self.centre.to(x2)
         variance = self.variance.to(x1)
         if diag:
@@ -76,24 +130,32 @@ class CentredLinearKernel(Kernel):
         return variance * (left @ right.mT)
 
 
+class Option(NamedTuple):
+    """The whole number that a base kernel may be given in brackets."""
+
+    name: str
+    default: int
+    least: int
+    most: int
+
+
 @final
 @dataclass(frozen=True)
 class Base:
     """A base kernel.
 
-    `positive` names its hyperparameters, which get constraints by exponentials, and `free` those that may
-    have any sign. `settings` are arguments that the name fixes, `option` is one whole number in brackets,
-    with its default. `amplitude` names the hyperparameter that scales the kernel, where it has one of its
-    own. `takes_ard` says whether it can have one lengthscale a column, `needs_width` that it must be told
-    the number of columns.
+    `positive` names its hyperparameters that are held as logarithms, and `free` those that may have any sign.
+    `settings` are arguments that the name fixes. `amplitude` names the hyperparameter that scales the kernel,
+    where it has one of its own. `takes_ard` says whether it can have one lengthscale per column,
+    `needs_width` that it must be told the number of columns.
     """
 
     kind: type[Kernel]
     about: str
     positive: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    option: tuple[str, int, tuple[int, int]] | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
+    option: Option | None = None
     amplitude: str | None = None
     takes_ard: bool = True
     needs_width: bool = False
@@ -104,11 +166,13 @@ class Base:
         """All that may be given a value in brackets."""
         return (*self.positive, *self.free)
 
-    def make(self, num_columns: int | None, is_ard: bool, option: int | None, columns: Any) -> Kernel:
+    def make(
+        self, num_columns: int | None, is_ard: bool, option: int | None, columns: tuple[int, ...] | None
+    ) -> Kernel:
         """The kernel for a number of columns, with constraints by exponentials."""
-        arguments = dict(self.settings)
+        arguments: dict[str, Any] = dict(self.settings)
         if self.option is not None:
-            arguments[self.option[0]] = self.option[1] if option is None else option
+            arguments[self.option.name] = self.option.default if option is None else option
         arguments |= {f"{name}_constraint": log_positive() for name in self.positive}
         if columns is not None:
             arguments["active_dims"] = columns
@@ -118,7 +182,9 @@ class Base:
 
 
 def _arc(
-    lengthscale_constraint: Any, ard_num_dims: int | None = None, active_dims: tuple[int, ...] | None = None
+    lengthscale_constraint: Interval,
+    ard_num_dims: int | None = None,
+    active_dims: tuple[int, ...] | None = None,
 ) -> Kernel:
     kernel = ArcKernel(MaternKernel(nu=2.5), ard_num_dims=ard_num_dims, active_dims=active_dims)
     kernel.register_constraint("raw_lengthscale", lengthscale_constraint)
@@ -150,10 +216,10 @@ BASES: dict[str, Base] = {
     "matern52": Base(MaternKernel, "twice differentiable", LENGTH, settings={"nu": 2.5}),
     "periodic": Base(PeriodicKernel, "repeats itself exactly", (*LENGTH, "period_length")),
     "piecewise": Base(
-        PiecewisePolynomialKernel, "smooth of compact support", LENGTH, option=("q", 2, (0, 3))
+        PiecewisePolynomialKernel, "smooth, of compact support", LENGTH, option=Option("q", 2, 0, 3)
     ),
     "polynomial": Base(
-        PolynomialKernel, "a polynomial", ("offset",), option=("power", 2, (1, 20)), takes_ard=False
+        PolynomialKernel, "a polynomial", ("offset",), option=Option("power", 2, 1, 20), takes_ard=False
     ),
     "rbf": Base(RBFKernel, "smooth", LENGTH),
     "rq": Base(RQKernel, "smooth at many scales", (*LENGTH, "alpha")),
@@ -161,7 +227,7 @@ BASES: dict[str, Base] = {
         SpectralMixtureKernel,
         "a spectral mixture",
         MIXTURE,
-        option=("num_mixtures", 4, (1, 100)),
+        option=Option("num_mixtures", 4, 1, 100),
         amplitude="mixture_weights",
         needs_width=True,
     ),
@@ -186,7 +252,210 @@ def name_of(kernel: Kernel) -> tuple[str, int | None]:
     for name, base in BASES.items():
         settings_fit = all(getattr(kernel, key, None) == value for key, value in base.settings.items())
         if type(kernel) is base.kind and settings_fit:
-            return name, None if base.option is None else int(getattr(kernel, base.option[0]))
+            return name, None if base.option is None else int(getattr(kernel, base.option.name))
     raise ValueError(
         f"{type(kernel).__name__} has no spelling; known are {', '.join(BASES)}, their sums and products."
     )
+
+
+def columns_of(kernel: Kernel) -> tuple[int, ...] | None:
+    """The columns that a kernel sees, None for all."""
+    return tuple(kernel.active_dims.tolist()) if isinstance(kernel.active_dims, Tensor) else None
+
+
+def children_of(kernel: AdditiveKernel | ProductKernel) -> list[Kernel]:
+    """The kernels that a sum adds, or a product multiplies."""
+    return [part for part in kernel.kernels if isinstance(part, Kernel)]
+
+
+SPREADS = (1.0, 0.2, 4.0, 0.05)
+"""Lengthscales of the first, second, … kernel with the same columns, in spreads of the inputs."""
+
+NUM_PEAKS = 4
+
+
+def start(
+    kernel: Kernel,
+    x: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    *,
+    normalize_y: bool = True,
+    seed: int | None = None,
+) -> Kernel:
+    """Set the hyperparameters of a kernel from data, and return it; those that are not learned stay.
+
+    With `normalize_y` amplitudes are those of standardised targets, as `InvariantGPRegressor` takes them. A
+    `seed` draws a start at random around the usual one, for restarts.
+    """
+    columns, targets = _as_columns(x), _as_vector(y)
+    variance = 1.0 if normalize_y else max(float(np.var(targets)), 1e-12)
+    random = None if seed is None else np.random.default_rng(seed)
+    _Start(columns, targets, variance, random).set(kernel, 1.0)
+    return kernel
+
+
+def spectral_mixture(
+    x: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    num_mixtures: int = 8,
+    seed: int | None = None,
+    normalize_y: bool = True,
+) -> SpectralMixtureKernel:
+    """A spectral mixture kernel that starts from the spectrum of the data, column by column.
+
+    The first component sits at frequency 0 and is as wide as the range of x allows: the trend. The others sit
+    on the strongest lines, with the variance that each explains and the width that the range of x resolves.
+    GPyTorch's own starts draw frequencies at random (`initialize_from_data`), or need an even grid
+    (`initialize_from_data_empspect`). With `normalize_y` the weights are those of standardised targets, as
+    `InvariantGPRegressor` takes them. A `seed` moves the start at random, for restarts. x is [n] or [n, d].
+    """
+    columns, targets = _as_columns(x), _as_vector(y)
+    if len(columns) != len(targets):
+        raise ValueError(f"x has {len(columns)} rows and y has {len(targets)}.")
+    if num_mixtures < 1:
+        raise ValueError(f"num_mixtures must be at least 1, not {num_mixtures}.")
+    kernel = BASES["sm"].make(columns.shape[1], False, num_mixtures, None).double()
+    assert isinstance(kernel, SpectralMixtureKernel)
+    _set_mixture(kernel, columns, targets, seed, normalize_y)
+    return kernel
+
+
+def _set_mixture(
+    kernel: SpectralMixtureKernel, x: Array, y: Array, seed: int | None, normalize_y: bool
+) -> None:
+    """Give a spectral mixture kernel the start of `spectral_mixture`; x has the columns that it sees."""
+    of_columns = [mixture_of_column(column, y, kernel.num_mixtures) for column in x.T]
+    # [mixtures, columns]
+    means, scales, weights = (np.stack(each, 1) for each in zip(*of_columns, strict=True))
+    if seed is not None:
+        random = np.random.default_rng(seed)
+        means *= np.exp(0.02 * random.standard_normal(means.shape))
+        scales *= np.exp(random.standard_normal(scales.shape))
+        weights *= np.exp(random.standard_normal(weights.shape))
+    weights /= weights.sum(0)
+    total = 1.0 if normalize_y else max(float(np.var(y)), 1e-12)
+    # GPyTorch multiplies the mixtures of the columns, all with the same weights.
+    kernel.mixture_weights = torch.from_numpy(weights.mean(1) * total ** (1.0 / x.shape[1]))
+    kernel.mixture_means = torch.from_numpy(means[:, None, :].copy())
+    kernel.mixture_scales = torch.from_numpy(scales[:, None, :].copy())
+
+
+@final
+class _Start:
+    """One start: it counts the kernels of each kind that it has met, so that equal ones start apart."""
+
+    def __init__(self, x: Array, y: Array, variance: float, random: np.random.Generator | None) -> None:
+        self.x, self.y, self.variance, self.random = x, y, variance, random
+        self.met: dict[tuple[str | int, ...], int] = defaultdict(int)
+        self.periods: dict[int, Array] = {}
+
+    def set(self, kernel: Kernel, share: float) -> None:
+        """Start the kernel as this share of the variance of the targets."""
+        if type(kernel) is ScaleKernel:
+            self._put(kernel, "outputscale", self.variance * share / self._size(kernel.base_kernel), 1.0)
+            self.set(kernel.base_kernel, 1.0)
+        elif type(kernel) is AdditiveKernel:
+            for part in children_of(kernel):
+                self.set(part, share / len(kernel.kernels))
+        elif type(kernel) is ProductKernel:
+            for part in children_of(kernel):
+                self.set(part, share)
+        else:
+            self._set_base(kernel, share)
+
+    def _set_base(self, kernel: Kernel, share: float) -> None:
+        name, _ = name_of(kernel)
+        columns = columns_of(kernel) or tuple(range(self.x.shape[1]))
+        x = self.x[:, columns]
+        spread = _spread(x)
+        place = self.met[name, *columns]
+        self.met[name, *columns] += 1
+        if isinstance(kernel, SpectralMixtureKernel):
+            seed = None if self.random is None else int(self.random.integers(2**31))
+            _set_mixture(kernel, x, self.y, seed, self.variance == 1.0)
+            return
+        if name in ("periodic", "cosine"):
+            periods = np.array([self._period(column, place) for column in columns])
+            # GPyTorch's cosine repeats itself after twice its period
+            self._put(kernel, "period_length", periods / (2.0 if name == "cosine" else 1.0))
+            if name == "periodic":
+                self._put(kernel, "lengthscale", np.ones(len(columns)), 0.7)
+        elif kernel.has_lengthscale:
+            length = spread * (SPREADS[place % len(SPREADS)] * len(columns) ** 0.5)
+            self._put(kernel, "lengthscale", length, 1.2)
+        if name == "rq":
+            self._put(kernel, "alpha", 1.0, 1.0)
+        if isinstance(kernel, CentredLinearKernel):
+            moved = 0.0 if self.random is None else spread * self.random.standard_normal(len(spread))
+            kernel.initialize(centre=_like(kernel.centre, _fit_size(kernel.centre, x.mean(0) + moved)))
+        if name in ("linear", "dot"):
+            size = float((spread**2).sum()) if name == "linear" else float((x**2).sum(1).mean())
+            self._put(kernel, "variance", self.variance * share / max(size, 1e-300), 1.0)
+        if name == "constant":
+            self._put(kernel, "constant", self.variance * share, 1.0)
+        if name == "polynomial":
+            self._put(kernel, "offset", float((x**2).sum(1).mean()) or 1.0)
+
+    def _put(self, kernel: Kernel, name: str, value: float | Array, deviation: float | None = None) -> None:
+        """Set a hyperparameter that is learned; a random start moves its logarithm by this deviation."""
+        raw = getattr(kernel, f"raw_{name}")
+        values = _fit_size(raw, np.atleast_1d(value))
+        if deviation is not None and self.random is not None:
+            values = values * np.exp(deviation * self.random.standard_normal(len(values)))
+        if raw.requires_grad:
+            setattr(kernel, name, _like(raw, values))
+
+    def _period(self, column: int, place: int) -> float:
+        if column not in self.periods:
+            frequencies = spectral_peaks(self.x[:, column], self.y, NUM_PEAKS).frequencies
+            extent = float(np.ptp(self.x[:, column])) or 1.0
+            self.periods[column] = 1.0 / frequencies if len(frequencies) else np.array([extent / 3])
+        periods = self.periods[column]
+        if self.random is None:
+            return float(periods[place % len(periods)])
+        # strong lines more often; a line may be a harmonic of the cycle
+        chance = 0.5 ** np.arange(len(periods))
+        period = self.random.choice(periods, p=chance / chance.sum()) * self.random.choice([1.0, 1.0, 2.0])
+        return float(period * np.exp(0.03 * self.random.standard_normal()))
+
+    def _size(self, kernel: Kernel) -> float:
+        """The mean of k(x, x) of an unscaled kernel: 1, except for polynomials."""
+        if isinstance(kernel, PolynomialKernel):
+            squares = (self.x**2).sum(1)
+            return float(((squares + squares.mean()) ** kernel.power).mean()) or 1.0
+        return 1.0
+
+
+def _as_columns(x: ArrayLike | Tensor) -> Array:
+    """Finite inputs as a matrix [n, d]."""
+    array = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, dtype=np.float64)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
+        raise ValueError(f"x must be finite numbers [n] or [n, d], not shape {array.shape} or with NaN.")
+    return array
+
+
+def _as_vector(y: ArrayLike | Tensor) -> Array:
+    """Finite targets as a vector [n]."""
+    array = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y, dtype=np.float64)
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if array.ndim != 1 or not np.isfinite(array).all():
+        raise ValueError(f"y must be finite numbers [n], not shape {array.shape} or with NaN.")
+    return array
+
+
+def _spread(x: Array) -> Array:
+    """The deviation of each column, 1 where it is constant."""
+    spread = x.std(0)
+    return np.where(spread > 64 * np.finfo(np.float64).eps * np.abs(x).max(0), spread, 1.0)
+
+
+def _fit_size(tensor: Tensor, values: Array) -> Array:
+    """One value for each entry, or their geometric mean (the mean, where signs differ) for a single entry."""
+    if tensor.numel() == len(values):
+        return values
+    return np.array([np.exp(np.log(values).mean()) if (values > 0).all() else values.mean()])
+
+
+def _like(raw: Tensor, values: Array) -> Tensor:
+    return torch.from_numpy(values).to(raw).expand(raw.numel()).reshape(raw.shape).clone()

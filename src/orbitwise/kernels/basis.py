@@ -7,16 +7,16 @@ of the model is that of its kernel, and predictions are those of the posterior o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Unpack, final
 
 import torch
 from gpytorch.constraints import Interval
-from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from orbitwise.declarations import POSITIVE, Field, Stored
-from orbitwise.kernels.bases import log_positive
+from orbitwise.kernels.bases import KernelArguments, LogScaleKernel
 
 
 @final
@@ -92,7 +92,7 @@ def _refuse_code(kernel: BasisKernel) -> str | None:
 
 
 @final
-class BasisKernel(Kernel):
+class BasisKernel(LogScaleKernel):
     """k(x, x′) = φ(x)ᵀ Σ φ(x′) with a diagonal Σ.
 
     `basis` is one of the bases here, or any function or module that makes features [*batch, n, J] of inputs
@@ -102,10 +102,8 @@ class BasisKernel(Kernel):
     number.
     """
 
-    raw_variance: Tensor
-    raw_ratio: Tensor
-    raw_variance_constraint: Interval
-    raw_ratio_constraint: Interval
+    raw_variance: nn.Parameter
+    raw_ratio: nn.Parameter
 
     stored = Stored({"basis": Field((PolynomialBasis, FourierBasis, BumpBasis))}, refuse=_refuse_code)
 
@@ -114,11 +112,11 @@ class BasisKernel(Kernel):
         basis: Basis,
         weights: str = "isotropic",
         num_features: int | None = None,
-        variance_prior: Any = None,
+        variance_prior: Distribution | None = None,
         variance_constraint: Interval | None = None,
-        ratio_prior: Any = None,
+        ratio_prior: Distribution | None = None,
         ratio_constraint: Interval | None = None,
-        **arguments: Any,
+        **arguments: Unpack[KernelArguments],
     ) -> None:
         super().__init__(**arguments)
         if not callable(basis):
@@ -128,9 +126,9 @@ class BasisKernel(Kernel):
         if (weights == "separate") != (num_features is not None):
             raise ValueError("num_features belongs to weights='separate', which needs it.")
         self.basis, self.weights, self.num_features = basis, weights, num_features
-        self._learn("variance", num_features or 1, variance_constraint, variance_prior)
+        self._learn("variance", [num_features or 1], variance_constraint, variance_prior)
         if weights == "geometric":
-            self._learn("ratio", 1, ratio_constraint, ratio_prior)
+            self._learn("ratio", [1], ratio_constraint, ratio_prior)
             self.ratio = 2.0
         elif ratio_prior is not None or ratio_constraint is not None:
             raise ValueError("A ratio belongs to weights='geometric'.")
@@ -139,20 +137,20 @@ class BasisKernel(Kernel):
     @property
     def variance(self) -> Float[Tensor, " k"]:
         """The prior variance of the weights."""
-        return self.raw_variance_constraint.transform(self.raw_variance)
+        return self._value("variance")
 
     @variance.setter
     def variance(self, value: float | Tensor) -> None:
-        self._put("variance", value)
+        self._assign("variance", value)
 
     @property
     def ratio(self) -> Float[Tensor, " 1"]:
         """γ of weights="geometric": how much smaller the variance is from one degree to the next."""
-        return self.raw_ratio_constraint.transform(self.raw_ratio)
+        return self._value("ratio")
 
     @ratio.setter
     def ratio(self, value: float | Tensor) -> None:
-        self._put("ratio", value)
+        self._assign("ratio", value)
 
     def scaled_features(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n features"]:
         """Σ^½ φ(x)."""
@@ -165,7 +163,7 @@ class BasisKernel(Kernel):
         return features * self._deviation(x.shape[-1], features)
 
     def forward(
-        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
     ) -> Tensor:
         if last_dim_is_batch:
             raise ValueError("BasisKernel does not take last_dim_is_batch.")
@@ -183,15 +181,3 @@ class BasisKernel(Kernel):
         degrees = torch.arange(features.shape[-1]) if own is None else own(width)
         # √(variance γ^-i)
         return deviation * torch.exp(-0.5 * self.ratio.to(features).log() * degrees.to(features))
-
-    def _learn(self, name: str, size: int, constraint: Interval | None, prior: Any) -> None:
-        self.register_parameter(f"raw_{name}", nn.Parameter(torch.zeros(size)))
-        self.register_constraint(f"raw_{name}", log_positive() if constraint is None else constraint)
-        if prior is not None:
-            self.register_prior(f"{name}_prior", prior, name)
-
-    def _put(self, name: str, value: float | Tensor) -> None:
-        raw = getattr(self, f"raw_{name}")
-        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device).expand(raw.shape)
-        constraint = getattr(self, f"raw_{name}_constraint")
-        self.initialize(**{f"raw_{name}": constraint.inverse_transform(value)})

@@ -7,16 +7,26 @@ built from them have one amplitude for every additive component, and none that i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import product as every_choice
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
-from orbitwise.kernels.bases import ALIASES, BASES, Base, log_positive, name_of
+from orbitwise.kernels.bases import (
+    ALIASES,
+    BASES,
+    Base,
+    Option,
+    children_of,
+    columns_of,
+    log_positive,
+    name_of,
+)
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -73,7 +83,7 @@ IDEMPOTENT = frozenset({"rbf", "matern12", "constant"})
 class Term:
     """A base kernel: the columns it sees (None: all), its whole-number option, and given hyperparameters.
 
-    `is_ard` asks for one lengthscale a column.
+    `is_ard` asks for one lengthscale per column.
     """
 
     name: str
@@ -85,7 +95,7 @@ class Term:
     @property
     def structure(self) -> Term:
         """The term without hyperparameters."""
-        return Term(self.name, self.columns, self.option)
+        return replace(self, values=())
 
     def __str__(self) -> str:
         inside = [] if self.option is None else [str(self.option)]
@@ -103,6 +113,10 @@ class Product:
     parts: tuple[Expression, ...]
     factor: float | None = None
 
+    def with_parts(self, parts: Iterable[Expression]) -> Expression:
+        """The product of other parts, with the same factor."""
+        return multiply(*parts, factor=self.factor)
+
     def __str__(self) -> str:
         texts = [f"({part})" if isinstance(part, Sum) else str(part) for part in self.parts]
         return "*".join(([] if self.factor is None else [_number(self.factor)]) + texts)
@@ -114,6 +128,10 @@ class Sum:
     """Σ parts."""
 
     parts: tuple[Expression, ...]
+
+    def with_parts(self, parts: Iterable[Expression]) -> Expression:
+        """The sum of other parts."""
+        return add(*parts)
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
@@ -148,6 +166,13 @@ def terms(expression: Expression) -> list[Term]:
     return [each for part in expression.parts for each in terms(part)]
 
 
+def map_terms(expression: Expression, change: Callable[[Term], Expression]) -> Expression:
+    """The expression with every base kernel exchanged for what `change` makes of it, from left to right."""
+    if isinstance(expression, Term):
+        return change(expression)
+    return expression.with_parts([map_terms(part, change) for part in expression.parts])
+
+
 def summands(expression: Expression) -> list[Expression]:
     """The additive components, with products of sums multiplied out."""
     if isinstance(expression, Sum):
@@ -168,11 +193,6 @@ def normal_form(expression: Expression, num_dims: int | None = None) -> Form:
     lengthscales, or with one for each).
     """
     return tuple(sorted(_factors(part, num_dims) for part in summands(expression)))
-
-
-def equivalent(left: Expression, right: Expression, num_dims: int | None = None) -> bool:
-    """Whether both can describe the same kernels, by their normal forms."""
-    return normal_form(left, num_dims) == normal_form(right, num_dims)
 
 
 def _factors(component: Expression, num_dims: int | None) -> tuple[str, ...]:
@@ -305,11 +325,12 @@ class Parser:
         name = ALIASES.get(name, name)
         if name in BASES:
             option = BASES[name].option
-            return name, None if option is None else option[1]
-        stem, digits = re.fullmatch(r"(.*?)(\d*)", name).groups()  # pyright: ignore
+            return name, None if option is None else option.default
+        stem = name.rstrip("0123456789")
+        digits = name[len(stem) :]
         base = BASES.get(stem := ALIASES.get(stem, stem))
         if base is not None and base.option is not None and digits:
-            return stem, self._bounded(int(digits), stem, base, token.position)
+            return stem, self._bounded(int(digits), stem, base.option, token.position)
         if name in ("noise", "white"):
             raise self._failure(
                 "Noise is no kernel here: estimators learn the noise variance beside it.", token.position
@@ -324,14 +345,13 @@ class Parser:
         position = self.token.position
         if base.option is None:
             raise self._failure(f"{name} takes no plain number; name it, as in {name}({_example(base)}=2).")
-        return self._bounded(self._whole(f"The {base.option[0]} of {name}", 0, 10**6), name, base, position)
+        value = self._whole(f"The {base.option.name} of {name}", 0, 10**6)
+        return self._bounded(value, name, base.option, position)
 
-    def _bounded(self, value: int, name: str, base: Base, position: int) -> int:
-        key, _, (least, most) = base.option  # pyright: ignore
-        if not least <= value <= most:
-            raise self._failure(
-                f"The {key} of {name} must be between {least} and {most}, not {value}.", position
-            )
+    def _bounded(self, value: int, name: str, option: Option, position: int) -> int:
+        if not option.least <= value <= option.most:
+            problem = f"must be between {option.least} and {option.most}, not {value}."
+            raise self._failure(f"The {option.name} of {name} {problem}", position)
         return value
 
     def _key(self, name: str, base: Base) -> str:
@@ -538,7 +558,7 @@ def spell(kernel: Kernel, values: bool = False, digits: int = 6) -> str:
     return str(expression_of(kernel, values, digits))
 
 
-def expression_of(kernel: Any, values: bool = False, digits: int = 6) -> Expression:
+def expression_of(kernel: Kernel, values: bool = False, digits: int = 6) -> Expression:
     """The sums and products that a kernel is made of."""
     if len(kernel.batch_shape):
         raise ValueError(
@@ -548,14 +568,13 @@ def expression_of(kernel: Any, values: bool = False, digits: int = 6) -> Express
         inner = expression_of(kernel.base_kernel, values, digits)
         return multiply(inner, factor=_rounded(kernel.outputscale, digits)[0]) if values else inner
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
-        parts = [expression_of(part, values, digits) for part in kernel.kernels]  # pyright: ignore
+        parts = [expression_of(part, values, digits) for part in children_of(kernel)]
         return add(*parts) if type(kernel) is AdditiveKernel else multiply(*parts)
     name, option = name_of(kernel)
     base = BASES[name]
-    columns = None if kernel.active_dims is None else tuple(kernel.active_dims.tolist())
     is_ard = base.takes_ard and not base.needs_width and (kernel.ard_num_dims or 1) > 1
     given = [(each, _rounded(getattr(kernel, each), digits)) for each in base.hyperparameters]
-    return Term(name, columns, option, tuple(given) if values else (), is_ard)
+    return Term(name, columns_of(kernel), option, tuple(given) if values else (), is_ard)
 
 
 def _rounded(tensor: Tensor, digits: int) -> tuple[float, ...]:

@@ -8,20 +8,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, cast, final
+from functools import reduce
+from typing import Any, Literal, NamedTuple, Unpack, cast, final
 
 import torch
 from gpytorch.constraints import Interval
-from gpytorch.kernels import Kernel
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.kernels.activations import ACTIVATIONS, Activation, mean_square, second_moment
-from orbitwise.kernels.bases import log_positive
+from orbitwise.kernels.bases import KernelArguments, LogScaleKernel
 
 
-class WideKernel(Kernel, ABC):
+class WideKernel(LogScaleKernel, ABC):
     """The prior covariance of a network with infinitely many units or channels in every hidden layer.
 
     `weight_variance` and `bias_variance` are those of all layers, weights scaled by one over the number of
@@ -29,12 +30,9 @@ class WideKernel(Kernel, ABC):
     Each may be given a `gpytorch.priors.Prior` and another constraint.
     """
 
-    has_lengthscale = False
     activation: Activation
     raw_weight_variance: nn.Parameter
     raw_bias_variance: nn.Parameter
-    raw_weight_variance_constraint: Interval
-    raw_bias_variance_constraint: Interval
 
     stored = Stored({"depth": Field(least=1, most=1000)})
 
@@ -45,33 +43,26 @@ class WideKernel(Kernel, ABC):
         weight_variance: float,
         bias_variance: float,
         residual: bool,
-        weight_variance_prior: Any = None,
-        bias_variance_prior: Any = None,
+        weight_variance_prior: Distribution | None = None,
+        bias_variance_prior: Distribution | None = None,
         weight_variance_constraint: Interval | None = None,
         bias_variance_constraint: Interval | None = None,
-        **kwargs: Any,
+        **arguments: Unpack[KernelArguments],
     ) -> None:
         _check(depth, activation, weight_variance, bias_variance, residual)
-        super().__init__(**kwargs)
+        super().__init__(**arguments)
         self.depth = depth
         self.activation = cast(Activation, activation)
         self.residual = residual
-        self._register("weight_variance", weight_variance, weight_variance_constraint, weight_variance_prior)
+        shape = (*self.batch_shape, 1, 1)
+        self._learn("weight_variance", shape, weight_variance_constraint, weight_variance_prior)
+        self._assign("weight_variance", weight_variance)
         if bias_variance > 0:
-            self._register("bias_variance", bias_variance, bias_variance_constraint, bias_variance_prior)
+            self._learn("bias_variance", shape, bias_variance_constraint, bias_variance_prior)
+            self._assign("bias_variance", bias_variance)
         elif bias_variance_prior is not None or bias_variance_constraint is not None:
             raise ValueError(
                 "bias_variance=0 has nothing to learn: give it neither a prior nor a constraint."
-            )
-
-    def _register(self, name: str, value: float, constraint: Interval | None, prior: Any) -> None:
-        raw = nn.Parameter(torch.zeros(*self.batch_shape, 1, 1))
-        self.register_parameter(f"raw_{name}", raw)
-        self.register_constraint(f"raw_{name}", log_positive() if constraint is None else constraint)
-        self._set(name, value)
-        if prior is not None:
-            self.register_prior(
-                f"{name}_prior", prior, lambda m: getattr(m, name), lambda m, v: m._set(name, v)
             )
 
     @property
@@ -82,18 +73,18 @@ class WideKernel(Kernel, ABC):
     @property
     def weight_variance(self) -> Tensor:
         """The variance of weights, times the number of inputs of a unit."""
-        return self.raw_weight_variance_constraint.transform(self.raw_weight_variance)
+        return self._value("weight_variance")
 
     @weight_variance.setter
     def weight_variance(self, value: Tensor | float) -> None:
-        self._set("weight_variance", value)
+        self._assign("weight_variance", value)
 
     @property
     def bias_variance(self) -> Tensor:
         """The variance of biases."""
         if not self.has_bias:
             return torch.zeros_like(self.raw_weight_variance)
-        return self.raw_bias_variance_constraint.transform(self.raw_bias_variance)
+        return self._value("bias_variance")
 
     @bias_variance.setter
     def bias_variance(self, value: Tensor | float) -> None:
@@ -101,16 +92,9 @@ class WideKernel(Kernel, ABC):
             raise ValueError(
                 "This network has no biases; make one with bias_variance > 0 to have some to learn."
             )
-        self._set("bias_variance", value)
+        self._assign("bias_variance", value)
 
-    def _set(self, name: str, value: Tensor | float) -> None:
-        raw = getattr(self, f"raw_{name}")
-        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device).reshape(-1, 1, 1)
-        value = value.expand(math.prod(self.batch_shape), 1, 1)
-        constraint = getattr(self, f"raw_{name}_constraint")
-        self.initialize(**{f"raw_{name}": constraint.inverse_transform(value.reshape(raw.shape))})
-
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
         if params.get("last_dim_is_batch"):
             raise ValueError(
                 f"{type(self).__name__} sees whole inputs: last_dim_is_batch=True has no meaning for it. Use "
@@ -139,7 +123,7 @@ def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return values.mul_(weight).add_(bias)
 
 
-def _check(depth: Any, activation: Any, weight_variance: Any, bias_variance: Any, residual: Any) -> None:
+def _check(depth: int, activation: str, weight_variance: float, bias_variance: float, residual: bool) -> None:
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
         raise ValueError(f"depth counts hidden layers, a whole number of at least 1, not {depth!r}.")
     if activation not in ACTIVATIONS:
@@ -175,9 +159,9 @@ class WideNetworkKernel(WideKernel):
         weight_variance: float = 2.0,
         bias_variance: float = 0.1,
         residual: bool = False,
-        **kwargs: Any,
+        **arguments: Unpack[KernelArguments],
     ) -> None:
-        super().__init__(depth, activation, weight_variance, bias_variance, residual, **kwargs)
+        super().__init__(depth, activation, weight_variance, bias_variance, residual, **arguments)
 
     def _covariance(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         left, right = (affine(x.square().mean(-1, keepdim=True), weight, bias) for x in (x1, x2))
@@ -239,7 +223,7 @@ class Layers(NamedTuple):
     def convolve(self, moments: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """σ_b² + σ_w² times the mean over the filter."""
         summed = _BoxSum.apply(moments, self.filter_size, self.padding == "circular")
-        return affine(summed, weight / self.filter_size**2, bias)  # pyright: ignore
+        return affine(summed, weight / self.filter_size**2, bias)
 
 
 class Shift(NamedTuple):
@@ -288,7 +272,7 @@ class _BoxSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _BoxSum.apply(gradient, *ctx.window), None, None  # pyright: ignore
+        return _BoxSum.apply(gradient, *ctx.window), None, None
 
 
 def _box_sum(values: Tensor, size: int, is_circular: bool) -> Tensor:
@@ -335,9 +319,9 @@ class WideConvolutionKernel(WideKernel):
         padding: str = "zero",
         pooling: bool = False,
         residual: bool = False,
-        **kwargs: Any,
+        **arguments: Unpack[KernelArguments],
     ) -> None:
-        super().__init__(depth, activation, weight_variance, bias_variance, residual, **kwargs)
+        super().__init__(depth, activation, weight_variance, bias_variance, residual, **arguments)
         self.image_shape = _checked_shape(image_shape)
         self.filter_size = filter_size
         self.padding = cast(Padding, padding)
@@ -414,18 +398,17 @@ class WideConvolutionKernel(WideKernel):
         tracked = torch.is_grad_enabled() and any(
             each.requires_grad for each in (*left, *right, weight, bias)
         )
-        total: Tensor | None = None
-        for shift in shifts(height, width, self.padding, self.pooling):
+
+        def part(shift: Shift) -> Tensor:
             arguments = (shift, left, right, weight, bias, crosses)
             # Only the sum of a tile is remembered; its layers are computed again in the backward pass.
-            part = (
-                checkpoint(self._summed, *arguments, use_reentrant=False)
-                if tracked
-                else self._summed(*arguments)
-            )
-            total = part if total is None else total + part  # pyright: ignore
+            if tracked:
+                return checkpoint(self._summed, *arguments, use_reentrant=False)
+            return self._summed(*arguments)
+
+        total = reduce(torch.add, map(part, shifts(height, width, self.padding, self.pooling)))
         count = height * width
-        return affine(total, weight / (count**2 if self.pooling else count), bias)  # pyright: ignore
+        return affine(total, weight / (count**2 if self.pooling else count), bias)
 
     def _summed(
         self,
@@ -466,4 +449,5 @@ def _checked_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
         raise ValueError(
             f"image_shape must be (height, width) or (channels, height, width), not {image_shape!r}."
         )
-    return (1, *shape) if len(shape) == 2 else shape  # pyright: ignore
+    channels, height, width = (1, *shape)[-3:]
+    return channels, height, width

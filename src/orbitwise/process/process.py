@@ -126,7 +126,7 @@ class Process(Module):
             raise ValueError(f"one_sided must be 'auto', True or False, not {one_sided!r}.")
         self.mean_module = ZeroMean() if mean is None else mean
         self.kernel = kernel
-        self.one_sided = one_sided
+        self.one_sided: Literal["auto"] | bool = one_sided
         self._checked: list[object] = []
 
     def covariance(

@@ -1,29 +1,223 @@
-"""A handful of examples moved along every path, and what the model says there: the page's grid of answers."""
+"""A handful of examples moved along every path, and what the model predicts there.
+
+A path is a list of noise vectors ε of the orbit, all entries at rest but those of one move, so that the orbit
+itself moves the examples: nothing here knows how an image is turned.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
+from torch import Tensor
 
-from orbitwise.estimators.forms import Layout
-from orbitwise.estimators.validation import check_inputs, layout_of
+from orbitwise.estimators.classifier import InvariantGPClassifier
+from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.validation import check_inputs
+from orbitwise.functionals.averages import drawn_form
+from orbitwise.functionals.points import Difference
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.report.moves import Move, along, change_of_f, moves_of
+from orbitwise.orbits.certainty import Unit, unit_of
+from orbitwise.orbits.clouds import PointCloudOrbit
+from orbitwise.orbits.composed import ComposedOrbit
+from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.images import CropOrbit
+from orbitwise.orbits.modules import ModuleOrbit
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.report.numbers import number
 from orbitwise.report.pictures import Painter, painter_for
 from orbitwise.report.predictions import Judged, Labelled, probability_bands
+from orbitwise.report.ranges import Model, label_of
 
+REACH = 2.0
+"""How far a path goes, in half-widths of the learned range."""
+NUM_POSITIONS = 21
+MOST_ELEMENTS = 24
+ROWS_AT_ONCE = 256
 NUM_EXAMPLES = 6
 MOST_BARS = 10
 MOST_BYTES = 1_500_000
 """Pixels of all pictures of the grid together; larger images are shown smaller."""
+
+
+@final
+@dataclass(frozen=True)
+class Move:
+    """A path of noise. `places` are where it goes, in the unit of `symbol` where there is one.
+
+    `inside` says which places are in the learned range; `rest` is the number of the place nearest to the
+    identity. `is_finite` marks elements of a finite orbit, which have no order.
+    """
+
+    name: str
+    label: str
+    symbol: str
+    noise: Float[Tensor, "k q"]
+    places: tuple[float, ...]
+    texts: tuple[str, ...]
+    inside: tuple[bool, ...]
+    rest: int
+    is_finite: bool = False
+
+    @property
+    def learned(self) -> tuple[float, float]:
+        """The learned range as fractions of the path."""
+        last = max(len(self.places) - 1, 1)
+        within = [i for i, inside in enumerate(self.inside) if inside]
+        return within[0] / last, within[-1] / last
+
+
+def moves_of(orbit: Orbit, seed: int = 0) -> list[Move]:
+    """Every move of an orbit; a field of noise is one move, along one draw of it."""
+    drawn = orbit.source if isinstance(orbit, FrozenOrbit) else orbit
+    if not isinstance(drawn, DrawnOrbit):
+        if drawn.size is None or drawn.size > MOST_ELEMENTS:
+            return []
+        drawn = ComposedOrbit(drawn)
+    stages = (
+        [each for each in drawn.stages if isinstance(each, Orbit)]
+        if isinstance(drawn, ComposedOrbit)
+        else [drawn]
+    )
+    like = torch.zeros((), dtype=torch.float64)
+    draw = drawn.randomness.draw((), torch.Generator().manual_seed(seed), like)
+    rest, offsets, offset = torch.zeros_like(draw), [], 0
+    for stage in stages:
+        offsets.append(offset)
+        offset += stage.num_noise if isinstance(stage, DrawnOrbit) else 1
+        _put_at_rest(stage, rest[offsets[-1] : offset], draw[offsets[-1] : offset])
+    moves: list[Move] = []
+    for stage, offset in zip(stages, offsets, strict=True):
+        for move in _moves_of_stage(stage, offset, rest, draw):
+            if any(other.name == move.name for other in moves):
+                count = len(moves) + 1
+                move = replace(move, name=f"{move.name}_{count}", label=f"{move.label} {count}")
+            moves.append(move)
+    return moves
+
+
+def along(orbit: Orbit, move: Move, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k d"]:
+    """The rows of x at every place of the path."""
+    noise = move.noise.to(x).expand(len(x), -1, -1)
+    with torch.no_grad():
+        return drawn_form(orbit).move(x, noise)
+
+
+def change_of_f(
+    model: Model, x: Float[Tensor, "n d"], moved: Float[Tensor, "n k d"]
+) -> tuple[Float[ndarray, "n k c"], Float[ndarray, "n k c"]]:
+    """Mean and deviation of f(moved x) - f(x) under the posterior, outputs as the model has them inside."""
+    pairs = torch.stack([moved, x[:, None].expand_as(moved)], dim=2).flatten(0, 1)
+    functional = Difference() @ model.functional_
+    with torch.no_grad():
+        parts = [
+            model.posterior_.row_moments(functional.atoms(part))
+            for part in pairs.to(x.device).split(ROWS_AT_ONCE)
+        ]
+    mean = torch.cat([part.mean for part in parts])
+    variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts]).expand_as(mean)
+    shape = (*moved.shape[:2], mean.shape[-1])
+    return mean.reshape(shape).cpu().numpy(), variance.clamp_min(0).sqrt().reshape(shape).cpu().numpy()
+
+
+def _put_at_rest(stage: Orbit, rest: Tensor, draw: Tensor) -> None:
+    if not isinstance(stage, DrawnOrbit):
+        rest[0] = 1 / (stage.size or 1) - 1  # the cell of the first element
+    elif isinstance(stage, CropOrbit) and stage.zooms:
+        rest[2] = -1.0
+    elif isinstance(stage, PointCloudOrbit) and stage.num_dimensions == 3 and stage.turns:
+        rest[4:7] = draw[4:7]  # the axis, about which nothing turns yet
+
+
+def _moves_of_stage(stage: Orbit, offset: int, rest: Tensor, draw: Tensor) -> list[Move]:
+    if isinstance(stage, ModuleOrbit):
+        return []
+    if not isinstance(stage, DrawnOrbit):
+        return [_elements(stage, offset, rest)] if (stage.size or MOST_ELEMENTS + 1) <= MOST_ELEMENTS else []
+    bounds, units = getattr(stage, "bounds", None), stage.units()
+    names = () if bounds is None else bounds.names
+    ranges = {} if bounds is None else bounds.intervals()
+    moves = [
+        _bounded(name, ranges[name], unit_of(name, units), offset + i, rest)
+        for i, name in enumerate(names)
+        if name in ranges and ranges[name][0] < ranges[name][1]
+    ]
+    return moves + _unbounded(stage, offset, len(names), rest, draw)
+
+
+def _bounded(name: str, interval: tuple[float, float], unit: Unit, entry: int, rest: Tensor) -> Move:
+    middle, half = (interval[0] + interval[1]) / 2, (interval[1] - interval[0]) / 2
+    # more than half a turn to each side is a turn seen before
+    reach = max(1.0, min(REACH, math.pi / half)) if name.startswith("angle") else REACH
+    at = np.linspace(-reach, reach, NUM_POSITIONS)
+    noise = rest.repeat(len(at), 1)
+    noise[:, entry] = torch.from_numpy(at)
+    places = [unit.convert(middle + half * place) for place in at.tolist()]
+    texts = [number(place, _decimals(places), signed=True) + unit.symbol for place in places]
+    inside = np.abs(at) <= 1 + 1e-9
+    nearest = int(np.abs(middle + half * at).argmin())
+    return Move(
+        name,
+        label_of(name),
+        unit.symbol,
+        noise,
+        tuple(places),
+        tuple(texts),
+        tuple(inside.tolist()),
+        nearest,
+    )
+
+
+def _unbounded(stage: DrawnOrbit, offset: int, first: int, rest: Tensor, draw: Tensor) -> list[Move]:
+    """The move that is no interval: a field of displacements, a jitter, a zoom."""
+    entries = torch.zeros_like(rest, dtype=torch.bool)
+    entries[offset + first : offset + stage.num_noise] = True
+    learned = stage.learned()
+    at = torch.linspace(0, REACH, NUM_POSITIONS, dtype=torch.float64)
+    noise = rest.repeat(len(at), 1)
+    if isinstance(stage, CropOrbit):
+        if not stage.zooms:
+            return []
+        name = "log_zoom"
+        noise[:, offset + 2] = 2 * at - 1
+    else:
+        if isinstance(stage, PointCloudOrbit) and not stage.jitters:
+            return []
+        name = next((each for each in ("amplitude", "jitter", "warp") if each in learned), "jitter")
+        noise[:, entries] = torch.where(rest == 0, draw * at[:, None], rest)[:, entries]
+    if not bool(entries.any()):
+        return []
+    unit = unit_of(name, stage.units())
+    width = learned[name][1] if name in learned else None
+    if width is None:
+        places, symbol = at.tolist(), " of the learned width"
+    else:
+        places, symbol = [unit.convert(width * place) for place in at.tolist()], unit.symbol
+    texts = tuple(number(place, _decimals(places)) + symbol for place in places)
+    inside = tuple(bool(place <= 1 + 1e-9) for place in at.tolist())
+    return [Move(name, label_of(name), symbol, noise, tuple(places), texts, inside, 0)]
+
+
+def _elements(stage: Orbit, offset: int, rest: Tensor) -> Move:
+    size = stage.size or 1
+    noise = rest.repeat(size, 1)
+    # the middles of the cells that a composition reads
+    noise[:, offset] = (2 * torch.arange(size, dtype=torch.float64) + 1) / size - 1
+    texts = ("as it is", *(f"element {number} of {size}" for number in range(2, size + 1)))
+    places = tuple(float(place) for place in range(size))
+    return Move("element", "symmetry", "", noise, places, texts, (True,) * size, 0, is_finite=True)
+
+
+def _decimals(places: list[float]) -> int:
+    largest = max(abs(place) for place in places)
+    return max(0, 1 - math.floor(math.log10(largest))) if largest > 0 else 0
 
 
 @final
@@ -46,17 +240,24 @@ class Track:
 @final
 @dataclass(frozen=True)
 class Exploration:
-    """The chosen examples (their numbers in the judged set), and their tracks."""
+    """The chosen examples (their numbers in the judged set, names and rows), and their tracks."""
 
     chosen: Int[ndarray, " n"]
+    names: tuple[str, ...]
     rows: Float[ndarray, "n d"]
     tracks: tuple[Track, ...]
+    layout: InputForm
+
+    @property
+    def painter(self) -> Painter:
+        """What turns rows of pixels into pictures."""
+        return painter_for(self.rows, self.layout)
 
 
 def choose_examples(judged: Judged, seed: int, count: int = NUM_EXAMPLES) -> Int[ndarray, " m"]:
     """Examples of different classes, or spread over the measured values."""
     if isinstance(judged, Labelled):
-        order = np.random.default_rng(seed).permutation(len(judged.codes))
+        order = np.random.default_rng(seed).permutation(judged.count)
         turn = np.zeros(len(order), dtype=np.int64)
         seen = np.zeros(len(judged.classes), dtype=np.int64)
         for place, row in enumerate(order):
@@ -70,7 +271,7 @@ def choose_examples(judged: Judged, seed: int, count: int = NUM_EXAMPLES) -> Int
 
 
 def explore(
-    model: Any,
+    model: Model,
     orbit: Orbit,
     X: ArrayLike,
     judged: Judged,
@@ -79,8 +280,8 @@ def explore(
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
     """Move the chosen rows of X along every move of the orbit, and predict them there."""
-    x = check_inputs(model, np.asarray(X)[chosen]).to(model._place) - model._background
-    layout, tracks = layout_of(model), []
+    layout, tracks = model.form_, []
+    x = check_inputs(model, np.asarray(X)[chosen]).to(model.device) - layout.background
     for move in moves_of(orbit, seed):
         if progress is not None:
             progress(f"moving examples: {move.label}")
@@ -88,14 +289,14 @@ def explore(
         if moved.shape[-1] != x.shape[-1]:
             continue
         change, deviation = own_change(model, judged, chosen, *change_of_f(model, x, moved))
-        pixels = layout.outward(moved.cpu().numpy() + model._background)
-        bands = _predict(model, pixels, seed)
-        tracks.append(Track(move, pixels, change, deviation, *bands))
-    return Exploration(chosen, layout.outward(x.cpu().numpy() + model._background), tuple(tracks))
+        pixels = layout.outward(moved.cpu().numpy() + layout.background)
+        tracks.append(Track(move, pixels, change, deviation, *_predict(model, pixels, seed)))
+    rows = layout.outward(x.cpu().numpy() + layout.background)
+    return Exploration(chosen, tuple(judged.name(int(row)) for row in chosen), rows, tuple(tracks), layout)
 
 
 def own_change(
-    model: Any,
+    model: Model,
     judged: Judged,
     chosen: Int[ndarray, " n"],
     mean: Float[ndarray, "n k c"],
@@ -103,49 +304,58 @@ def own_change(
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"]]:
     """The change of the one output that counts: the score of the example's own class, or the first target."""
     if not isinstance(judged, Labelled):
-        scale = float(model._scale[0])
+        assert not isinstance(model, InvariantGPClassifier)
+        scale = float(model.target_scale_.scale[0])
         return scale * mean[..., 0], scale * deviation[..., 0]
     codes, columns = judged.codes[chosen], mean.shape[-1]
     column, sign = np.minimum(codes, columns - 1), np.ones(len(codes))
     if columns < len(judged.classes):
         # a column of two classes speaks for the second, a stick for its own class, the last against it
+        assert isinstance(model, InvariantGPClassifier)
         last = codes == 0 if isinstance(model.likelihood_, Gaussian) else codes == columns
         sign = np.where(last, -1.0, 1.0)
     rows = np.arange(len(codes))
     return sign[:, None] * mean[rows, :, column], deviation[rows, :, column]
 
 
-def page_data(
-    model: Any, exploration: Exploration, judged: Judged, names: Sequence[str], layout: Layout | Sequence[int]
-) -> dict[str, Any]:
+def _predict(model: Model, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[ndarray, ndarray, ndarray]:
+    rows = pixels.reshape(-1, pixels.shape[-1])
+    if isinstance(model, InvariantGPClassifier):
+        mean, variance = (part.cpu() for part in model.moments(rows))
+        bands = probability_bands(model, mean, variance, seed)
+    else:
+        with torch.no_grad():
+            mean, deviation = model.predict(rows, return_std=True, include_noise=False)
+        bands = (mean, mean - deviation, mean + deviation)
+    shape = (*pixels.shape[:2], -1)
+    first, second, third = (band.reshape(shape) for band in bands)
+    return first, second, third
+
+
+def page_data(exploration: Exploration, judged: Judged) -> dict[str, object]:
     """Everything that the page's script needs, as plain data; probabilities in thousandths."""
-    tracks = exploration.tracks
-    painter = _painter(exploration, layout)
-    is_labelled = isinstance(judged, Labelled)
-    examples: list[dict[str, Any]] = []
-    for i, name in enumerate(names):
-        shown, own = [0], 0
+    tracks, painter = exploration.tracks, _small_painter(exploration)
+    examples, spans = [], []
+    for i, (row, name) in enumerate(zip(exploration.chosen, exploration.names, strict=True)):
+        shown, own, outputs = [0], 0, ["f"]
         if isinstance(judged, Labelled):
             peaks = np.max([track.middle[i].max(0) for track in tracks], axis=0)
-            peaks[judged.codes[exploration.chosen[i]]] = 2.0
+            peaks[judged.codes[row]] = 2.0
             shown = np.sort(np.argsort(-peaks, kind="stable")[:MOST_BARS]).tolist()
-            own = shown.index(judged.codes[exploration.chosen[i]])
-        examples.append(
-            {
-                "name": name,
-                "shown": [judged.classes[each] if isinstance(judged, Labelled) else "f" for each in shown],
-                "own": own,
-                "sheet": painter.sprite(_sheet(tracks, i)),
-                "answers": [_answers(track, i, shown, is_labelled) for track in tracks],
-            }
-        )
+            own, outputs = shown.index(judged.codes[row]), [judged.classes[each] for each in shown]
+        answers = [_answers(track, i, shown, isinstance(judged, Labelled)) for track in tracks]
+        spans.append([float(np.ptp(np.array(places)[:, own, 0])) for places in answers])
+        sheet = painter.sprite(_sheet(tracks, i))
+        examples.append({"name": name, "shown": outputs, "own": own, "sheet": sheet, "answers": answers})
+    # the page opens at the example and the move whose prediction changes most
+    start = np.unravel_index(int(np.argmax(spans)), (len(examples), len(tracks)))
     height, width = painter.size
     return {
-        "kind": "classes" if is_labelled else "number",
+        "kind": "classes" if isinstance(judged, Labelled) else "number",
         "height": height,
         "width": width,
-        "start": _telling(tracks, examples),
-        "span": 0.0 if isinstance(judged, Labelled) else 0.2 * float(np.std(judged.measured[:, 0])),
+        "start": [int(place) for place in start],
+        "span": 0.0 if isinstance(judged, Labelled) else 0.2 * judged.outputs[0].spread,
         "moves": [
             {
                 "label": track.move.label,
@@ -160,48 +370,21 @@ def page_data(
     }
 
 
-def _predict(model: Any, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[ndarray, ndarray, ndarray]:
-    rows = pixels.reshape(-1, pixels.shape[-1])
-    if hasattr(model, "classes_"):
-        mean, variance = (part.cpu() for part in model.moments(rows))
-        bands = probability_bands(model, mean, variance, seed)
-    else:
-        with torch.no_grad():
-            mean, deviation = model.predict(rows, return_std=True, include_noise=False)
-        bands = (mean, mean - deviation, mean + deviation)
-    shape = (*pixels.shape[:2], -1)
-    first, second, third = (band.reshape(shape) for band in bands)
-    return first, second, third
-
-
-def _painter(exploration: Exploration, layout: Layout | Sequence[int]) -> Painter:
-    rows, step = exploration.rows, 1
-    count = sum(track.moved.shape[1] for track in exploration.tracks) * len(rows)
-    painter = painter_for(rows, layout)
+def _small_painter(exploration: Exploration) -> Painter:
+    """A painter whose pictures of all examples at all places have at most `MOST_BYTES` pixels."""
+    step, painter = 1, exploration.painter
+    count = sum(track.moved.shape[1] for track in exploration.tracks) * len(exploration.rows)
     while count * painter.size[0] * painter.size[1] * painter.num_channels > MOST_BYTES:
         step += 1
-        painter = painter_for(rows, layout, step)
+        painter = replace(painter, step=step)
     return painter
 
 
 def _sheet(tracks: Sequence[Track], example: int) -> Float[ndarray, "r k d"]:
-    """One row of pictures for each move; finite moves with fewer places are filled up with their last."""
+    """One row of pictures per move; finite moves with fewer places are filled up with their last."""
     longest = max(track.moved.shape[1] for track in tracks)
     rows = [track.moved[example] for track in tracks]
     return np.stack([np.concatenate([row, np.repeat(row[-1:], longest - len(row), axis=0)]) for row in rows])
-
-
-def _telling(tracks: Sequence[Track], examples: Sequence[dict[str, Any]]) -> list[int]:
-    """The example and the move whose prediction changes most: a page should open where there is something."""
-    spans = [
-        [
-            float(np.ptp([place[each["own"]][0] for place in each["answers"][move]]))
-            for move in range(len(tracks))
-        ]
-        for each in examples
-    ]
-    example, move = np.unravel_index(int(np.argmax(spans)), (len(examples), len(tracks)))
-    return [int(example), int(move)]
 
 
 def _answers(track: Track, example: int, shown: Sequence[int], is_labelled: bool) -> list[list[list[float]]]:

@@ -5,49 +5,76 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import final
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from numpy import ndarray
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.estimator import shortfall
-from orbitwise.estimators.validation import layout_of
-from orbitwise.report.answer import headline, standing
-from orbitwise.report.examples import (
-    example_name,
-    explorer_section,
-    extremes_section,
-    orbit_section,
-    thumbnails,
+from orbitwise.report.contents import (
+    Answer,
+    Change,
+    Compared,
+    Extremes,
+    Judgement,
+    Learning,
+    Orbits,
+    Reproduction,
+    answer_of,
+    changes_of,
+    compared,
+    extremes_of,
+    judgement_of,
+    learning_of,
+    orbits_of,
+    reproduction_of,
 )
 from orbitwise.report.exploration import Exploration, choose_examples, explore, page_data
-from orbitwise.report.judgement import judgement_section, quality
-from orbitwise.report.markup import escape, fill, json_text, paragraph, resource
-from orbitwise.report.numbers import with_error
+from orbitwise.report.figures import MOST_POINTS
+from orbitwise.report.numbers import mean_with_error, number, share, with_error
 from orbitwise.report.pictures import painter_for
 from orbitwise.report.predictions import Judged, Labelled, judge
-from orbitwise.report.ranges import Range, learned_ranges, orbit_of, range_errors
-from orbitwise.report.sections import (
-    changes_section,
-    comparison_section,
-    learning_section,
-    ranges_section,
-    reproduction_section,
-)
+from orbitwise.report.ranges import Model, Range, learned_ranges, orbit_of, range_errors
 from orbitwise.selection.compare import Comparison
 from orbitwise.storage.atomic import write_atomically
 
 Progress = Callable[[str], None]
+PAINTED_ROWS = 1000
+"""The brightness of pictures is that of so many rows."""
+
+
+@final
+@dataclass(frozen=True)
+class Page:
+    """All that the page shows; parts that a model does not have are None or empty."""
+
+    title: str
+    is_labelled: bool
+    answer: Answer
+    ranges: Sequence[Range]
+    exploration: Exploration | None
+    orbits: Orbits | None
+    changes: Sequence[Change]
+    comparison: Compared | None
+    judgement: Judgement
+    extremes: Extremes
+    learning: Learning
+    reproduction: Reproduction
+    data: dict[str, object] | None
 
 
 def write_report(
     path: str | os.PathLike[str],
-    model: Any,
+    model: Model,
     X: ArrayLike,
     y: ArrayLike,
     *,
@@ -64,152 +91,113 @@ def write_report(
     X and y are the training data as they were given to `fit`. Predictions are judged on the test set, or
     without one by leave-one-out where the posterior is exact, else on the training set, and the page says
     which. `command` is what reproduces the model. `progress` is told what is being computed. The file is
-    there in full or not at all; a symbolic link at `path` is replaced, and not followed.
+    written in full or not at all; a symbolic link at `path` is replaced, and not followed.
     """
-    check_is_fitted(model)
-    with warnings.catch_warnings():
-        # rows are taken from a table by number here, and lose the names of its columns
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        page = _written(model, X, y, X_test, y_test, comparison, command, title, seed, progress)
+    page = page_of(model, X, y, X_test, y_test, comparison, command, title, seed, progress)
     target = Path(path)
-    write_atomically(target, page)
+    write_atomically(target, rendered(page))
     return target
 
 
-def _written(
-    model: Any,
+def page_of(
+    model: Model,
     X: ArrayLike,
     y: ArrayLike,
-    X_test: ArrayLike | None,
-    y_test: ArrayLike | None,
-    comparison: Comparison | None,
-    command: str | None,
-    title: str | None,
-    seed: int,
-    progress: Progress | None,
-) -> str:
+    X_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    comparison: Comparison | None = None,
+    command: str | None = None,
+    title: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Page:
+    """What the page of a model shows, with the arguments of `write_report`."""
+    check_is_fitted(model)
+    tell = (lambda what: None) if progress is None else progress
     rows, targets = np.asarray(X), np.asarray(y)
-    _tell(progress, "judging predictions")
-    judged = judge(model, rows, targets, X_test, y_test)
     shown = rows if X_test is None else np.asarray(X_test)
-    _tell(progress, "error bars of the learned ranges")
-    ranges = learned_ranges(model)
-    exploration, names = _explore(model, shown, judged, seed, progress)
-    _tell(progress, "drawing")
-    parts = [
-        ranges_section(model, ranges) if ranges else "",
-        *_example_sections(model, exploration, names, judged, seed),
-        "" if comparison is None else _comparison(model, comparison, judged, X_test, y_test),
-        judgement_section(judged, seed),
-        extremes_section(model, shown, judged, _painter(model, shown), seed),
-        learning_section(model, ranges),
-        reproduction_section(model, rows, targets, command, seed),
-    ]
-    heading = "What the model learned" if title is None else title
-    answer = _answer(model, ranges, comparison, judged)
-    return _page(heading, answer, parts, _data(model, exploration, names, judged))
+    with warnings.catch_warnings():
+        # rows are taken from a table by number here, and lose the names of its columns
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        tell("judging predictions")
+        judged = judge(model, rows, targets, X_test, y_test)
+        tell("error bars of the learned ranges")
+        known = range_errors(model)
+        ranges = learned_ranges(model, known)
+        exploration = _explored(model, shown, judged, seed, tell)
+        tracks = () if exploration is None else exploration.tracks
+        tell("drawing")
+        is_labelled, layout, painter = isinstance(judged, Labelled), model.form_, None
+        if layout.shape is None:
+            exploration = None  # there is no picture to move
+        else:
+            painter = painter_for(shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS], layout)
+        return Page(
+            "What the model learned" if title is None else title,
+            is_labelled,
+            answer_of(model, ranges, known, comparison),
+            ranges,
+            exploration,
+            None if exploration is None else orbits_of(model, exploration, seed),
+            changes_of(tracks, "" if is_labelled else " (as the targets)"),
+            None if comparison is None else compared(model, comparison, judged, X_test, y_test),
+            judgement_of(judged, seed),
+            extremes_of(model, shown, judged, painter, seed),
+            learning_of(model, ranges),
+            reproduction_of(model, rows, targets, command, seed),
+            None if exploration is None else page_data(exploration, judged),
+        )
 
 
-def _page(heading: str, answer: str, parts: Sequence[str], data: str) -> str:
+def _explored(
+    model: Model, shown: ndarray, judged: Judged, seed: int, progress: Progress
+) -> Exploration | None:
+    orbit = orbit_of(model)
+    if orbit is None:
+        return None
+    found = explore(model, orbit, shown, judged, choose_examples(judged, seed), seed, progress)
+    return found if found.tracks else None
+
+
+def rendered(page: Page, template: str = "page.html") -> str:
+    """The whole page, or the part of one template; whatever is not part of a template is escaped."""
+    templates = Environment(
+        loader=PackageLoader("orbitwise.report"),
+        autoescape=True,
+        finalize=printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.policies["json.dumps_kwargs"] = {
+        "ensure_ascii": False,
+        "separators": (",", ":"),
+        "allow_nan": False,
+    }
+    templates.filters |= {"number": number, "unbroken": unbroken}
+    templates.globals |= {"with_error": with_error, "mean_with_error": mean_with_error, "share": share}
+    templates.globals |= {"most_points": MOST_POINTS}
     script = resource("page.js")
     # only this script may run, so that text that slipped through as HTML could do nothing
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return fill(
-        resource("template.html"),
-        {
-            "title": escape(heading),
-            "digest": digest,
-            "style": resource("page.css"),
-            "answer": answer,
-            "parts": "\n".join(part for part in parts if part),
-            "data": data,
-            "script": script,
-        },
+    style = Markup(resource("page.css"))
+    return templates.get_template(template).render(
+        page=page, style=style, script=Markup(script), digest=digest
     )
 
 
-def _answer(model: Any, ranges: Sequence[Range], comparison: Comparison | None, judged: Judged) -> str:
-    """The answer in a sentence, and what else to know at once."""
-    evidence = with_error(model.log_evidence_, model.log_evidence_error_, " nats")
-    kind = "" if model.evidence_kind_ == "exact" else f", a {model.evidence_kind_}"
-    if hasattr(model, "certificate_"):
-        kind += f"; it is at most {with_error(model.certificate_.upper, None, ' nats')}"
-    sentences = [*standing(model, comparison), quality(judged), f"Log evidence {evidence}{kind}."]
-    pieces = [
-        paragraph(escape(headline(model, ranges, comparison)), "answer"),
-        paragraph(escape(" ".join(sentences)), "standing"),
-    ]
-    notes = []
-    if not model.converged_:
-        reason = shortfall(model) or "more iterations would change these numbers."
-        notes.append(f"Learning stopped before it converged. {reason[0].upper()}{reason[1:]}")
-    if any(not each.is_known for each in ranges):
-        notes.append(range_errors(model).reason)
-    if notes:
-        pieces.append(paragraph(escape(" ".join(notes)), "note"))
-    return "".join(pieces)
+def printable(value: object) -> object:
+    """Text from outside with a mark in place of each character that cannot be printed; all else as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in value)
 
 
-def _explore(
-    model: Any, shown: ndarray, judged: Judged, seed: int, progress: Progress | None
-) -> tuple[Exploration | None, list[str]]:
-    orbit = orbit_of(model)
-    if orbit is None:
-        return None, []
-    chosen = choose_examples(judged, seed)
-    names = [example_name(judged, int(row)) for row in chosen]
-    return explore(model, orbit, shown, judged, chosen, seed, progress), names
+def unbroken(piece: str) -> Markup:
+    """A piece of HTML in which numbers stay on one line with their units and errors."""
+    return Markup(re.sub(r"(?<=\d)\s(?=%|±|nats\b|× 10)|(?<=±) (?=\d)", "\u00a0", escape(piece)))
 
 
-def _example_sections(
-    model: Any, exploration: Exploration | None, names: Sequence[str], judged: Judged, seed: int
-) -> list[str]:
-    if exploration is None or not exploration.tracks:
-        return []
-    sections = []
-    if model._image_shape is not None:
-        painter = painter_for(exploration.rows, layout_of(model))
-        moves = [track.move for track in exploration.tracks]
-        uris = thumbnails(exploration, painter)
-        sections.append(orbit_section(model, exploration, names, painter, seed))
-        sections.append(explorer_section(moves, names, uris, judged))
-    unit = "" if isinstance(judged, Labelled) else " (as the targets)"
-    tracks = [track for track in exploration.tracks if not track.move.is_finite]
-    if tracks:
-        sections.append(changes_section(tracks, unit, isinstance(judged, Labelled)))
-    return sections
-
-
-def _comparison(
-    model: Any,
-    comparison: Comparison,
-    judged: Judged,
-    X_test: ArrayLike | None,
-    y_test: ArrayLike | None,
-) -> str:
-    tested: list[Judged | None] = [None for _ in comparison.candidates]
-    if X_test is not None and y_test is not None:
-        tested = [
-            judged if each.estimator is model else judge(each.estimator, X_test, y_test, X_test, y_test)
-            for each in comparison.candidates
-        ]
-    name = "test error" if isinstance(judged, Labelled) else "test error (root mean square)"
-    return comparison_section(model, comparison, tested, name)
-
-
-def _painter(model: Any, shown: ndarray) -> Any:
-    if model._image_shape is None:
-        return None
-    flat = shown.reshape(len(shown), -1).astype(np.float64)
-    return painter_for(flat[:1000], layout_of(model))
-
-
-def _data(model: Any, exploration: Exploration | None, names: Sequence[str], judged: Judged) -> str:
-    if exploration is None or not exploration.tracks or model._image_shape is None:
-        return "null"
-    return json_text(page_data(model, exploration, judged, names, layout_of(model)))
-
-
-def _tell(progress: Progress | None, what: str) -> None:
-    if progress is not None:
-        progress(what)
+def resource(name: str) -> str:
+    """The text of a file beside the templates."""
+    return resources.files("orbitwise.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 from PIL import Image
 
-from orbitwise.estimators.forms import Layout, Order
+from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.transforms.images import check_image_shape
 
 
@@ -43,7 +43,7 @@ class Painter:
     def pixels(self, rows: Float[ndarray, "n d"]) -> UInt8[ndarray, "n h w c"]:
         """The rows as pictures of whole numbers from 0 to 255."""
         channels, height, width = self.image_shape
-        first = Layout(self.image_shape, self.channels).inward(rows)
+        first = InputForm(self.image_shape, self.channels).inward(rows)
         images = first.reshape(len(rows), channels, height, width)
         if channels not in (1, 3):
             images = images.mean(1, keepdims=True)
@@ -63,12 +63,12 @@ class Painter:
         return png_uri(tiles.transpose(0, 2, 1, 3, 4).reshape(count * height, across * width, -1))
 
 
-def painter_for(rows: Float[ndarray, "n d"], images: Layout | Sequence[int], step: int = 1) -> Painter:
+def painter_for(rows: Float[ndarray, "n d"], images: InputForm | Sequence[int], step: int = 1) -> Painter:
     """A painter with the brightness of the rows; one channel of mostly darkest pixels is ink on paper.
 
     `images` is how the rows are laid out, or their shape with the channels first.
     """
-    layout = images if isinstance(images, Layout) else Layout(tuple(images))
+    layout = images if isinstance(images, InputForm) else InputForm(tuple(images))
     shape = check_image_shape(layout.shape or ())
     low, high = float(rows.min()), float(np.quantile(rows, 0.999))
     high = high if high > low else float(rows.max())

@@ -1,115 +1,222 @@
 """Predictions to be judged: of a test set, else leave-one-out of the training set, else of the training set.
 
-Exact posteriors give leave-one-out predictions for nothing; others are judged on rows that they have seen,
-and the report says so.
+Leave-one-out predictions of an exact posterior cost no further fit. Other posteriors are judged on rows that
+they have seen, and the report says so.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Literal, final
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
+from scipy.stats import norm
 from torch import Tensor
 
+from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.likelihoods import class_probabilities
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.softmax import Softmax
 from orbitwise.process.process import as_blocks
+from orbitwise.report.numbers import mean_with_error, number, wilson, with_error
+from orbitwise.report.ranges import Model, Regressor
 
-SOURCES = {
-    "test": "test examples, which the model has not seen",
-    "leave-one-out": "training examples, each predicted from all the others",
-    "training": "training examples, which the model has seen: expect worse on new ones",
-}
+Source = Literal["test", "leave-one-out", "training"]
+"""Which predictions are judged: of a test set, of training rows left out in turn, or of training rows."""
+
 BAND = (0.16, 0.84)
+LEVELS = np.linspace(0.05, 0.95, 19)
 
 
 @final
 @dataclass(frozen=True)
 class Labelled:
-    """Class probabilities beside the true classes, as numbers of `classes`; `moments` are those of f."""
+    """Class probabilities and the true classes, as numbers of `classes`; `moments` are those of f."""
 
-    source: str
+    source: Source
     probabilities: Float[ndarray, "n k"]
     codes: Int[ndarray, " n"]
     classes: tuple[str, ...]
     moments: tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]
 
     @property
+    def count(self) -> int:
+        """The number of predictions."""
+        return len(self.codes)
+
+    @property
     def chosen(self) -> Int[ndarray, " n"]:
-        """The most probable class of every row."""
+        """The most probable class per row."""
         return self.probabilities.argmax(1)
 
     @property
-    def is_wrong(self) -> ndarray:
-        """Which rows were given another class than theirs."""
+    def confidence(self) -> Float[ndarray, " n"]:
+        """The probability of the most probable class per row."""
+        return self.probabilities.max(1)
+
+    @property
+    def is_wrong(self) -> Bool[ndarray, " n"]:
+        """Which rows were given another class than their own."""
         return self.chosen != self.codes
 
     @property
+    def num_wrong(self) -> int:
+        """The number of rows that were given another class than their own."""
+        return int(self.is_wrong.sum())
+
+    @property
     def losses(self) -> Float[ndarray, " n"]:
-        """The negative log probability of the true class of every row."""
-        own = self.probabilities[np.arange(len(self.codes)), self.codes]
+        """The negative log probability of the true class per row."""
+        own = self.probabilities[np.arange(self.count), self.codes]
         return -np.log(np.maximum(own, 1e-15))
+
+    def name(self, row: int) -> str:
+        """What an example is called: its class."""
+        return self.classes[self.codes[row]]
+
+    def error(self) -> str:
+        """The share of wrong predictions in per cent, with its standard error."""
+        count, wrong = self.count, self.num_wrong
+        error = 100 * math.sqrt(max(wrong, 1) * max(count - wrong, 0) / count) / count
+        return with_error(100 * wrong / count, error, " %")
+
+    def confusion(self) -> Int[ndarray, "k k"]:
+        """How many examples of each true class (row) were given each class (column)."""
+        size = len(self.classes)
+        counts = np.bincount(self.codes * size + self.chosen, minlength=size * size)
+        return counts.reshape(size, size)
+
+    def reliability(self, num_bins: int = 10) -> list[tuple[float, float, float, float, int]]:
+        """(mean confidence, share right, its Wilson interval, count) per bin that is not empty."""
+        bins = np.minimum((self.confidence * num_bins).astype(int), num_bins - 1)
+        found = []
+        for each in np.unique(bins):
+            chosen = bins == each
+            count, hits = int(chosen.sum()), int((chosen & ~self.is_wrong).sum())
+            found.append((float(self.confidence[chosen].mean()), hits / count, *wilson(hits, count), count))
+        return found
+
+
+@final
+@dataclass(frozen=True)
+class Output:
+    """Predicted means and standard deviations of one new target per row, and the measured ones."""
+
+    mean: Float[ndarray, " n"]
+    deviation: Float[ndarray, " n"]
+    measured: Float[ndarray, " n"]
+
+    @property
+    def residuals(self) -> Float[ndarray, " n"]:
+        """Measured minus predicted."""
+        return self.measured - self.mean
+
+    @property
+    def scores(self) -> Float[ndarray, " n"]:
+        """Residuals in units of the predicted standard deviation."""
+        return self.residuals / np.maximum(self.deviation, 1e-300)
+
+    @property
+    def root_mean_square(self) -> tuple[float, float | None]:
+        """√(mean of squared residuals) and its standard error: that of the mean over twice the root."""
+        mean, error = mean_with_error(np.square(self.residuals))
+        root = math.sqrt(mean)
+        return root, None if error is None or root == 0 else error / (2 * root)
+
+    @property
+    def mean_absolute(self) -> tuple[float, float | None]:
+        """The mean of absolute residuals and its standard error."""
+        return mean_with_error(np.abs(self.residuals))
+
+    @property
+    def negative_log_density(self) -> tuple[float, float | None]:
+        """The mean of -log N(measured | mean, deviation²) and its standard error."""
+        scale = np.log(np.maximum(self.deviation, 1e-300) * math.sqrt(2 * math.pi))
+        return mean_with_error(0.5 * np.square(self.scores) + scale)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of the measured targets."""
+        return float(np.std(self.measured))
+
+    @property
+    def num_inside(self) -> int:
+        """The number of targets in their 95 % interval."""
+        return int((np.abs(self.scores) <= 1.96).sum())
+
+    def coverage(self) -> Float[ndarray, " l"]:
+        """The share of targets inside the central interval of each of `LEVELS`."""
+        return np.array([np.mean(np.abs(self.scores) <= norm.ppf(0.5 + level / 2)) for level in LEVELS])
 
 
 @final
 @dataclass(frozen=True)
 class Measured:
-    """Predicted means and deviations of new targets, beside the measured ones; one column an output."""
+    """Predicted means and standard deviations of new targets, and the measured ones; a column per output."""
 
-    source: str
+    source: Source
     mean: Float[ndarray, "n c"]
     deviation: Float[ndarray, "n c"]
     measured: Float[ndarray, "n c"]
 
     @property
-    def residuals(self) -> Float[ndarray, "n c"]:
-        """Measured minus predicted."""
-        return self.measured - self.mean
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.mean)
 
     @property
-    def scores(self) -> Float[ndarray, "n c"]:
-        """Residuals in units of the predicted deviation."""
-        return self.residuals / np.maximum(self.deviation, 1e-300)
+    def outputs(self) -> list[Output]:
+        """The outputs one by one."""
+        columns = zip(self.mean.T, self.deviation.T, self.measured.T, strict=True)
+        return [Output(*each) for each in columns]
+
+    def name(self, row: int) -> str:
+        """What an example is called: its first target."""
+        return number(float(self.measured[row, 0]))
+
+    def error(self) -> str:
+        """The root mean square error per output, with its standard error."""
+        return ", ".join(with_error(*each.root_mean_square) for each in self.outputs)
 
 
 Judged = Labelled | Measured
 
 
 def judge(
-    model: Any, X: ArrayLike, y: ArrayLike, X_test: ArrayLike | None, y_test: ArrayLike | None
+    model: Model, X: ArrayLike, y: ArrayLike, X_test: ArrayLike | None, y_test: ArrayLike | None
 ) -> Judged:
-    """The predictions that the report shows, beside what they should have been."""
+    """The predictions that the report shows, with what they should have been."""
     if (X_test is None) != (y_test is None):
         raise ValueError("A test set is X_test and y_test: give both, or neither.")
-    is_test = X_test is not None and y_test is not None
-    if hasattr(model, "classes_"):
-        codes = class_codes(model, y_test if is_test else y)
+    is_test = X_test is not None
+    rows, targets = (X_test, y_test) if X_test is not None and y_test is not None else (X, y)
+    if isinstance(model, InvariantGPClassifier):
+        codes = class_codes(model, targets)
         moments = None if is_test else _held_out_classes(model, codes)
         source = "test" if is_test else "training" if moments is None else "leave-one-out"
         if moments is None:
-            mean, variance = (part.cpu() for part in model.moments(X_test if is_test else X))
+            mean, variance = (part.cpu() for part in model.moments(rows))
             moments = (mean, variance)
         found = _probabilities(model, *moments)
         return Labelled(source, found.numpy(), codes, tuple(str(each) for each in model.classes_), moments)
-    measured = _columns(y_test if is_test else y)
+    measured = _columns(targets)
     held_out = None if is_test else _held_out_targets(model, X, measured)
     source = "test" if is_test else "training" if held_out is None else "leave-one-out"
     if held_out is None:
-        rows = X_test if is_test else X
-        held_out = tuple(_columns(part) for part in model.predict(rows, return_std=True, include_noise=True))
+        mean, deviation = model.predict(rows, return_std=True, include_noise=True)
+        held_out = _columns(mean), _columns(deviation)
     return Measured(source, held_out[0], np.broadcast_to(held_out[1], held_out[0].shape).copy(), measured)
 
 
-def class_codes(model: Any, y: Any) -> Int[ndarray, " n"]:
-    """The number of every label among the classes of the model."""
+def class_codes(model: InvariantGPClassifier, y: ArrayLike) -> Int[ndarray, " n"]:
+    """The number of each label among the classes of the model."""
     labels = np.asarray(y).ravel()
     known = {label: code for code, label in enumerate(model.classes_.tolist())}
     unknown = sorted({str(label) for label in labels.tolist() if label not in known})
@@ -119,13 +226,13 @@ def class_codes(model: Any, y: Any) -> Int[ndarray, " n"]:
 
 
 def probability_bands(
-    model: Any,
+    model: InvariantGPClassifier,
     mean: Float[Tensor, "n c"],
     variance: Float[Tensor, "n c"],
     seed: int = 0,
     num_draws: int = 200,
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"], Float[ndarray, "n k"]]:
-    """Class probabilities from the moments of f, and the 16 % and 84 % quantiles over draws of f."""
+    """Class probabilities from the moments of f, and their 16 % and 84 % quantiles over draws of f."""
     generator = torch.Generator().manual_seed(seed)
     # the same noise for every row, so that a band along a path is as smooth as f
     noise = torch.randn(num_draws, 1, mean.shape[1], generator=generator, dtype=mean.dtype)
@@ -140,16 +247,18 @@ def probability_bands(
     return middle, np.minimum(low, middle), np.maximum(high, middle)
 
 
-def _probabilities(model: Any, mean: Tensor, variance: Tensor) -> Float[Tensor, "n k"]:
-    return class_probabilities(model.likelihood_, mean, variance, model._scale)
+def _probabilities(model: InvariantGPClassifier, mean: Tensor, variance: Tensor) -> Float[Tensor, "n k"]:
+    return class_probabilities(model.likelihood_, mean, variance, model.scale_)
 
 
-def _columns(values: Any) -> Float[ndarray, "n c"]:
+def _columns(values: ArrayLike | None) -> Float[ndarray, "n c"]:
     array = np.asarray(values, dtype=np.float64)
     return array.reshape(len(array), -1)
 
 
-def _held_out_classes(model: Any, codes: Int[ndarray, " n"]) -> tuple[Tensor, Tensor] | None:
+def _held_out_classes(
+    model: InvariantGPClassifier, codes: Int[ndarray, " n"]
+) -> tuple[Tensor, Tensor] | None:
     posterior = model.posterior_
     if not isinstance(posterior, ExactPosterior) or len(posterior.targets) != len(codes):
         return None
@@ -160,28 +269,30 @@ def _held_out_classes(model: Any, codes: Int[ndarray, " n"]) -> tuple[Tensor, Te
 
 
 def _held_out_targets(
-    model: Any, X: ArrayLike, measured: Float[ndarray, "n c"]
+    model: Regressor, X: ArrayLike, measured: Float[ndarray, "n c"]
 ) -> tuple[Float[ndarray, "n c"], Float[ndarray, "n c"]] | None:
     """Rows with equal inputs were merged, in the order of the inputs: they are left out together."""
     posterior = model.posterior_
-    if not isinstance(posterior, ExactPosterior) or not hasattr(model, "_model"):
+    if not isinstance(posterior, ExactPosterior):
         return None
-    x = (check_inputs(model, X) - model._background).numpy()
+    x = (check_inputs(model, X) - model.form_.background).numpy()
     distinct, place = np.unique(x, axis=0, return_inverse=True)
-    if as_blocks(posterior.rows)[0].num_rows != len(distinct):
+    place, count = torch.from_numpy(place.ravel()), len(distinct)
+    block, to = as_blocks(posterior.rows)[0], model.target_scale_
+    if block.num_rows != count:
         return None
-    scale, shift = (part.cpu() for part in (model._scale, model._shift))
+    counts = torch.bincount(place)[:, None]
+    sums = torch.zeros(count, measured.shape[1], dtype=torch.float64)
+    sums.index_add_(0, place, torch.from_numpy(measured))
+    if not torch.allclose(sums / counts, to.targets(posterior.targets[:count])):
+        return None  # sample weights, or other data than the model was fitted to
     with torch.no_grad():
         held_out = posterior.leave_one_out()
-        mean, variance = (part[: len(distinct)].cpu() for part in held_out[:2])
-        noise: Tensor = model._model.noise()[0].cpu()
-        weight: Tensor = model._model.weight.cpu()
-    targets = posterior.targets[: len(distinct)].cpu() * scale + shift
-    counts = np.bincount(place.ravel())[:, None]
-    sums = np.stack([np.bincount(place.ravel(), column) for column in measured.T], axis=1)
-    if len(weight) != len(distinct) or not np.allclose(sums / counts, targets.numpy()):
-        return None  # sample weights, or other data than the model was fitted to
-    new = (variance - noise / weight).clamp_min(0) + noise
-    rows = torch.from_numpy(place.ravel())
-    deviation = (new[:, None] * scale.square()).sqrt()
-    return (mean * scale + shift)[rows].numpy(), deviation[rows].numpy()
+        # the diagonal of Σ = LLᵀ - K: the noise of the mean of the targets that were merged in a row
+        merged = (
+            posterior.lower.square().sum(1)[:count] - posterior.process.variance(block) - posterior.jitter
+        )
+    noise = float(np.ravel(model.noise_)[0]) / float(to.scale[0]) ** 2
+    new = (held_out.variance[:count] - merged).clamp_min(0).cpu() + noise
+    deviation = (new[:, None] * to.scale.square()).sqrt()
+    return to.targets(held_out.mean[:count])[place].numpy(), deviation[place].numpy()

@@ -1,15 +1,18 @@
-"""Learned ranges with where they started, where they ended, and how well the data determine them."""
+"""Learned ranges: where they started, where they ended, how well the data determine them, every iteration."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
+from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import NAMES, functional_of
 from orbitwise.estimators.learned_ranges import expected_seconds
+from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.functionals.averages import learnable_orbits, orbit_in
 from orbitwise.orbits.certainty import Certainty, Kind, Unit, decimals_of, unit_of
 from orbitwise.orbits.finite import FiniteOrbit
@@ -17,8 +20,15 @@ from orbitwise.orbits.orbit import Orbit
 from orbitwise.orbits.ranges import Interval
 from orbitwise.report.numbers import number
 
+Regressor = InvariantGPRegressor | SparseGPRegressor
+Model = InvariantGPClassifier | Regressor
+"""What a report is written of."""
+
 ERROR_SECONDS = 20.0
-"""Error bars of ranges take one gradient for each parameter: they are left out where that takes longer."""
+"""Error bars of ranges take one gradient per parameter: they are left out where that takes longer."""
+
+Progress = Callable[[int, float], None]
+"""A callback of estimators, called with the iteration and the bound."""
 
 LABELS = {
     "amplitude": "deformation",
@@ -54,7 +64,7 @@ class Range:
 
     @property
     def certainty(self) -> Certainty:
-        """How well it is known."""
+        """How well the range is known."""
         return Certainty(self.name, self.unit, (self.low, self.high), self.error, self.interval)
 
     @property
@@ -64,7 +74,7 @@ class Range:
 
     @property
     def is_determined(self) -> bool:
-        """Whether the error is known and small beside the range."""
+        """Whether the error is known and small compared with the range."""
         return self.certainty.kind is Kind.DETERMINED
 
     @property
@@ -77,6 +87,10 @@ class Range:
         """Whether the range has not collapsed to nothing."""
         return self.certainty.kind not in (Kind.NOT_NEEDED, Kind.NOT_RULED_OUT)
 
+    def start_text(self) -> str:
+        """The range where learning started."""
+        return "not known" if self.start is None else interval_text(self.start, self.unit)
+
     def text(self) -> str:
         """The range alone: ±21°, −13 to +15 %, 0.3 pixels, or that there is none."""
         if not self.is_needed:
@@ -84,7 +98,7 @@ class Range:
         return interval_text((self.low, self.high), self.unit, self.certainty.shown_error)
 
     def error_text(self) -> str:
-        """How sure it is: the standard error of the upper end, or what else is known of it."""
+        """The standard error of the upper end, or what else is known of it."""
         return self.certainty.text() or "–"
 
     def phrase(self) -> str:
@@ -102,7 +116,7 @@ class Range:
         return words + self.remark()
 
     def remark(self) -> str:
-        """How sure it is, in brackets behind the range; nothing where nothing is known."""
+        """What is known of the upper end, in brackets behind the range; "" where nothing is known."""
         text = self.certainty.text() if self.is_known else ""
         return f" ({text})" if text else ""
 
@@ -132,18 +146,50 @@ def label_of(name: str) -> str:
     return name.replace("_", " ")
 
 
-def orbit_of(model: Any) -> Orbit | None:
+def orbit_of(model: Model) -> Orbit | None:
     """The orbit in a fitted model: the learned one, else a finite one, else None."""
     # models of earlier versions remember learned orbits only
     return orbit_in(model.functional_) if model.orbit_ is None else model.orbit_
 
 
-def learned_ranges(model: Any) -> list[Range]:
-    """Every learned range of a fitted model, with its error where it can be had in time."""
+@final
+@dataclass(frozen=True)
+class RangeErrors:
+    """The standard error and 95 % interval of the upper end of each range, or why there are none."""
+
+    errors: Mapping[str, float]
+    intervals: Mapping[str, Interval]
+    reason: str = ""
+
+
+def range_errors(model: Model) -> RangeErrors:
+    """The errors of all ranges; none where they take long to compute, or the training data are gone."""
+    try:
+        if not hasattr(model, "_orbit_errors"):
+            seconds = expected_seconds(model._objective, model._learned_parameters)
+            if seconds > ERROR_SECONDS:
+                return RangeErrors({}, {}, _too_long(seconds))
+        return RangeErrors(model.orbit_errors_, model.orbit_intervals_)
+    except (RuntimeError, ValueError) as error:
+        return RangeErrors({}, {}, str(error))
+
+
+def _too_long(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    time = f"{minutes:,} minute{'s' if minutes > 1 else ''}"
+    return (
+        f"Error bars were not computed: they would take about {time}. "
+        "To have them in the report, read orbit_errors_ of the fitted model first."
+    )
+
+
+def learned_ranges(model: Model, known: RangeErrors | None = None) -> list[Range]:
+    """The learned ranges of a fitted model, with their errors where these can be computed in time."""
     orbit = model.orbit_
     if orbit is None or not orbit.learned():
         return []
-    starts, known, units = start_of(model), range_errors(model), orbit.units()
+    starts, units = start_of(model), orbit.units()
+    known = range_errors(model) if known is None else known
     return [
         Range(
             name,
@@ -158,45 +204,14 @@ def learned_ranges(model: Any) -> list[Range]:
     ]
 
 
-def start_of(model: Any) -> Mapping[str, Interval]:
+def start_of(model: Model) -> Mapping[str, Interval]:
     """Where the ranges started: those of the invariance that the model was given."""
     functional = functional_of(model.invariance, model.n_features_in_, input_shape(model))
     orbits = learnable_orbits(functional)
     return orbits[0].learned() if orbits else {}
 
 
-@final
-@dataclass(frozen=True)
-class RangeErrors:
-    """The standard error and 95 % interval of every range's upper end, or why there are none."""
-
-    errors: Mapping[str, float]
-    intervals: Mapping[str, Interval]
-    reason: str = ""
-
-
-def range_errors(model: Any) -> RangeErrors:
-    """The errors of every range; none where they take long to compute, or the training data are gone."""
-    try:
-        if not hasattr(model, "_orbit_errors"):
-            seconds = expected_seconds(model._objective, model._learned_parameters)
-            if seconds > ERROR_SECONDS:
-                return RangeErrors({}, {}, _too_long(model, seconds))
-        return RangeErrors(model.orbit_errors_, model.orbit_intervals_)
-    except (RuntimeError, ValueError) as error:
-        return RangeErrors({}, {}, str(error))
-
-
-def _too_long(model: Any, seconds: float) -> str:
-    count = sum(parameter.numel() for parameter in model._learned_parameters)
-    minutes = math.ceil(seconds / 60)
-    return (
-        f"Error bars were not computed: with {count:,} parameters they would take about {minutes:,} "
-        f"minute{'s' if minutes > 1 else ''}. Ask the fitted model for orbit_errors_ first."
-    )
-
-
-def symmetry_phrase(model: Any) -> str:
+def symmetry_phrase(model: Model) -> str:
     """What a finite orbit makes f indifferent to, or "" where there is no finite orbit."""
     orbit = orbit_of(model)
     if orbit is None or orbit.size is None:
@@ -206,3 +221,36 @@ def symmetry_phrase(model: Any) -> str:
         return f"the {orbit.size} elements of {type(orbit).__name__}"
     count = f" ({orbit.size} elements, exactly)" if isinstance(orbit, FiniteOrbit) else ""
     return f"{NAMES[name].meaning}{count}"
+
+
+@final
+class RangeHistory:
+    """A callback that keeps the ranges of its estimator's orbit after every iteration of `fit`."""
+
+    def __init__(self, estimator: Model, then: Progress | None = None) -> None:
+        self.estimator = estimator
+        self.then = then
+        self.ranges: list[dict[str, Interval]] = []
+
+    def __call__(self, step: int, bound: float) -> None:
+        orbit = getattr(self.estimator, "orbit_", None)
+        if orbit is not None and orbit.learned():
+            self.ranges.append(dict(orbit.learned()))
+        if self.then is not None:
+            self.then(step, bound)
+
+
+def record_ranges(estimator: Model) -> RangeHistory:
+    """Have the next `fit` of the estimator keep its ranges for the report; its own callback is still called.
+
+    A clone of the estimator records nothing: call this for the clone.
+    """
+    history = RangeHistory(estimator, estimator.callback)
+    estimator.set_params(callback=history)
+    return history
+
+
+def recorded_ranges(model: Model) -> list[dict[str, Interval]]:
+    """What `record_ranges` kept of the model's fit; empty where nothing was recorded."""
+    history = model.callback
+    return history.ranges if isinstance(history, RangeHistory) and history.estimator is model else []

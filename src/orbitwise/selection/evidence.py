@@ -10,11 +10,13 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import gpytorch
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
@@ -68,6 +70,15 @@ class Proposal:
         return -0.5 * (squares + size * math.log(2 * math.pi) + log_determinant(self.lower))
 
 
+def _log_densities(
+    log_density: Callable[[Float[Tensor, " p"]], Float[Tensor, ""]], points: Float[Tensor, "q p"]
+) -> Float[Tensor, " q"]:
+    """The log density at every point, in double precision; -∞ where it is not a number."""
+    with torch.no_grad():
+        values = torch.stack([log_density(point) for point in points]).double()
+    return torch.where(values.isnan(), -torch.inf, values)
+
+
 STEP = 1e-4
 FLATTEST = 1e-3
 """A curvature below this says that the density is not log-concave at its mode: cut off here."""
@@ -83,6 +94,11 @@ class LaplaceFit:
     covariance: Float[Tensor, "p p"]
     converged: bool
     is_peak: bool
+
+    @property
+    def standard_error(self) -> float | None:
+        """None, because the error of a normal approximation is not known; 0 without hyperparameters."""
+        return None if len(self.mode) else 0.0
 
     def proposal(self, freedom: float = 5.0) -> Proposal:
         """A Student-t of this location and scale."""
@@ -253,11 +269,9 @@ def pareto_shape(logarithms: Float[Tensor, " q"]) -> float:
 def _weighted(
     hyperparameters: Hyperparameters, proposal: Proposal, num_samples: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
+    """Draws of the proposal, and the logarithms of their weights p(y, z)/q(z)."""
     points = proposal.sample(num_samples, generator)
-    with torch.no_grad():
-        values = torch.stack([hyperparameters.log_density(point) for point in points])
-    logarithms = values - proposal.log_density(points)
-    return points, torch.where(logarithms.isnan(), -torch.inf, logarithms)
+    return points, _log_densities(hyperparameters.log_density, points) - proposal.log_density(points)
 
 
 @final
@@ -288,13 +302,10 @@ def bridge(
     proposal = Proposal.fitted(first.reshape(-1, size), freedom=math.inf)
     posterior = second.reshape(-1, size)
     proposed = proposal.sample(len(posterior), generator)
-    with torch.no_grad():
-        # l = log p(y, z) - log q(z), at both kinds of points
-        at_posterior, at_proposed = (
-            torch.stack([log_density(point) for point in points]).double() - proposal.log_density(points)
-            for points in (posterior, proposed)
-        )
-    at_proposed = torch.where(at_proposed.isnan(), -torch.inf, at_proposed)
+    # l = log p(y, z) - log q(z), at both kinds of points
+    at_posterior, at_proposed = (
+        _log_densities(log_density, points) - proposal.log_density(points) for points in (posterior, proposed)
+    )
     effective = _effective_size(at_posterior.reshape(chains, -1))
     share = torch.tensor(effective / (effective + len(proposed)), dtype=torch.float64)
     centre = at_posterior.median()
@@ -373,9 +384,8 @@ def thermodynamic(
 
         samples = sampler(tempered, start, num_samples, seed + step)
         start = samples[0, -1]
-        with torch.no_grad():
-            values = [hyperparameters.log_likelihood(z) for z in samples.flatten(0, 1)]
-        chains = torch.stack(values).double().reshape(samples.shape[:2])
+        chains = _log_densities(hyperparameters.log_likelihood, samples.flatten(0, 1))
+        chains = chains.reshape(samples.shape[:2])
         if not bool(chains.isfinite().all()):
             raise ValueError(
                 f"log p(y | θ) is not finite for samples at power {power:.2g}: the hyperpriors reach where "
@@ -395,19 +405,51 @@ def thermodynamic(
 
 
 METHODS = ("laplace", "importance", "bridge", "thermodynamic")
+Details = LaplaceFit | ImportanceSample | BridgeEstimate | ThermodynamicEstimate
 
 
 @final
 @dataclass(frozen=True)
 class EvidenceEstimate:
-    """log p(y | H), its standard error (None where the method has none), and what the method returned."""
+    """log p(y | H) by one of the methods, the fit at the mode, and what the method returned.
 
-    log_evidence: float
-    standard_error: float | None
+    `samples` [chains, n, p] are draws of z's posterior, where the method took some.
+    """
+
     method: str
     fit: LaplaceFit
-    details: Any
-    samples: Tensor | None = None
+    details: Details
+    samples: Float[Tensor, "chains n p"] | None = None
+
+    @property
+    def log_evidence(self) -> float:
+        """log p(y | H)."""
+        return self.details.log_evidence
+
+    @property
+    def standard_error(self) -> float | None:
+        """The standard error of the log evidence, None where the method has none."""
+        return self.details.standard_error
+
+    def resampled(self, num_samples: int, seed: int = 0) -> tuple[Float[Tensor, "q p"], NDArray[np.float64]]:
+        """About so many draws of z's posterior: distinct values, and how often each was drawn.
+
+        The mode alone where the method took no draws.
+        """
+        if isinstance(self.details, ImportanceSample):
+            # Systematic resampling: value i is picked ⌊S w_i⌋ or ⌈S w_i⌉ times.
+            generator = torch.Generator().manual_seed(seed)
+            offset = torch.rand((), generator=generator, dtype=torch.float64)
+            places = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples
+            picked = torch.searchsorted(self.details.weights.cumsum(0), places)
+            picked = picked.clamp_max(len(self.details.weights) - 1)
+            index, counts = picked.unique(return_counts=True)
+            return self.details.points[index], counts.numpy().astype(float)
+        if self.samples is not None:
+            draws = self.samples.flatten(0, 1)
+            index = torch.linspace(0, len(draws) - 1, num_samples).round().long()
+            return draws[index], np.ones(num_samples)
+        return self.fit.mode[None], np.ones(1)
 
 
 def integrate_evidence(
@@ -429,25 +471,23 @@ def integrate_evidence(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}.")
     with warnings.catch_warnings():
         if method != "laplace":
-            warnings.simplefilter(
-                "ignore", category=UserWarning
-            )  # the other methods do without the curvature
+            # the other methods do without the curvature
+            warnings.simplefilter("ignore", category=UserWarning)
         fit = laplace(hyperparameters, start=start)
     if method == "laplace" or not len(fit.mode):
-        exact = not len(fit.mode)
-        return EvidenceEstimate(fit.log_evidence, 0.0 if exact else None, method, fit, fit)
+        return EvidenceEstimate(method, fit, fit)
     generator = torch.Generator().manual_seed(seed)
     if method == "importance":
-        found = importance(hyperparameters, fit, num_samples, generator=generator)
-        return EvidenceEstimate(found.log_evidence, found.standard_error, method, fit, found)
+        return EvidenceEstimate(
+            method, fit, importance(hyperparameters, fit, num_samples, generator=generator)
+        )
     if sampler is None:
         sampler = whitened_nuts(fit, num_chains=2 if method == "bridge" else 1)
     if method == "bridge":
         samples = sampler(hyperparameters.log_density, fit.mode, num_samples, seed)
-        joined = bridge(hyperparameters.log_density, samples, generator)
-        return EvidenceEstimate(joined.log_evidence, joined.standard_error, method, fit, joined, samples)
-    tempered = thermodynamic(hyperparameters, sampler, fit.mode, num_samples=num_samples, seed=seed)
-    return EvidenceEstimate(tempered.log_evidence, tempered.standard_error, method, fit, tempered)
+        return EvidenceEstimate(method, fit, bridge(hyperparameters.log_density, samples, generator), samples)
+    found = thermodynamic(hyperparameters, sampler, fit.mode, num_samples=num_samples, seed=seed)
+    return EvidenceEstimate(method, fit, found)
 
 
 def whitened_nuts(fit: LaplaceFit, num_chains: int = 2, num_warmup: int = 150) -> Sampler:

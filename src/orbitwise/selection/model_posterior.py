@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
@@ -16,7 +15,6 @@ from rich.table import Table
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 from sklearn.base import clone
-from torch import Tensor
 from torch.distributions import Distribution
 
 from orbitwise.estimators.estimator import fit_quietly, warn_of_shortfalls
@@ -25,7 +23,6 @@ from orbitwise.selection.compare import is_tie
 from orbitwise.selection.evidence import (
     METHODS,
     EvidenceEstimate,
-    ImportanceSample,
     Sampler,
     integrate_evidence,
 )
@@ -125,25 +122,8 @@ def mixture_of(
     fitted: FittedHyperparameters, found: EvidenceEstimate, num_samples: int, seed: int = 0
 ) -> PredictiveMixture:
     """The mixture over hyperparameters that an estimate of the evidence has seen."""
-    points, counts = _resampled(found, num_samples, seed)
+    points, counts = found.resampled(num_samples, seed)
     return PredictiveMixture([fitted.regressor(point) for point in points], counts / counts.sum())
-
-
-def _resampled(found: EvidenceEstimate, num_samples: int, seed: int) -> tuple[Tensor, np.ndarray]:
-    """Distinct values of z and how often each was picked."""
-    if isinstance(found.details, ImportanceSample):
-        # Systematic resampling: value i is picked ⌊S w_i⌋ or ⌈S w_i⌉ times.
-        offset = torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        places = (torch.arange(num_samples, dtype=torch.float64) + offset) / num_samples
-        picked = torch.searchsorted(found.details.weights.cumsum(0), places)
-        picked = picked.clamp_max(len(found.details.weights) - 1)
-        index, counts = picked.unique(return_counts=True)
-        return found.details.points[index], counts.numpy().astype(float)
-    if found.samples is not None:
-        samples = found.samples.flatten(0, 1)
-        index = torch.linspace(0, len(samples) - 1, num_samples).round().long()
-        return samples[index], np.ones(num_samples)
-    return found.fit.mode[None], np.ones(1)
 
 
 @final

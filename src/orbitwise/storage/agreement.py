@@ -30,12 +30,12 @@ from orbitwise.functionals.points import Evaluation, Wrap
 from orbitwise.inference.defaults import LinearTrend
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.linear_algebra import solve_lower
-from orbitwise.inference.risk.problem import Machine, basis_rows
+from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.inference.sparse.certificate import REASONS, Certificate
 from orbitwise.inference.sparse.iterative import IterativePosterior
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.totals import Observations
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian

@@ -20,10 +20,9 @@ from orbitwise.functionals import (
     LocalAverage,
 )
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.inference.risk.problem import (
-    DenseGram,
+from orbitwise.inference.risk import DenseGram, ProductGram
+from orbitwise.inference.risk.machines import (
     Machine,
-    ProductGram,
     basis_rows,
     covariance_product,
     gram_of,
@@ -101,7 +100,7 @@ def test_products_that_form_no_covariance_are_those_of_the_covariance(kernel, kn
 
 @pytest.mark.parametrize("kernel", [RBFKernel(), MaternKernel(2.5), RBFKernel() * LinearKernel()])
 def test_a_gram_matrix_known_by_products_is_the_dense_one(kernel, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orbitwise.inference.risk.problem.ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("orbitwise.inference.risk.machines.ROWS_AT_ONCE", 4)
     process = process_of(kernel)
     rows = blocks() if type(kernel) is RBFKernel else [blocks()[i] for i in (0, 1, 2, 4)]
     dense, unformed = gram_of(process, rows), gram_of(process, rows, largest=10)
@@ -119,7 +118,7 @@ def test_a_gram_matrix_known_by_products_is_the_dense_one(kernel, monkeypatch: p
     "functional", [Evaluation(), Gradient(), DirectionalDerivative(DIRECTION), LocalAverage(0.5)]
 )
 def test_a_machine_is_the_sum_over_its_rows(functional: Functional, basis: str, monkeypatch):
-    monkeypatch.setattr("orbitwise.inference.risk.problem.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("orbitwise.inference.risk.machines.ROWS_AT_ONCE", 2)
     process, width = process_of(), {"none": 0, "bias": 1, "linear": 4}[basis]
     alpha, beta = seeded(40, 2, seed=5), seeded(width, 2, seed=6)
     found = Machine(process, blocks(), alpha, beta, basis).values(functional, NEW)

@@ -6,7 +6,7 @@ import torch
 from sklearn.svm import LinearSVC
 
 from orbitwise.inference.risk import CopiedGram, DenseGram, Problem, Term, newton, path, solve
-from orbitwise.inference.risk.solvers import SOLVERS
+from orbitwise.inference.risk.machines import SOLVERS
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Multinomial, Squared, SquaredHinge
 from tests.inference.risk.problems import PAIRS, random_problem
 

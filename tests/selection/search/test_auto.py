@@ -1,5 +1,6 @@
 """AutoGPRegressor as scikit-learn users see it."""
 
+import re
 import warnings
 
 import numpy as np
@@ -108,6 +109,20 @@ def test_unsorted_repeated_and_constant_data():
     constant = AutoGPRegressor(random_state=0).fit(X, np.full(45, 7.0))
     assert constant.spelling_ == "constant"
     np.testing.assert_allclose(constant.predict(X), 7.0)
+
+
+def test_columns_that_matter_little_have_long_lengthscales():
+    """One column of three matters, and only where lengthscales are apart does the search need no other."""
+    random = np.random.default_rng(4)
+    x = random.uniform(-2, 2, (50, 3))
+    y = np.sin(3 * x[:, 0]) * np.cos(x[:, 1]) + 0.05 * random.standard_normal(50)
+    model = AutoGPRegressor(
+        base_kernels=["rbf"], invariances=None, max_depth=0, num_restarts=1, random_state=0, verbose=False
+    ).fit(x, y)
+    assert model.spelling_ == "rbf(ard)"
+    assert re.search(r"changes over about .* in x0, .* in x1 and .* in x2", model.describe())
+    first, second, third = model.kernel_.base_kernel.lengthscale.flatten().tolist()
+    assert first < second < third
 
 
 @pytest.mark.parametrize(

@@ -71,3 +71,8 @@ def test_the_strongest_component_comes_first():
         "A straight line (70% of the variance); plus a yearly cycle (20% of the variance). "
         "f does not change when x is mirrored about 1. Noise has a standard deviation of 0.5."
     )
+
+
+def test_lengthscales_of_each_column_are_told():
+    phrase = component_phrase(parse_expression("rbf(ard, lengthscale=(0.5, 30))", 2), TWO)
+    assert phrase == "a smooth variation that changes over about 0.5 in height and 30 in width"

@@ -7,8 +7,7 @@ import pytest
 from joblib import parallel_config
 
 from orbitwise.kernels.spelling import Term
-from orbitwise.selection.search.fitting import HypothesisModel, SearchProblem
-from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
+from orbitwise.selection.search.greedy import Effort, HypothesisModel, Search, SearchData, silent
 from orbitwise.selection.search.hypotheses import Hypothesis, base_terms, claims_of
 
 RANDOM = np.random.default_rng(5)
@@ -17,34 +16,34 @@ Y = 2 * X[:, 0] + np.sin(9 * X[:, 0]) + 0.1 * RANDOM.standard_normal(40)
 QUICK = Effort(max_depth=1, screen_iterations=10, max_iterations=40, num_promising=2, num_restarts=1)
 
 
-def search(problem: SearchProblem, effort: Effort = QUICK, claims=None, report=silent) -> Search:
+def search(problem: SearchData, effort: Effort = QUICK, claims=None, report=silent) -> Search:
     return Search(problem, base_terms(["periodic", "linear"], 1), claims_of(claims, 1), effort, report)
 
 
 def test_it_finds_a_line_and_a_cycle_and_remembers_what_it_tried():
     said: list[str] = []
-    one = search(SearchProblem(X, Y), report=said.append)
+    one = search(SearchData(X, Y), report=said.append)
     best = one.run()
     assert str(best.hypothesis) in ("linear + periodic", "periodic + linear")
     assert best.score == max(row["score"] for row in one.history)
     assert {row["stage"] for row in one.history} == {"screened", "fitted"}
     assert len(said) == len(one.history)
     assert "best" in said[-1]
-    again = search(SearchProblem(X, Y)).run()
+    again = search(SearchData(X, Y)).run()
     assert again.score == best.score
 
 
 def test_several_at_a_time_find_the_same():
-    best = search(SearchProblem(X[:20], Y[:20])).run()
+    best = search(SearchData(X[:20], Y[:20])).run()
     with parallel_config("threading"):
-        other = search(SearchProblem(X[:20], Y[:20]), replace(QUICK, n_jobs=2)).run()
+        other = search(SearchData(X[:20], Y[:20]), replace(QUICK, n_jobs=2)).run()
     assert str(other.hypothesis) == str(best.hypothesis)
     assert other.score == pytest.approx(best.score, abs=1e-6)
 
 
 def test_what_is_not_needed_is_taken_out():
     y = 2 * X[:, 0] + 0.1 * RANDOM.standard_normal(40)
-    one = search(SearchProblem(X, y))
+    one = search(SearchData(X, y))
     line = one.run()
     assert str(line.hypothesis) == "linear"
 
@@ -52,7 +51,7 @@ def test_what_is_not_needed_is_taken_out():
 def test_a_mirror_is_found():
     y = np.cos(3 * (X[:, 0] - 0.2)) * (X[:, 0] - 0.2) ** 2 + 0.02 * RANDOM.standard_normal(40)
     effort = Effort(max_depth=0, screen_iterations=10, max_iterations=40, num_restarts=1)
-    one = Search(SearchProblem(X, y), base_terms(["rbf"], 1), claims_of("auto", 1), effort, silent)
+    one = Search(SearchData(X, y), base_terms(["rbf"], 1), claims_of("auto", 1), effort, silent)
     best = one.run()
     assert str(best.hypothesis) == "rbf | mirror[0]"
     assert best.hypothesis.claims[0].value == pytest.approx(0.2, abs=0.03)
@@ -71,26 +70,30 @@ def test_the_best_so_far_is_taken_when_time_is_up(allowed, monkeypatch):
 
     monkeypatch.setattr(HypothesisModel, "log_likelihood", slow)
     one = search(
-        SearchProblem(X, Y, deadline=allowed, clock=lambda: seconds), Effort(max_depth=50, num_restarts=1)
+        SearchData(X, Y, deadline=allowed, clock=lambda: seconds), Effort(max_depth=50, num_restarts=1)
     )
     best = one.run()
     assert np.isfinite(best.score)
     assert best.score == max(row["score"] for row in one.history if row["structure"] == str(best.hypothesis))
     assert allowed <= seconds <= allowed + 2, "the one that was running, and its score"
     with pytest.raises(TimeoutError, match="allow more time"):
-        search(SearchProblem(X, Y, deadline=0.0)).run()
+        search(SearchData(X, Y, deadline=0.0)).run()
 
 
 def test_rows_are_all_or_a_sorted_sample():
-    assert chosen_rows(5, 10, 0).tolist() == [0, 1, 2, 3, 4]
-    some = chosen_rows(100, 10, 0)
-    assert len(set(some.tolist())) == 10
-    assert (np.diff(some) > 0).all()
-    assert some.tolist() == chosen_rows(100, 10, 0).tolist() != chosen_rows(100, 10, 1).tolist()
+    x = np.arange(100.0)[:, None]
+    data = SearchData(x, x[:, 0])
+    assert data.some_rows(100, 0) is data
+    some = data.some_rows(10, 0)
+    assert len(set(some.y)) == 10
+    assert (np.diff(some.y) > 0).all()
+    assert (some.x[:, 0] == some.y).all()
+    assert (some.y == data.some_rows(10, 0).y).all()
+    assert (some.y != data.some_rows(10, 1).y).any()
 
 
 def test_no_starts_are_made_when_time_is_up():
-    one = search(SearchProblem(X, Y, deadline=0.0))
+    one = search(SearchData(X, Y, deadline=0.0))
 
     def never() -> list[Hypothesis]:
         raise AssertionError

@@ -8,7 +8,9 @@ from orbitwise.selection.search.hypotheses import (
     Hypothesis,
     bare,
     base_terms,
+    claimed,
     claims_of,
+    first_hypotheses,
     neighbours,
     simplifications,
 )
@@ -131,3 +133,16 @@ def test_learned_values_do_not_count():
     assert one.key == made("rbf", "mirror[0]").key
     assert str(one) == "rbf | mirror[0]"
     assert str(bare(parse_expression("2*rbf(lengthscale=2)*(rq + 3*linear)"))) == "rbf*(rq + linear)"
+
+
+def test_a_search_begins_with_a_lengthscale_for_each_of_several_columns():
+    starts = first_hypotheses(base_terms(["rbf"], 2), 2)
+    assert [str(each) for each in starts] == ["rbf", "rbf[0]", "rbf[1]", "rbf(ard)"]
+    assert len({each.key for each in starts}) == 4
+    # both describe f, up to what is learned
+    assert starts[-1].structure(2) == starts[0].structure(2)
+    assert [str(each) for each in first_hypotheses(base_terms(["rbf"], 1), 1)] == ["rbf"]
+    assert [str(each) for each in first_hypotheses(base_terms(["rq"], 2), 2)] == ["rq", "rq[0]", "rq[1]"]
+    # lengthscales for each column do not enter a circle
+    names = [str(each) for each, _ in claimed(starts[-1], claims_of(["period", "swap"], 2))]
+    assert names == ["rbf(ard) | swap[0,1]"]

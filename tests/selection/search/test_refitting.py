@@ -6,10 +6,9 @@ import pytest
 from orbitwise import InvariantGPRegressor
 from orbitwise.estimators import engines
 from orbitwise.kernels.spelling import parse_expression
-from orbitwise.selection.search.fitting import SearchProblem
-from orbitwise.selection.search.greedy import Effort, Search, silent
+from orbitwise.selection.search.auto import refitted
+from orbitwise.selection.search.greedy import Effort, Search, SearchData, silent
 from orbitwise.selection.search.hypotheses import Claim, Hypothesis, base_terms
-from orbitwise.selection.search.refitting import finalist, grown_on_all_rows, refitted
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -50,11 +49,11 @@ def test_the_last_fit_ends_when_time_is_up(asked):
 
 
 def test_leading_structures_are_compared_on_all_rows():
-    problem = SearchProblem(X[:15], Y[:15])
+    problem = SearchData(X[:15], Y[:15])
     effort = Effort(max_depth=0, screen_iterations=10, max_iterations=30, num_restarts=1)
     search = Search(problem, base_terms(["rbf", "linear"], 1), [], effort, silent)
     best = search.run()
-    winner = finalist(search, best, X, Y)
+    winner = search.finalist(best, SearchData(X, Y))
     assert str(winner.hypothesis) == "rbf"
     assert winner.score != best.score
 
@@ -62,10 +61,10 @@ def test_leading_structures_are_compared_on_all_rows():
 def test_a_search_on_a_sample_goes_on_with_all_rows():
     y = X[:, 0] + 0.5 * np.sin(12 * X[:, 0]) + 0.05 * RANDOM.standard_normal(35)
     effort = Effort(max_depth=1, screen_iterations=10, max_iterations=30, num_restarts=1)
-    search = Search(SearchProblem(X[:10], y[:10]), base_terms(["linear", "periodic"], 1), [], effort, silent)
-    first = finalist(search, search.run(), X, y)
+    search = Search(SearchData(X[:10], y[:10]), base_terms(["linear", "periodic"], 1), [], effort, silent)
+    first = search.finalist(search.run(), SearchData(X, y))
     count = len(search.history)
-    best = grown_on_all_rows(search, first, X, y)
+    best = search.grown_on(SearchData(X, y), first)
     assert sorted(str(best.hypothesis).split(" + ")) == ["linear", "periodic"]
     assert best.score > first.score or str(first.hypothesis) == str(best.hypothesis)
     assert len(search.history) > count, "what was tried on all rows belongs to the history"

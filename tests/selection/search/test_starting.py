@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from orbitwise.kernels.spelling import Product, Term, parse_expression, terms
-from orbitwise.selection.search.fitting import anew, beside_a_line, fresh, grown
-from orbitwise.selection.search.hypotheses import Claim, Hypothesis, bare
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, anew, bare, beside_a_line, fresh, grown
 
 X = np.random.default_rng(0).uniform(0, 10, (90, 1))
 LEFT = 0.5 * np.sin(2 * np.pi * X[:, 0] / 1.7)

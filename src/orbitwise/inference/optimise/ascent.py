@@ -20,7 +20,7 @@ from scipy.optimize import lsq_linear, minimize
 from torch import Tensor, nn
 
 from orbitwise.inference.optimise.checkpoints import Evaluation
-from orbitwise.inference.optimise.training import evaluate
+from orbitwise.inference.optimise.training import evaluate, gained_little
 from orbitwise.orbits.ranges import ZERO, LearnedCentres, LearnedWidths
 
 Vector = NDArray[np.float64]
@@ -270,9 +270,6 @@ DIFFERENCE = 0.03
 
 LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
 
-SETTLED = 5
-"""So many iterations of L-BFGS that gained less than the tolerance in all have settled."""
-
 
 @final
 @dataclass(frozen=True)
@@ -306,7 +303,6 @@ class Summit:
     gradient: Vector
     curvature: NDArray[np.float64]
     has_settled: bool
-    history: tuple[float, ...]
 
 
 def curvature_at(
@@ -341,9 +337,9 @@ def climb(
     point = box.clip(start)
     value, gradient = objective(point) if begin is None else begin
     if not np.isfinite(value):
-        return Summit(point, value, gradient, curvature, False, ())
+        return Summit(point, value, gradient, curvature, False)
     curvature = made_positive(curvature)
-    radius, history, promise, used = 1.0, [value], np.inf, 0
+    radius, promise, used = 1.0, np.inf, 0
     while True:
         step, promise = best_step(point, gradient, curvature, box, 1.0)
         if promise < tolerance or used >= max_evaluations or radius < SMALLEST_RADIUS:
@@ -368,8 +364,7 @@ def climb(
             radius = 0.25 * length
         if gain > 0:
             point, value, gradient = other, found, slope
-        history.append(value)
-    return Summit(point, value, gradient, curvature, promise < tolerance, tuple(history))
+    return Summit(point, value, gradient, curvature, promise < tolerance)
 
 
 def climb_many(
@@ -385,7 +380,7 @@ def climb_many(
     value, gradient = objective(point) if begin is None else begin
     none = np.zeros((0, 0))
     if not np.isfinite(value):
-        return Summit(point, value, gradient, none, False, ())
+        return Summit(point, value, gradient, none, False)
     known: tuple[float, Vector] | None = (value, gradient)
     best, history = (point, value, gradient), [value]
 
@@ -408,9 +403,7 @@ def climb_many(
         callback=lambda _: history.append(best[1]),
         options={"maxfun": max_evaluations, "ftol": 0.1 * tolerance / max(1.0, abs(value)), "gtol": 0.0},
     )
-    last = history[-1 - SETTLED :]
-    settled = bool(result.success) or (len(last) > SETTLED and last[-1] - last[0] < tolerance)
-    return Summit(*best, none, settled, tuple(history))
+    return Summit(*best, none, bool(result.success) or gained_little(history, tolerance))
 
 
 def best_step(

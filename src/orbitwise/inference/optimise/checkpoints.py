@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from orbitwise.inference.disk import open_unlinked, sync_file, warn_ended, warn_ignored, write_in_place
 from orbitwise.inference.optimise.cost import machine_memory
 
-JOURNAL_MAGIC = b"orbitwise journal 2\n"
+JOURNAL_MAGIC = b"orbitwise journal 3\n"
 FRAME = struct.Struct("<QI")
 HEAD = struct.Struct("<IQQd")
 SYNCED_EVERY = 1.0
@@ -295,12 +295,12 @@ class Progress:
         self.slots = Slots(Path(folder) / f"{key}.state")
 
     @classmethod
-    def of(cls, folder: str | os.PathLike[str] | None, *parts: Any) -> Progress | None:
+    def of(cls, folder: str | os.PathLike[str] | None, *parts: object) -> Progress | None:
         """The progress of a fit that these parts determine, None without a folder."""
         return None if folder is None else cls(folder, fingerprint(*parts))
 
 
-def fingerprint(*parts: Any) -> str:
+def fingerprint(*parts: object) -> str:
     """A short name for tensors, arrays, modules, generators, plain values, and collections of these."""
     digest = hashlib.sha256(str(torch.__version__).encode())
     for part in parts:
@@ -308,7 +308,7 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()[:24]
 
 
-def _feed(digest: Any, part: Any) -> None:
+def _feed(digest: hashlib._Hash, part: object) -> None:
     if isinstance(part, Tensor):
         digest.update(f"{part.dtype} {tuple(part.shape)} {part.device.type}".encode())
         digest.update(part.detach().cpu().contiguous().numpy().tobytes())
@@ -331,7 +331,7 @@ def _feed(digest: Any, part: Any) -> None:
         digest.update(f"{part!r};".encode())
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple | list):
         return all(_is_plain(each) for each in value)
     return isinstance(value, bool | int | float | str)

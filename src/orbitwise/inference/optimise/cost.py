@@ -96,10 +96,10 @@ def check_cost(cost: Cost, what: str, instead: str, patience: float = PATIENCE, 
     """
     available = machine_memory()
     too_large = available is not None and cost.memory > available
-    if too_large and refuses:
+    if available is not None and too_large and refuses:
         raise ValueError(
             f"{what} would take about {_size(cost.memory)} of memory, and this machine has "
-            f"{_size(available)}: {instead}."  # pyright: ignore
+            f"{_size(available)}: {instead}."
         )
     if too_large or cost.seconds > patience:
         warnings.warn(

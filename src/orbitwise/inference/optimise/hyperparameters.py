@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from gpytorch.constraints import GreaterThan
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.hyperpriors import (
     DEFAULT_SCALE,
     LogNormalDistance,
@@ -44,6 +45,14 @@ class Reading(NamedTuple):
     moves: Tensor | None = None
 
 
+class Registration(NamedTuple):
+    """A prior that a GPyTorch module registered: its name, and the tensor that it is a prior of."""
+
+    name: str
+    prior: Distribution
+    value: Tensor
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -56,7 +65,7 @@ class Part:
     slope: Callable[[Tensor], Tensor] | None
     labels: tuple[str, ...]
     index: Tensor
-    registered: Any = None
+    registered: Distribution | None = None
 
     @property
     def size(self) -> int:
@@ -73,7 +82,7 @@ class Part:
     def put(self, raw: Tensor) -> None:
         """Have all owners hold this tensor."""
         for module, name in self.owners:
-            module._parameters[name] = raw  # pyright: ignore[reportArgumentType]
+            _hold(module, name, raw)
 
     def raw_at(self, z: Float[Tensor, " k"]) -> Tensor:
         """The whole raw parameter, with the entries that move taken from z."""
@@ -106,6 +115,11 @@ class Part:
             self.value(torch.full((self.size,), end, dtype=self.raw.dtype)) for end in (-torch.inf, torch.inf)
         ]
         return torch.minimum(*ends), torch.maximum(*ends)
+
+
+def _hold(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Have a module hold any tensor in the place of a parameter, so that gradients flow through it."""
+    module._parameters[name] = tensor  # pyright: ignore[reportArgumentType]
 
 
 def parts_of(modules: Modules, readings: Mapping[str, Reading]) -> list[Part]:
@@ -158,7 +172,7 @@ def _part(
     raw: nn.Parameter,
     owners: tuple[tuple[nn.Module, str], ...],
     reading: Reading,
-    registrations: list[tuple[str, Any, Tensor]],
+    registrations: list[Registration],
 ) -> Part:
     moves = torch.ones(raw.numel(), dtype=torch.bool) if reading.moves is None else reading.moves.flatten()
     labels = tuple(reading.labels or ())
@@ -193,7 +207,7 @@ def _reading(path: str, module: nn.Module, attribute: str) -> Reading:
     return Reading(readable, constraint.transform, _slope(constraint))
 
 
-def _slope(constraint: Any) -> Callable[[Tensor], Tensor] | None:
+def _slope(constraint: object) -> Callable[[Tensor], Tensor] | None:
     """The derivative of a constraint from below by exponentials or softplus, which most are."""
     if not isinstance(constraint, GreaterThan):
         return None
@@ -210,7 +224,7 @@ def _read(module: nn.Module, attribute: str, read: Callable[[], Tensor]) -> Call
     def transform(raw: Tensor) -> Tensor:
         kept = module._parameters[attribute]
         try:
-            module._parameters[attribute] = raw  # pyright: ignore[reportArgumentType]
+            _hold(module, attribute, raw)
             return read()
         finally:
             module._parameters[attribute] = kept
@@ -218,17 +232,17 @@ def _read(module: nn.Module, attribute: str, read: Callable[[], Tensor]) -> Call
     return transform
 
 
-def _registrations(roots: Sequence[nn.Module]) -> list[tuple[str, Any, Tensor]]:
+def _registrations(roots: Sequence[nn.Module]) -> list[Registration]:
     """All priors that GPyTorch modules registered: name, prior, and what it is a prior of."""
     modules = {id(each): each for root in roots for each in root.modules() if isinstance(each, Module)}
     return [
-        (name, prior, closure(module))
+        Registration(name, prior, closure(module))
         for module in modules.values()
         for name, (prior, closure, _) in module._priors.items()
     ]
 
 
-def _registered(part: Part, registrations: list[tuple[str, Any, Tensor]]) -> Any:
+def _registered(part: Part, registrations: list[Registration]) -> Distribution | None:
     """The prior that was registered for this parameter, if any."""
     found = []
     for name, prior, value in registrations:
@@ -394,7 +408,7 @@ class Hyperparameters:
         with self._exchanged(self._raws(vector)):
             try:
                 value = self._log_evidence()
-            except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
+            except NOT_COMPUTABLE:
                 return 0.0 * vector.sum() - torch.inf
         return value.to(vector.dtype)
 
@@ -438,7 +452,7 @@ class Hyperparameters:
         """The evidence is a finite number, and follows the parameters that are exchanged."""
         vector = self.vector().requires_grad_()
         with self._exchanged(self._raws(vector)):
-            value: Any = self._log_evidence()
+            value = self._log_evidence()
         if not isinstance(value, Tensor) or value.dim() != 0:
             raise ValueError(f"log_evidence must return a scalar tensor, not {value!r}.")
         if not bool(value.detach().isfinite()):

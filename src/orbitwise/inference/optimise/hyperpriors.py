@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ WEAK_SCALE, WEAK_AMPLITUDE_SCALE = 1.5, 2.0
 class LogNormalDistance(Distribution):
     """sign·(θ - end) ~ LogNormal(location, scale²), written out: samplers ask for it thousands of times."""
 
-    arg_constraints: ClassVar[dict[str, Any]] = {}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
 
     def __init__(self, end: Tensor, sign: float, location: Tensor, scale: float) -> None:
         super().__init__(batch_shape=location.shape, validate_args=False)
@@ -172,7 +172,7 @@ def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def fitting_hyperprior(
-    name: str, prior: Any, value: Tensor, low: Tensor, high: Tensor
+    name: str, prior: object, value: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Distribution, float]:
     """The prior in the parameter's precision, and the logarithm of its mass between `low` and `high`.
 
@@ -246,9 +246,8 @@ def _joint_mass(name: str, prior: Distribution, value: Tensor, low: Tensor, high
 
 
 def _support(prior: Distribution) -> tuple[Tensor, Tensor]:
-    support: Any = prior.support
     ends = (
-        getattr(support, name, missing)
+        getattr(prior.support, name, missing)
         for name, missing in (("lower_bound", -math.inf), ("upper_bound", math.inf))
     )
     low, high = (torch.as_tensor(end, dtype=torch.float64) for end in ends)

@@ -28,8 +28,8 @@ from orbitwise.inference.optimise.ascent import (
     curvature_at,
     made_positive,
 )
-from orbitwise.inference.optimise.checkpoints import Journal
-from orbitwise.inference.optimise.training import TIME_IS_OVER
+from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
+from orbitwise.inference.optimise.training import TIME_IS_OVER, TimeIsOverError, recorded, why_cut_short
 
 PER_ROW = 0.1
 """Nats a row by which the evidence may differ on other nodes where the answer counts as converged."""
@@ -134,18 +134,12 @@ DOUBLING = 0.02
 """Nats a row that the last doubling of the nodes may have gained where no more nodes are needed."""
 
 USED_UP = "the iterations were used up"
-INTERRUPTED = "interrupted"
-CUT_SHORT = (TIME_IS_OVER, INTERRUPTED)
-"""The messages of searches that were cut short."""
+"""The message of a search whose ascent may take no more evaluations."""
 
 AtNodes = Callable[[int, int], Callable[[], Tensor]]
 """The objective on so many nodes, of the scramble of this number."""
 
 Callback = Callable[[int, float], None]
-
-
-class _OverError(Exception):
-    """Time is over, or Ctrl-C was pressed."""
 
 
 @final
@@ -193,6 +187,9 @@ class OrbitSearch:
         self._count = 0
         self._bests: dict[int, _Best] = {}
         self._failure = ""
+        self._answer: Found | None = None
+        self._begun = (0, self._start)
+        """The evaluations before the present number of nodes, and when it began."""
 
     def run(self, is_resumed: bool = False) -> Found:
         """Search, and leave the parameters at the answer.
@@ -201,49 +198,50 @@ class OrbitSearch:
         nodes, and keeps them where it finds nothing better.
         """
         given = self.coordinates.point()
-        found: Found | None = None
-        nodes, message, interrupted = min(FIRST_NODES, self.max_nodes), "", False
-        nodes = self.max_nodes if is_resumed else nodes
-        try:
+
+        def double_nodes() -> str:
+            nodes = self.max_nodes if is_resumed else min(FIRST_NODES, self.max_nodes)
             summits = self._resume(nodes, given) if is_resumed else self._screen(nodes, given)
             while True:
-                is_last = nodes >= self.max_nodes
-                found = self._judged(found, summits[0], nodes)
+                found = self._answer = self._judged(self._answer, summits[0], nodes)
                 is_answer = self._is_answer(found)
-                if is_last or (is_answer and not self.is_given):
+                if nodes >= self.max_nodes or (is_answer and not self.is_given):
                     message = "other nodes agree" if is_answer else "the most nodes were used"
-                    message = message if found.has_settled else USED_UP
-                    break
+                    return message if found.has_settled else USED_UP
                 nodes = min(2 * nodes, self.max_nodes)
                 summits = self._refine(summits, found, nodes)
-        except (_OverError, KeyboardInterrupt) as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            message = INTERRUPTED if interrupted else TIME_IS_OVER
-            found = self._cut_short(found)
-        finally:
-            if self.journal is not None:
-                self.journal.sync()
-        if found is None:
-            self.coordinates.assign(given)
-            raise KeyboardInterrupt if interrupted else ValueError(self._trouble)
-        found.message = message
-        self.coordinates.assign(found.point)
-        return found
+
+        return self._ended(double_nodes, given)
 
     def finished(self, found: Found) -> Found:
         """What a search of another precision found, climbed as far as it goes in this one."""
-        message = found.message
-        try:
+        self._answer = found
+
+        def finish() -> str:
             self._finish(found, None)
-        except (_OverError, KeyboardInterrupt) as error:
-            message = INTERRUPTED if isinstance(error, KeyboardInterrupt) else TIME_IS_OVER
-            self._cut_short(found)
+            return found.message
+
+        return self._ended(finish, found.point)
+
+    def _ended(self, search: Callable[[], str], given: Vector) -> Found:
+        """The answer of a search, the best so far where it was cut short; the parameters are left there."""
+        try:
+            message = search()
+        except (TimeIsOverError, KeyboardInterrupt, MemoryError, RuntimeError) as error:
+            message = why_cut_short(error)
+            self._answer = self._cut_short(self._answer) if message else None
+            if self._answer is None:
+                self.coordinates.assign(given)
+                if message == TIME_IS_OVER:
+                    raise ValueError(self._trouble) from None
+                raise
         finally:
             if self.journal is not None:
                 self.journal.sync()
-        found.message = message
-        self.coordinates.assign(found.point)
-        return found
+        assert self._answer is not None
+        self._answer.message = message
+        self.coordinates.assign(self._answer.point)
+        return self._answer
 
     def _finish(self, found: Found, begin: tuple[float, Vector] | None) -> None:
         """Climb as far as it goes on the nodes of the answer, and take the last step that is left.
@@ -273,6 +271,8 @@ class OrbitSearch:
         if found is None or nodes > found.num_nodes:
             short = self._found(best.point, nodes, best.value, False, np.zeros_like(best.point))
             short.gain = math.inf if found is None else best.value - found.value
+            if not self.stages or self.stages[-1].num_nodes != nodes:
+                self._record(nodes, [best.value], *self._begun)
             return short
         if best.value > found.value:
             found.point, found.value, found.has_settled = best.point, best.value, False
@@ -299,7 +299,7 @@ class OrbitSearch:
     def _screen(self, nodes: int, given: Vector) -> list[Summit]:
         """The best two of several starts on few nodes."""
         objective = self._objective(nodes)
-        summits, begun, count = [], time.monotonic(), self._count
+        summits, self._begun = [], (self._count, time.monotonic())
         for start in (given, *self._starts(given)):
             summit = self._climb_lifted(objective, start, None, self._roughly)
             if np.isfinite(summit.value):
@@ -308,7 +308,7 @@ class OrbitSearch:
             self.coordinates.assign(given)
             raise ValueError(self._trouble)
         summits.sort(key=lambda each: -each.value)
-        self._record(nodes, [each.value for each in summits], count, begun)
+        self._record(nodes, [each.value for each in summits], *self._begun)
         first, *rest = summits
         # a second start is followed where it leads elsewhere
         others = [each for each in rest if not np.allclose(each.point, first.point, rtol=0.2, atol=0.2)]
@@ -328,15 +328,15 @@ class OrbitSearch:
     def _resume(self, nodes: int, given: Vector) -> list[Summit]:
         """Where an ascent leads that tries again what is zero at the given point, or that point."""
         objective, given = self._objective(nodes), self.coordinates.box.clip(given)
-        begun, count = time.monotonic(), self._count
+        self._begun = self._count, time.monotonic()
         if self.max_evaluations > 0:
             curvature = None
             if self.is_dense:
                 curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
             summit = self._climb_lifted(objective, given, curvature, self._finely)
         else:
-            summit = Summit(given, *objective(given), np.eye(len(given)), False, ())
-        self._record(nodes, [summit.value], count, begun)
+            summit = Summit(given, *objective(given), np.eye(len(given)), False)
+        self._record(nodes, [summit.value], *self._begun)
         return [summit]
 
     def _few(self, nodes: int) -> Objective:
@@ -347,13 +347,13 @@ class OrbitSearch:
         """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
         objective = self._objective(nodes)
         followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
-        begun, count = time.monotonic(), self._count
+        self._begun = self._count, time.monotonic()
         tolerance = self._finely if nodes >= self.max_nodes else self._roughly / 2
         refined = [
             self._climb_lifted(objective, summit.point, found.curvature, tolerance) for summit in followed
         ]
         refined.sort(key=lambda each: -each.value)
-        self._record(nodes, [each.value for each in refined], count, begun)
+        self._record(nodes, [each.value for each in refined], *self._begun)
         return refined
 
     def _lifted(self, point: Vector) -> Vector:
@@ -440,14 +440,15 @@ class OrbitSearch:
             self.journal.begin()
         highest = -math.inf
 
+        def computed(point: Vector) -> Evaluation:
+            is_over = self.max_seconds is not None and time.monotonic() - self._start > self.max_seconds
+            if is_over and self._count > 0:
+                raise TimeIsOverError
+            return self.coordinates.evaluate(frozen, point, sloped)
+
         def evaluate(point: Vector) -> tuple[float, Vector]:
             nonlocal highest
-            kept = None if self.journal is None else self.journal.recall(point)
-            if kept is None:
-                self._stop_in_time()
-                kept = self.coordinates.evaluate(frozen, point, sloped)
-                if self.journal is not None:
-                    self.journal.add(point, kept)
+            kept = recorded(self.journal, point, lambda: computed(point))
             if kept.failure:
                 self._failure = kept.failure
                 return -math.inf, np.zeros_like(point)
@@ -463,8 +464,3 @@ class OrbitSearch:
             return kept.value, kept.gradient
 
         return evaluate
-
-    def _stop_in_time(self) -> None:
-        is_over = self.max_seconds is not None and time.monotonic() - self._start > self.max_seconds
-        if is_over and self._count > 0:
-            raise _OverError

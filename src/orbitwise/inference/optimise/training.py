@@ -16,22 +16,55 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
 from orbitwise.inference.optimise.hyperpriors import log_prior as log_prior
 
 SETTLED = 5
+"""So many iterations that gained next to nothing in all have settled."""
+
 NEGLIGIBLE = 0.01
-"""So many iterations that gained less than this many nats in all would gain nothing worth having."""
+"""Nats that are not worth further iterations."""
 
 FLAT = 0.1
 """A slope, in nats for a step of one in a raw parameter, below which there is nothing worth climbing."""
 
 TIME_IS_OVER = "time is over"
-"""The message of a training that was cut short by `is_over`."""
+INTERRUPTED = "interrupted"
+OUT_OF_MEMORY = "memory ran out"
+CUT_SHORT = (TIME_IS_OVER, INTERRUPTED, OUT_OF_MEMORY)
+"""The messages of optimisations that were cut short, and kept the best so far."""
 
 
-class _TimeIsOverError(Exception):
+class TimeIsOverError(Exception):
     """No evaluation may begin any more."""
+
+
+def why_cut_short(error: BaseException) -> str:
+    """The message of an optimisation that this error cut short; empty where the error is a fault."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, TimeIsOverError):
+        return TIME_IS_OVER
+    # torch raises a plain RuntimeError where the memory of the processor is used up
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return OUT_OF_MEMORY if is_memory or "can't allocate memory" in str(error) else ""
+
+
+def gained_little(values: Sequence[float], worth: float) -> bool:
+    """Whether the last iterations raised the best value by less than `worth` in all."""
+    last = values[-1 - SETTLED :]
+    return len(last) > SETTLED and last[-1] - last[0] < worth
+
+
+def recorded(journal: Journal | None, point: np.ndarray, compute: Callable[[], Evaluation]) -> Evaluation:
+    """What a journal recalls of a point, or what is computed there now, which the journal then keeps."""
+    found = None if journal is None else journal.recall(point)
+    if found is None:
+        found = compute()
+        if journal is not None:
+            journal.add(point, found)
+    return found
 
 
 @dataclass
@@ -47,8 +80,7 @@ class Training:
     @property
     def has_settled(self) -> bool:
         """Whether it converged, or ended where iterations gained next to nothing any more."""
-        last = self.history[-1 - SETTLED :]
-        return self.converged or (len(last) > SETTLED and last[-1] - last[0] < NEGLIGIBLE)
+        return self.converged or gained_little(self.history, NEGLIGIBLE)
 
 
 def maximize(
@@ -85,7 +117,7 @@ def maximize(
         return Training(value, not parameters, message, [value], [value])
     origin = flat_values(parameters)
     best, best_point = Training(-np.inf, False, ""), origin
-    starts, interrupted = [], False
+    starts: list[float] = []
     try:
         for start in range(1 + num_restarts):
             if start and is_over is not None and is_over():
@@ -94,7 +126,7 @@ def maximize(
             noise = (
                 torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
             )
-            outcome, point, interrupted = _run(
+            outcome, point = _run(
                 objective,
                 parameters,
                 origin + spread * noise,
@@ -108,7 +140,7 @@ def maximize(
             starts.append(outcome.value)
             if outcome.value > best.value or start == 0:
                 best, best_point = outcome, point
-            if interrupted:
+            if outcome.message == INTERRUPTED:
                 break
     finally:
         if journal is not None:
@@ -116,7 +148,7 @@ def maximize(
     assign_flat(parameters, best_point)
     best.starts = starts
     if not np.isfinite(best.value):
-        if interrupted:
+        if best.message == INTERRUPTED:
             raise KeyboardInterrupt
         raise ValueError(f"The objective could not be computed at any start: {best.message}")
     return best
@@ -140,7 +172,7 @@ def _run(
     memory: int,
     journal: Journal | None,
     is_over: Callable[[], bool] | None,
-) -> tuple[Training, np.ndarray, bool]:
+) -> tuple[Training, np.ndarray]:
     best_value, best_point, failure = -np.inf, start, ""
     has_begun = False
     latest: _Visit | None = None
@@ -156,26 +188,24 @@ def _run(
         rise = abs(float(accepted.gradient @ (point - accepted.point)))
         return accepted.value + rise, -accepted.gradient
 
+    def computed() -> Evaluation:
+        if has_begun and is_over is not None and is_over():
+            raise TimeIsOverError
+        return evaluate(objective, parameters)
+
     def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best_value, best_point, failure, latest, accepted, has_begun
         assign_flat(parameters, point)
-        found = None if journal is None else journal.recall(point)
-        if found is None:
-            if has_begun and is_over is not None and is_over():
-                raise _TimeIsOverError
-            found = evaluate(objective, parameters)
-            found = found._replace(value=-found.value, gradient=-found.gradient)
-            if journal is not None:
-                journal.add(point, found)
+        found = recorded(journal, point, computed)
         has_begun = True
         if found.failure:
             failure = found.failure
             return refused(point)
-        latest = _Visit(point.copy(), found.value, found.gradient)
+        latest = _Visit(point.copy(), -found.value, -found.gradient)
         accepted = latest if accepted is None else accepted
-        if -found.value > best_value:
-            best_value, best_point = -found.value, point.copy()
-        return found.value, found.gradient.copy()
+        if found.value > best_value:
+            best_value, best_point = found.value, point.copy()
+        return latest.value, latest.gradient.copy()
 
     def record(_: np.ndarray) -> None:
         nonlocal accepted
@@ -195,19 +225,13 @@ def _run(
             callback=record,
             options={"maxiter": max_iterations, "maxcor": memory},
         )
-    except KeyboardInterrupt:
-        return Training(best_value, False, "interrupted", history), best_point, True
-    except _TimeIsOverError:
-        return Training(best_value, False, TIME_IS_OVER, history), best_point, False
+    except (KeyboardInterrupt, TimeIsOverError) as error:
+        return Training(best_value, False, why_cut_short(error), history), best_point
     if not np.isfinite(best_value):
-        return Training(best_value, False, failure, history), best_point, False
+        return Training(best_value, False, failure, history), best_point
     # A line search that finds nothing better where the slope is negligible has met rounding, not trouble.
     is_flat = str(result.message).startswith("ABNORMAL") and float(np.abs(result.jac).max()) < FLAT
-    return (
-        Training(best_value, bool(result.success) or is_flat, str(result.message), history),
-        best_point,
-        False,
-    )
+    return Training(best_value, bool(result.success) or is_flat, str(result.message), history), best_point
 
 
 def evaluate(
@@ -224,7 +248,7 @@ def evaluate(
             value = objective()
         if with_gradient:
             gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-    except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
+    except NOT_COMPUTABLE as error:
         return Evaluation(np.nan, nothing, str(error) or type(error).__name__)
     flat = np.concatenate(
         [

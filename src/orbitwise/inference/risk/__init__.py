@@ -1,8 +1,17 @@
 """Regularised risk over an RKHS with rows of labels and of functionals: problems, solvers, certificates."""
 
-from orbitwise.inference.risk.coordinates import coordinate_descent, stochastic
-from orbitwise.inference.risk.problem import CopiedGram, DenseGram, Gram, Problem, ProductGram, Solution, Term
-from orbitwise.inference.risk.solvers import euclidean, lbfgs, newton, newton_cg, path, solve
+from orbitwise.inference.risk.iterative import coordinate_descent, euclidean, lbfgs, newton_cg, stochastic
+from orbitwise.inference.risk.machines import path, solve
+from orbitwise.inference.risk.problem import (
+    CopiedGram,
+    DenseGram,
+    Gram,
+    Problem,
+    ProductGram,
+    Solution,
+    Term,
+    newton,
+)
 
 __all__ = [
     "CopiedGram",

@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.linear_algebra import cholesky, log_determinant
-from orbitwise.inference.risk.problem import DenseGram, Problem, Term
-from orbitwise.inference.risk.solvers import newton
+from orbitwise.inference.linear_algebra import log_determinant
+from orbitwise.inference.risk.problem import CurvedRows, DenseGram, Problem, Term, newton
 from orbitwise.losses import Logistic
 
 
@@ -83,9 +82,6 @@ def laplace_evidence(
     gram = gram + spread / basis.square().mean().clamp_min(1e-300) if basis.shape[-1] else gram
     problem = Problem(DenseGram(gram), [Term(Logistic(), labels, rates)])
     solution = newton(problem)
-    rate = rates.mean(-1)
-    # in units of the GP: values as they are, |f|² over λ, losses once
-    root = (problem.curvature(solution.values) / rate[..., None]).sqrt()
-    system = root[..., :, None] * (rate[..., None, None] * gram) * root[..., None, :]
-    system.diagonal(dim1=-2, dim2=-1).add_(1)
-    return -solution.objective / rate - 0.5 * log_determinant(cholesky(system).lower)
+    # in units of the GP: values as they are, |f|² over λ, losses once; λ cancels in √W λK̃ √W
+    system = CurvedRows(gram, problem.curvature(solution.values))
+    return -solution.objective / rates.mean(-1) - 0.5 * log_determinant(system.lower)

@@ -1,27 +1,36 @@
-"""The regularised risk ½|f|² + Σ_i w_i ℓ_i(L_i f + b_iᵀβ, y_i) over an RKHS (METHOD 8, RKHS eq. 2).
+"""The regularised risk ½|f|² + Σ_i w_i ℓ_i(L_i f + b_iᵀβ, y_i) over an RKHS, and Newton's method for it.
 
-Rows of labels and functionals become a Gram matrix, held whole or known by its products alone; coefficients
-over them make a function.
+A problem is a Gram matrix of its rows, held whole or known by its products alone, with losses, weights and an
+unpenalised basis (METHOD 8, RKHS eq. 2). Newton's method takes whole Gram matrices, for a batch of problems
+at once: folds, classes, a grid of λ and ν.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import NamedTuple, final
 
 import torch
-from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from orbitwise.declarations import Stored
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.losses import Loss, Multinomial
-from orbitwise.process.gradient_products import GradientOperator, gradient_product
-from orbitwise.process.process import Process
-from orbitwise.process.profiles import dot_product_profile, radial_profile
+
+Vector = Float[Tensor, "*batch m"]
+RIDGE = 1e-6
+"""The least curvature of the risk along β, relative to the sum of the weights, so that flat losses do not let
+β run away."""
+BETA_STEPS = 50
+SEARCHES = 40
+FLATNESS = 0.1
+"""A line search ends where the slope has fallen to this part of its first value."""
+LOOSE, LOOSE_ITERATIONS = 1e-2, 20
+"""Tolerance and iterations of the lighter problems on the way to a heavy one."""
+STALLED = 4
+"""Iterations without progress beyond rounding that end Newton's method."""
 
 
 @final
@@ -122,15 +131,10 @@ class CopiedGram:
 Gram = DenseGram | ProductGram | CopiedGram
 
 
-Vector = Float[Tensor, "*batch m"]
-RIDGE = 1e-6
-"""How flat, of the weights' sum, the risk may be along β before β stops moving that way."""
-BETA_STEPS = 50
-
-
+@final
 @dataclass(frozen=True)
 class Term:
-    """Some rows with one loss: their targets, and how often each row counts (λ or ν times its weight)."""
+    """Some rows with one loss: their targets, and the factor of each row's loss (λ or ν times its weight)."""
 
     loss: Loss
     targets: Float[Tensor, "*#batch r"]
@@ -142,6 +146,7 @@ class Term:
         return self.targets.shape[-1]
 
 
+@final
 @dataclass(frozen=True)
 class Solution:
     """Where a solver stopped: α, β, the values Gα + Bβ, and how far from the optimum it can be.
@@ -161,6 +166,18 @@ class Solution:
     history: list[float]
 
 
+class Iterate(NamedTuple):
+    """A function f = Σ_i α_i z_i + Σ_j β_j b_j: α, the images Gα, and β. So are steps."""
+
+    coefficients: Vector
+    images: Vector
+    beta: Float[Tensor, "*batch b"]
+
+    def moved(self, step: Iterate, size: Float[Tensor, "*batch"]) -> Iterate:
+        """f + size · step."""
+        return Iterate(*(part + size[..., None] * move for part, move in zip(self, step, strict=True)))
+
+
 @final
 class Problem:
     """A Gram matrix (or its products), the terms in the order of its rows, and the basis at the rows."""
@@ -170,11 +187,12 @@ class Problem:
         self.terms = list(terms)
         count = sum(term.num_rows for term in terms)
         if count != gram.num_rows:
-            raise ValueError(f"The terms have {count} rows together, but the Gram matrix {gram.num_rows}.")
+            raise ValueError(
+                f"The terms have {count} rows together, but the Gram matrix has {gram.num_rows}."
+            )
         example = self.terms[0].targets
         self.basis = example.new_zeros(count, 0) if basis is None else basis
-        shapes = [term.targets.shape[:-1] for term in self.terms]
-        shapes += [term.weights.shape[:-1] for term in self.terms]
+        shapes = [each.shape[:-1] for term in self.terms for each in (term.targets, term.weights)]
         self.batch_shape = torch.broadcast_shapes(gram.batch_shape, *shapes)
         self.weights = torch.cat(
             [term.weights.expand(*self.batch_shape, term.num_rows) for term in self.terms], -1
@@ -182,16 +200,27 @@ class Problem:
         if not bool((self.weights >= 0).all()) or not bool(self.weights.isfinite().all()):
             raise ValueError("Weights of losses must be finite and at least 0.")
 
-    def take(self, index: Int[Tensor, " k"], gram: Gram) -> Problem:
-        """The losses of some rows, by sorted numbers, with another Gram matrix and without a basis."""
+    def take(
+        self, index: Int[Tensor, " k"], gram: Gram, basis: Float[Tensor, "k b"] | None = None
+    ) -> Problem:
+        """The losses of some rows, by sorted numbers, with another Gram matrix and another basis."""
         terms, first = [], 0
-        for term in self.terms:
-            last = first + term.num_rows
-            place = index[(index >= first) & (index < last)] - first
-            weights = term.weights.expand(*term.weights.shape[:-1], term.num_rows)
+        for term, weights in zip(self.terms, self._split(self.weights), strict=True):
+            place = index[(index >= first) & (index < first + term.num_rows)] - first
             terms.append(Term(term.loss, term.targets[..., place], weights[..., place]))
-            first = last
-        return Problem(gram, terms)
+            first += term.num_rows
+        return Problem(gram, terms, basis)
+
+    def select(self, active: Bool[Tensor, "*batch"]) -> Problem:
+        """The `active` problems of a batch, in one batch dimension."""
+        matrix = _matrix(self)
+        if matrix.dim() > 2:
+            matrix = matrix.expand(*self.batch_shape, *matrix.shape[-2:])[active]
+        terms = [
+            Term(term.loss, term.targets.expand(*self.batch_shape, -1)[active], weights[active])
+            for term, weights in zip(self.terms, self._split(self.weights), strict=True)
+        ]
+        return Problem(DenseGram(matrix), terms, self.basis)
 
     def lightened(self, most: float) -> Problem:
         """Every problem with weights that are, times the norms of the rows, at most `most`."""
@@ -205,247 +234,215 @@ class Problem:
         """Whether a loss has a second derivative that is not diagonal."""
         return any(isinstance(term.loss, Multinomial) for term in self.terms)
 
-    @property
-    def curvature_bounds(self) -> Vector:
-        """The largest second derivative of every row's loss."""
-        bounds = [term.weights * term.loss.curvature_bound for term in self.terms]
-        return torch.cat([part.expand(*self.batch_shape, part.shape[-1]) for part in bounds], -1)
+    def iterate(self, start: Solution | None = None) -> Iterate:
+        """f = 0, or where a solver starts from the solution of a problem near by."""
+        zeros = self.weights.new_zeros(*self.batch_shape, self.gram.num_rows)
+        beta = zeros.new_zeros(*self.batch_shape, self.basis.shape[-1])
+        if start is None:
+            return Iterate(zeros, zeros.clone(), beta)
+        coefficients = start.coefficients.expand_as(zeros).clone()
+        return Iterate(coefficients, self.gram.product(coefficients), start.beta.expand_as(beta).clone())
 
-    def zeros(self) -> Vector:
-        """f = 0."""
-        return self.weights.new_zeros(*self.batch_shape, self.gram.num_rows)
+    def values(self, f: Iterate) -> Vector:
+        """L_i f + b_iᵀβ of every row."""
+        return f.images + f.beta @ self.basis.mT
+
+    def risk(self, f: Iterate) -> Float[Tensor, "*batch"]:
+        """½|f|² + Σ_i w_i ℓ_i."""
+        return 0.5 * (f.coefficients * f.images).sum(-1) + self.loss(self.values(f))
 
     def loss(self, values: Vector) -> Float[Tensor, "*batch"]:
         """Σ_i w_i ℓ_i."""
-        parts = self._parts(values)
-        return sum((t.weights * t.loss.value(f, t.targets)).sum(-1) for t, f in parts)  # pyright: ignore
+        return self._weighted(values, lambda loss, f, y: loss.value(f, y)).sum(-1)
 
     def slope(self, values: Vector) -> Vector:
         """w_i ℓ_i′."""
-        return torch.cat([t.weights * t.loss.slope(f, t.targets) for t, f in self._parts(values)], -1)
+        return self._weighted(values, lambda loss, f, y: loss.slope(f, y))
 
     def curvature(self, values: Vector) -> Vector:
         """w_i ℓ_i″."""
-        return torch.cat([t.weights * t.loss.curvature(f, t.targets) for t, f in self._parts(values)], -1)
+        return self._weighted(values, lambda loss, f, y: loss.curvature(f, y))
 
     def curvature_product(self, values: Vector, direction: Float[Tensor, "*#batch m"]) -> Vector:
-        """The second derivative of the losses, by the values, times a direction."""
-        parts = zip(self._parts(values), self._split(direction), strict=True)
-        return torch.cat(
-            [t.weights * t.loss.curvature_product(f, t.targets, move) for (t, f), move in parts], -1
-        )
+        """Hv, with H the second derivative of the losses by the values."""
+        moves = iter(self._split(direction))
+        return self._weighted(values, lambda loss, f, y: loss.curvature_product(f, y, next(moves)))
 
-    def beta_rows(self, beta: Float[Tensor, "*batch b"]) -> Vector:
-        """Bβ."""
-        return beta @ self.basis.mT
-
-    def best_beta(self, images: Vector, beta: Float[Tensor, "*batch b"]) -> Float[Tensor, "*batch b"]:
-        """β of the least risk for an f with these values Gα, by Newton's method with halved steps."""
-        if self.basis.shape[-1] == 0:
-            return beta
+    def basis_curvature(
+        self, values: Vector
+    ) -> tuple[Float[Tensor, "*batch m b"], Float[Tensor, "*batch b b"]]:
+        """HB, and BᵀHB with a ridge."""
+        columns = [self.curvature_product(values, column) for column in self.basis.mT]
+        bent = torch.stack(columns, -1) if columns else self.basis
         ridge = RIDGE * self.weights.sum(-1)[..., None, None]
-        identity = torch.eye(self.basis.shape[-1], dtype=beta.dtype, device=beta.device)
-        loss = self.loss(images + self.beta_rows(beta))
-        for _ in range(BETA_STEPS):
-            values = images + self.beta_rows(beta)
-            slope = self.slope(values) @ self.basis
-            columns = [self.curvature_product(values, self.basis[:, j]) for j in range(len(identity))]
-            hessian = torch.stack([column @ self.basis for column in columns], -1)
-            step = -torch.linalg.solve(hessian + ridge * identity, slope)
-            if bool(((slope * step).sum(-1).abs() <= 1e-14 * loss.abs()).all()):
+        return bent, self.basis.mT @ bent + ridge * torch.eye(len(columns)).to(self.basis)
+
+    def line_search(
+        self, f: Iterate, step: Iterate
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """The size of a step of nearly the least risk, and the slope at f. It costs no kernel products."""
+        values, to_values = self.values(f), self.values(step)
+        linear = (step.coefficients * f.images).sum(-1)
+        square = (step.coefficients * step.images).sum(-1)
+
+        def slope(size: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+            # d/ds of ½|f + s d|² + losses
+            losses = self.slope(values + size[..., None] * to_values) * to_values
+            return linear + size * square + losses.sum(-1)
+
+        low, high = torch.zeros_like(linear), torch.full_like(linear, torch.inf)
+        size, first = torch.ones_like(linear), slope(low)
+        is_flat = torch.zeros_like(linear, dtype=torch.bool)
+        for _ in range(SEARCHES):
+            there = slope(size)
+            is_flat = there.abs() <= FLATNESS * first.abs()
+            if bool(is_flat.all()):
                 break
-            size = torch.ones_like(loss)
-            for _ in range(30):
-                tried = self.loss(images + self.beta_rows(beta + size[..., None] * step))
-                worse = tried > loss
-                if not bool(worse.any()):
-                    break
-                size = torch.where(worse, size / 2, size)
-            better = tried < loss  # pyright: ignore
+            low, high = torch.where(there < 0, size, low), torch.where(there < 0, high, size)
+            inside = torch.where(low > 0, (low + high) / 2, high / 8)
+            size = torch.where(is_flat, size, torch.where(high.isinf(), 4 * low, inside))
+        # where the slope turns too abruptly to be found flat, the risk has still fallen all the way to `low`
+        return torch.where(is_flat, size, low), first
+
+    def with_best_beta(self, f: Iterate) -> Iterate:
+        """f with the β of the least risk, by Newton's method."""
+        if self.basis.shape[-1] == 0:
+            return f
+        still, loss = torch.zeros_like(f.images), self.loss(self.values(f))
+        for _ in range(BETA_STEPS):
+            values = self.values(f)
+            slope = self.slope(values) @ self.basis
+            step = Iterate(still, still, -torch.linalg.solve(self.basis_curvature(values)[1], slope))
+            if bool(((slope * step.beta).sum(-1).abs() <= 1e-14 * loss.abs()).all()):
+                break
+            tried = f.moved(step, self.line_search(f, step)[0])
+            reached = self.loss(self.values(tried))
+            better = reached < loss
             if not bool(better.any()):
                 break
-            beta = torch.where(better[..., None], beta + size[..., None] * step, beta)
-            loss = torch.where(better, tried, loss)  # pyright: ignore
-        return beta
+            f = f._replace(beta=torch.where(better[..., None], tried.beta, f.beta))
+            loss = torch.where(better, reached, loss)
+        return f
 
     def certified(
-        self,
-        coefficients: Vector,
-        images: Vector,
-        beta: Float[Tensor, "*batch b"],
-        iterations: int,
-        products: int,
-        tolerance: float,
-        history: list[float],
+        self, f: Iterate, iterations: int, products: int, tolerance: float, history: list[float]
     ) -> Solution:
-        """The solution at α with its images Gα, β at its best, and its distance from the least risk."""
-        beta = self.best_beta(images, beta)
-        values = images + self.beta_rows(beta)
-        objective = 0.5 * (coefficients * images).sum(-1) + self.loss(values)
-        gradient = coefficients + self.slope(values)
+        """The solution at f, β at its best, with its distance from the least risk."""
+        f = self.with_best_beta(f)
+        values, objective = self.values(f), self.risk(f)
+        gradient = f.coefficients + self.slope(values)
         gap = 0.5 * (gradient * self.gram.product(gradient)).sum(-1).clamp_min(0)
         converged = bool((gap <= tolerance * objective.abs().clamp_min(1e-300)).all())
         return Solution(
-            coefficients, beta, values, objective, gap, iterations, products + 1, converged, history
+            f.coefficients, f.beta, values, objective, gap, iterations, products + 1, converged, history
         )
 
     def _split(self, vector: Vector) -> tuple[Tensor, ...]:
         return torch.split(vector, [term.num_rows for term in self.terms], -1)
 
-    def _parts(self, values: Vector) -> list[tuple[Term, Tensor]]:
-        return list(zip(self.terms, self._split(values), strict=True))
-
-
-SEARCHES = 40
-FLATNESS = 0.1
-"""A line is searched until its slope has fallen to this part of what it was."""
-
-
-def slope_at(
-    problem: Problem, values: Tensor, to_values: Tensor, linear: Tensor, square: Tensor, size: Tensor
-) -> Float[Tensor, "*batch"]:
-    """The slope of ½|f + s d|² + losses, where ⟨f, d⟩ = linear and |d|² = square."""
-    slopes = problem.slope(values + size[..., None] * to_values)
-    return linear + size * square + (slopes * to_values).sum(-1)
-
-
-def search(
-    problem: Problem,
-    values: Float[Tensor, "*batch m"],
-    to_values: Float[Tensor, "*batch m"],
-    linear: Float[Tensor, "*batch"],
-    square: Float[Tensor, "*batch"],
-) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """The step of nearly the least risk, and the slope at the start. Only O(m) a trial: no kernel product."""
-    first = slope_at(problem, values, to_values, linear, square, torch.zeros_like(linear))
-    low, high = torch.zeros_like(linear), torch.full_like(linear, torch.inf)
-    size = torch.ones_like(linear)
-    is_flat = torch.zeros_like(linear, dtype=torch.bool)
-    for _ in range(SEARCHES):
-        there = slope_at(problem, values, to_values, linear, square, size)
-        is_flat = there.abs() <= FLATNESS * first.abs()
-        if bool(is_flat.all()):
-            break
-        low, high = torch.where(there < 0, size, low), torch.where(there < 0, high, size)
-        inside = torch.where(low > 0, (low + high) / 2, high / 8)
-        size = torch.where(is_flat, size, torch.where(high.isinf(), 4 * low, inside))
-    # where the slope turns too abruptly to be found flat, the risk has still fallen all the way to `low`
-    return torch.where(is_flat, size, low), first
-
-
-BASES = ("none", "bias", "linear")
-LARGEST_DENSE = 6000
-"""Rows whose Gram matrix is held: 288 MiB in double precision, and decomposed in about a minute."""
-ROWS_AT_ONCE = 1024
-
-
-def basis_rows(rows: Sequence[Block], basis: str) -> Float[Tensor, "m b"]:
-    """What each row makes of the unpenalised functions: none, the constant 1, or 1 and all coordinates."""
-    if basis not in BASES:
-        raise ValueError(f"basis must be one of {', '.join(BASES)}, not {basis!r}.")
-    return torch.cat([_block_basis(block, basis) for block in rows])
-
-
-def _block_basis(block: Block, basis: str) -> Tensor:
-    if isinstance(block, Gradients):
-        constant = block.points.new_zeros(block.num_rows, 1)
-        linear = torch.einsum("ns,nskd->nkd", block.weights, block.directions).flatten(0, 1)
-    else:
-        is_value = block.order == 0
-        constant = (block.weights * is_value).sum(-1, keepdim=True)
-        moved = torch.where(is_value[:, None], block.points, block.filled_tangents)
-        linear = (block.weights[..., None] * moved).sum(-2)
-    columns = {"none": [], "bias": [constant], "linear": [constant, linear]}[basis]
-    return torch.cat(columns, -1) if columns else constant[:, :0]
-
-
-def has_products(kernel: Kernel) -> bool:
-    """Whether products with this kernel's derivatives need not form their covariances."""
-    if type(kernel) is ScaleKernel:
-        return has_products(kernel.base_kernel)
-    if type(kernel) is AdditiveKernel:
-        return all(has_products(part) for part in kernel.kernels)  # pyright: ignore
-    known = radial_profile(kernel) is not None or dot_product_profile(kernel) is not None
-    return known or type(kernel) is ConstantKernel
-
-
-@torch.no_grad()
-def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENSE) -> DenseGram | ProductGram:
-    """The Gram matrix of all rows: held where it is small enough, else known by products."""
-    count = sum(block.num_rows for block in rows)
-    if count <= largest:
-        return DenseGram(process.covariance(list(rows)))
-    sizes = [block.num_rows for block in rows]
-    operators = {
-        i: GradientOperator(process.kernel, block)
-        for i, block in enumerate(rows)
-        if isinstance(block, Gradients) and has_products(process.kernel)
-    }
-
-    def multiply(vectors: Float[Tensor, "m c"]) -> Float[Tensor, "m c"]:
-        parts = vectors.split(sizes)
-        results = [torch.zeros_like(part) for part in parts]
-        for i, left in enumerate(rows):
-            for j, right in enumerate(rows):
-                if i == j and i in operators:
-                    results[i] += operators[i].product(parts[j])
-                else:
-                    results[i] += covariance_product(process, left, right, parts[j])
-        return torch.cat(results)
-
-    def pick(index: Int[Tensor, " k"]) -> Float[Tensor, "m k"]:
-        units = torch.nn.functional.one_hot(index, count).to(rows[0].points)
-        return multiply(units.mT)
-
-    return ProductGram(multiply, pick, torch.cat([process.variance(block) for block in rows]))
-
-
-@torch.no_grad()
-def covariance_product(
-    process: Process, left: Block, right: Block, vectors: Float[Tensor, "r c"]
-) -> Float[Tensor, "n c"]:
-    """cov(left, right) v, without forming what structure makes needless."""
-    slopes = isinstance(left, Gradients) or isinstance(right, Gradients)
-    if slopes and _is_plain(left) and _is_plain(right) and has_products(process.kernel):
-        return gradient_product(process.kernel, left, right, vectors)
-    step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
-    parts = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
-    return torch.cat([process.covariance(part, right) @ vectors for part in parts])
-
-
-def _is_plain(block: Block) -> bool:
-    """Gradients, or one exact value a row."""
-    if isinstance(block, Gradients):
-        return True
-    return block.num_atoms == 1 and bool((block.order == 0).all()) and block.blur is None
+    def _weighted(self, values: Vector, part: Callable[[Loss, Tensor, Tensor], Tensor]) -> Vector:
+        pairs = zip(self.terms, self._split(values), strict=True)
+        return torch.cat([term.weights * part(term.loss, f, term.targets) for term, f in pairs], -1)
 
 
 @final
-class Machine:
-    """f = Σ_i α_i z_i + Σ_j β_j b_j for rows of any kind, with several outputs."""
+class CurvedRows:
+    """The system I + √W G √W of the rows whose losses have a curvature W > 0; other rows drop out of it."""
 
-    stored = Stored()
+    def __init__(self, matrix: Float[Tensor, "*#batch m m"], curvature: Vector) -> None:
+        most = int((curvature > 0).sum(-1).amax())
+        kept, self.index = curvature.topk(max(1, most), dim=-1, sorted=False)
+        self.root = kept.sqrt()
+        rows, columns = self.index[..., :, None], self.index[..., None, :]
+        if matrix.dim() == 2:
+            own = matrix[rows, columns]
+        else:
+            matrix = matrix.expand(*curvature.shape, matrix.shape[-1])
+            own = matrix.gather(-2, rows.expand(*self.index.shape, matrix.shape[-1]))
+            own = own.gather(-1, columns.expand(*self.index.shape, self.index.shape[-1]))
+        system = own.mul_(self.root[..., :, None]).mul_(self.root[..., None, :])
+        system.diagonal(dim1=-2, dim2=-1).add_(1)
+        self.lower = cholesky(system).lower
 
-    def __init__(
-        self,
-        process: Process,
-        rows: Sequence[Block],
-        coefficients: Float[Tensor, "m c"],
-        beta: Float[Tensor, "b c"],
-        basis: str,
-    ) -> None:
-        self.process, self.rows, self.basis = process, list(rows), basis
-        self.coefficients, self.beta = coefficients, beta
+    def inner(self, vectors: Float[Tensor, "*batch m c"]) -> Float[Tensor, "*batch m c"]:
+        """√W (I + √W G √W)⁻¹ √W v."""
+        index = self.index[..., None].expand(*self.index.shape, vectors.shape[-1])
+        root = self.root[..., None]
+        solved = root * solve_factored(self.lower, root * vectors.gather(-2, index))
+        return torch.zeros_like(vectors).scatter(-2, index, solved)
 
-    @torch.no_grad()
-    def values(self, functional: Functional, x: Tensor) -> Float[Tensor, "n c"]:
-        """L_x f of every row, also for functionals other than values."""
-        found = []
-        for part in x.split(ROWS_AT_ONCE):
-            left = functional.atoms(part)
-            total = basis_rows([left], self.basis) @ self.beta
-            parts = self.coefficients.split([block.num_rows for block in self.rows])
-            for block, vectors in zip(self.rows, parts, strict=True):
-                total = total + covariance_product(self.process, left, block, vectors)
-            found.append(total)
-        return torch.cat(found)
+
+@torch.no_grad()
+def newton(
+    problem: Problem,
+    start: Solution | None = None,
+    tolerance: float = 1e-10,
+    max_iterations: int = 100,
+) -> Solution:
+    """The least risk of every problem of a batch, to a relative gap of `tolerance`.
+
+    Where losses count so much that a first step from f = 0 would go far astray, lighter losses are minimised
+    first, each ten times as heavy as the last.
+    """
+    if not isinstance(problem.gram, DenseGram) or problem.is_coupled:
+        raise ValueError("Newton's method needs a dense Gram matrix and a loss of single entries.")
+    count = 0
+    if start is None:
+        heaviest = float((problem.weights * problem.gram.diagonal()).amax())
+        for step in range(1, 1 + max(0, math.ceil(math.log10(max(heaviest, 1.0))))):
+            start = _minimised(problem.lightened(10.0**step), start, LOOSE, LOOSE_ITERATIONS)
+            count += start.iterations
+    found = _minimised(problem, start, tolerance, max_iterations)
+    return replace(found, iterations=found.iterations + count, products=found.products + count)
+
+
+def _minimised(problem: Problem, start: Solution | None, tolerance: float, max_iterations: int) -> Solution:
+    f = problem.iterate(start)
+    risk = problem.risk(f)
+    gain = torch.full_like(risk, torch.inf)
+    history = [float(risk.sum())]
+    stalled = torch.zeros_like(risk, dtype=torch.long)
+    for _ in range(max_iterations):
+        active = (gain > 0.1 * tolerance * risk.abs()) & (stalled < STALLED)
+        if not bool(active.any()):
+            break
+        part, here = problem.select(active), Iterate(*(each[active] for each in f))
+        step = _newton_step(part, here)
+        size, slope = part.line_search(here, step)
+        tried, before = part.risk(here.moved(step, size)), risk[active]
+        # a full step promises to gain half of its slope
+        gain[active] = -0.5 * slope
+        stalled[active] = torch.where(tried < before, 0, stalled[active] + 1)
+        size = torch.where(tried <= before, size, 0)
+        for each, new in zip(f, here.moved(step, size), strict=True):
+            each[active] = new
+        risk[active] = torch.where(tried <= before, tried, before)
+        history.append(float(risk.sum()))
+    count = len(history) - 1
+    f = f._replace(images=problem.gram.product(f.coefficients))
+    return problem.certified(f, count, count, tolerance, history)
+
+
+def _newton_step(problem: Problem, f: Iterate) -> Iterate:
+    """Newton's step of α, Gα and β."""
+    basis, values = problem.basis, problem.values(f)
+    inner = CurvedRows(_matrix(problem), problem.curvature(values)).inner
+
+    # (I + WG)δα + WBδβ = -(α + wℓ′) and Bᵀ(α + δα) = 0, in steps, which stay exact for heavy losses
+    gradient = f.coefficients + problem.slope(values)
+    free = inner(problem.gram.product(gradient)[..., None])[..., 0] - gradient
+    coupling = inner(basis.expand(*values.shape, -1))
+    normal = basis.mT @ coupling
+    # where no row depends on β, a ridge keeps it from running away
+    diagonal = normal.diagonal(dim1=-2, dim2=-1).sum(-1) / max(1, basis.shape[-1])
+    total = problem.weights.sum(-1)
+    ridge = torch.where(diagonal > 1e-12 * total, 1e-10 * diagonal, RIDGE * total)[..., None, None]
+    identity = torch.eye(basis.shape[-1]).to(basis)
+    to_beta = torch.linalg.solve(normal + ridge * identity, (f.coefficients + free) @ basis)
+    to_alpha = free - (coupling @ to_beta[..., None])[..., 0]
+    return Iterate(to_alpha, problem.gram.product(to_alpha), to_beta)
+
+
+def _matrix(problem: Problem) -> Float[Tensor, "*batch m m"]:
+    assert isinstance(problem.gram, DenseGram)
+    return problem.gram.matrix

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,17 +16,17 @@ from torch import Tensor
 MAX_STEPS_OUT = 16
 MAX_SLICE_SHRINKS = 100
 
-Density = Callable[[Tensor], tuple[float, Any]]
-"""The log density at a point, and what was computed on the way and will be wanted again."""
+Extra = TypeVar("Extra")
+"""What was computed beside a density and will be wanted again."""
 
 
 def slice_coordinates(
-    log_density: Density,
+    log_density: Callable[[Tensor], tuple[float, Extra]],
     point: Float[Tensor, " p"],
-    found: tuple[float, Any],
+    found: tuple[float, Extra],
     width: float,
     generator: torch.Generator | None = None,
-) -> tuple[Float[Tensor, " p"], tuple[float, Any], int]:
+) -> tuple[Float[Tensor, " p"], tuple[float, Extra], int]:
     """One update of every coordinate: the point, what `log_density` found there, and its evaluations.
 
     Intervals of `width` step out from the point until both ends are below a drawn level, and shrink towards
@@ -35,7 +35,7 @@ def slice_coordinates(
     """
     count = 0
 
-    def trial_at(point: Tensor, i: int, place: float) -> tuple[Tensor, tuple[float, Any]]:
+    def trial_at(point: Tensor, i: int, place: float) -> tuple[Tensor, tuple[float, Extra]]:
         nonlocal count
         count += 1
         moved = point.clone()

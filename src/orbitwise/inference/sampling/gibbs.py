@@ -119,9 +119,10 @@ class _Chain:
 
         here = density(self.theta)
         self.theta, (_, prior), _ = slice_coordinates(density, self.theta, here, width, self.generator)
-        self.prior = prior
+        # points without a density are never accepted
+        self.prior = self.prior if prior is None else prior
         if self.whiten:
-            self.f = (self._offset(prior) + prior.lower @ white)[None]
+            self.f = (self._offset(self.prior) + self.prior.lower @ white)[None]
 
     def _offset(self, prior: Prior) -> Tensor:
         return prior.offset[:, None].expand_as(self.model.targets)

@@ -7,14 +7,16 @@ torch's global random state; it is forked here and left as it was. Vectors are t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Sequence, Sized
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from rich.progress import track
 from torch import Tensor
 
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.sampling.chains import Chains
 
 NAME = "theta"
@@ -41,7 +43,7 @@ def nuts(
     samples adapt step size and mass matrix, and are dropped. Where the density cannot be computed, such as a
     covariance matrix that cannot be factorised, it counts as zero. The same seed gives the same samples.
     """
-    mcmc = _pyro()
+    pyro = _pyro()
     if num_samples < 1 or num_warmup < 0 or num_chains < 1:
         raise ValueError(
             f"num_samples={num_samples} and num_chains={num_chains} must be at least 1, and "
@@ -58,11 +60,11 @@ def nuts(
 
     generator = torch.Generator().manual_seed(seed)
     samples, divergent = [], 0
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), mcmc.validation_enabled(False):
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), pyro.validation_enabled(False):
         for place in _starts(log_density, start.detach().cpu(), num_chains, generator):
             chain_seed = int(torch.randint(2**62, (), generator=generator))
             torch.default_generator.manual_seed(chain_seed)
-            kernel = mcmc.NUTS(
+            kernel = pyro.make_sampler(
                 potential_fn=potential,
                 target_accept_prob=target_acceptance,
                 max_tree_depth=max_tree_depth,
@@ -74,7 +76,9 @@ def nuts(
     return Chains(torch.stack(samples), tuple(names), num_evaluations=count, num_divergent=divergent)
 
 
-def _run(kernel: Any, start: Tensor, num_samples: int, num_warmup: int, progress: bool) -> tuple[Tensor, int]:
+def _run(
+    kernel: _Sampler, start: Tensor, num_samples: int, num_warmup: int, progress: bool
+) -> tuple[Tensor, int]:
     """The samples of one chain, and how many trajectories diverged."""
     place = {NAME: start.clone()}
     kernel.initial_params = place
@@ -118,18 +122,33 @@ def _density_or_nothing(log_density: Callable[[Tensor], Tensor], theta: Tensor) 
         value = log_density(theta).cpu()
         if bool(value.isfinite()):
             return value
-    except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore[reportPrivateImportUsage]
+    except NOT_COMPUTABLE:
         pass
     return (0 * theta).sum() - torch.inf
 
 
-@final
-class _Pyro:
+@runtime_checkable
+class _Sampler(Protocol):
+    """What is used of pyro's kernel."""
+
+    initial_params: dict[str, Tensor]
+
+    def setup(self, warmup_steps: int) -> None: ...
+
+    def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]: ...
+
+    def end_warmup(self) -> None: ...
+
+    def diagnostics(self) -> dict[str, Sized]: ...
+
+    def cleanup(self) -> None: ...
+
+
+class _Pyro(NamedTuple):
     """What is used of pyro."""
 
-    def __init__(self, nuts_kernel: Any, validation_enabled: Any) -> None:
-        self.NUTS = nuts_kernel
-        self.validation_enabled = validation_enabled
+    make_sampler: Callable[..., _Sampler]
+    validation_enabled: Callable[[bool], AbstractContextManager[None]]
 
 
 def _pyro() -> _Pyro:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import refuse_drawn
 from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower
 from orbitwise.inference.posterior import Posterior
@@ -202,11 +202,11 @@ class MixturePosterior(Posterior):
         return self._mixed([part.moments(functional, x, generator) for part in self.parts])
 
     @torch.no_grad()
-    def row_moments(self, rows: Block) -> Moments:
+    def row_moments(self, rows: Rows) -> Moments:
         return self._mixed([part.row_moments(rows) for part in self.parts])
 
     @torch.no_grad()
-    def covariance(self, rows: Block) -> Float[Tensor, "c n n"]:
+    def covariance(self, rows: Rows) -> Float[Tensor, "c n n"]:
         """The mean of the parts' covariances, and the covariance of their means."""
         means = torch.stack([part.row_mean(rows) for part in self.parts])
         centred = (means - means.mean(0)).permute(2, 1, 0)

@@ -11,14 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
-from orbitwise.inference.sparse.projection import ProjectedRows, project_rows
-from orbitwise.inference.sparse.totals import Totals, held_totals
+from orbitwise.inference.sparse.totals import Totals
 from orbitwise.inference.sparse.whitened import Whitened
-from orbitwise.inference.stochastic.variational import SparsePosterior
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Process
 
 BoundName = Literal["tight", "titsias", "cg"]
 STEPS = 4
@@ -158,48 +153,3 @@ def growth(totals: Totals) -> float:
 def signal(totals: Totals) -> Float[Tensor, ""]:
     """Σ w k, the prior variances of all rows."""
     return totals.trace.clamp_min(0) + totals.gram.diagonal().sum()
-
-
-def optimal_q(projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> Whitened:
-    """The q(v) that the collapsed bound has integrated out."""
-    return best_q(held_totals(projected, quadratic, shared), projected.lower.new_ones(()))
-
-
-def condition(
-    process: Process,
-    functional: Functional,
-    likelihood: Likelihood,
-    inducing: Float[Tensor, "u d"],
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    tilt: Float[Tensor, "n c"] | None = None,
-) -> SparsePosterior:
-    """The posterior at the present hyperparameters."""
-    with torch.no_grad():
-        projected = project_rows(process, functional, inducing, x)
-        q = optimal_q(projected, likelihood.quadratic(targets, tilt), likelihood.shares_curvature)
-        return SparsePosterior(process, inducing, q, projected.lower)
-
-
-def best_tilt(
-    projected: ProjectedRows,
-    likelihood: Likelihood,
-    targets: Float[Tensor, "n c"],
-    tilt: Float[Tensor, "n c"],
-    num_rounds: int = 10,
-    weight: Float[Tensor, " n"] | None = None,
-) -> Float[Tensor, "n c"]:
-    """The best tilts c = √E[f²], by rounds of coordinate ascent: each raises the bound.
-
-    Under the tight bound the residual counts as r/(1 + wλr).
-    """
-    with torch.no_grad():
-        for _ in range(num_rounds):
-            quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
-            q = optimal_q(projected, quadratic, likelihood.shares_curvature)
-            mean = projected.columns.mT @ q.mean + projected.mean[:, None]
-            spread = q.spread(projected.columns.mT).square().sum(-1)
-            variance = spread[:, None] if q.is_shared else spread.T
-            residual = projected.residual[:, None]
-            tilt = (mean.square() + variance + residual / (1 + quadratic.curvature * residual)).sqrt()
-    return tilt

@@ -21,7 +21,13 @@ from torch import Tensor
 from orbitwise.declarations import COUNT, RECORD, Stored
 from orbitwise.inference import exact
 from orbitwise.inference.optimise.checkpoints import Journal
-from orbitwise.inference.optimise.training import TIME_IS_OVER, log_prior, maximize
+from orbitwise.inference.optimise.training import (
+    INTERRUPTED,
+    TIME_IS_OVER,
+    gained_little,
+    log_prior,
+    maximize,
+)
 from orbitwise.inference.sparse.model import SparseModel
 
 Callback = Callable[[int, float], None]
@@ -29,7 +35,6 @@ FIRST = 512
 LEAST = 32
 START_ROWS = 1024
 START_PAIRS = 2**24
-SETTLED = 5
 SHARE = 0.05
 MEMORY = 50
 REASONS = {
@@ -191,7 +196,7 @@ def learn(
     count = limit
     if num_inducing is None:
         chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
-        count = max(len(chosen.inducing), min(LEAST, limit))  # pyright: ignore
+        count = max(len(chosen.inducing), min(LEAST, limit))
     while not stopped:
         stage_tolerance = tolerance if num_inducing is None else 0.0
         converged, is_complete, stopped = _stage(
@@ -292,15 +297,15 @@ def _maximize(
 ) -> tuple[bool, str]:
     """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, what cut it short."""
     worth = SHARE * tolerance * model.num_rows
-    gained_little = False
+    has_settled = False
 
     def settled(values: list[float]) -> bool:
-        nonlocal gained_little
+        nonlocal has_settled
         history.append(values[-1])
         if callback is not None:
             callback(len(history), values[-1])
-        gained_little = tolerance > 0 and len(values) > SETTLED and values[-1] - values[-1 - SETTLED] < worth
-        return gained_little
+        has_settled = tolerance > 0 and gained_little(values, worth)
+        return has_settled
 
     # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
     kept = None if model.bound_name == "cg" else journal
@@ -314,20 +319,20 @@ def _maximize(
         journal=kept,
         is_over=budget.is_over,
     )
-    reasons = {"interrupted": "interrupted", TIME_IS_OVER: "time_limit"}
-    return gained_little or training.has_settled, reasons.get(training.message, "")
+    reasons = {INTERRUPTED: "interrupted", TIME_IS_OVER: "time_limit"}
+    return has_settled or training.has_settled, reasons.get(training.message, "")
 
 
 def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:
     """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
     chosen = model.choose(count, selection, generator)
     if not keep:
-        model.place_inducing(chosen.inducing)  # pyright: ignore
+        model.place_inducing(chosen.inducing)
         return chosen.is_complete
     held = model.held_inducing()
     with torch.no_grad():
         before = model.bound()
-        model.place_inducing(chosen.inducing)  # pyright: ignore
+        model.place_inducing(chosen.inducing)
         if not bool(model.bound() > before):
             model.place_inducing(held)
     return chosen.is_complete

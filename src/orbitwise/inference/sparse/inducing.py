@@ -127,7 +127,7 @@ def cluster_centres(
     if len(sample) <= num_inducing:
         return sample
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-    means = KMeans(num_inducing, n_init=1, max_iter=20, random_state=seed)  # pyright: ignore
+    means = KMeans(num_inducing, n_init=1, max_iter=20, random_state=seed)  # pyright: ignore[reportArgumentType]
     centres = means.fit(sample.cpu().numpy()).cluster_centers_
     return _distinct(torch.from_numpy(np.asarray(centres)).to(points))
 

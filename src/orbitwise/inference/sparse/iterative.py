@@ -6,21 +6,26 @@ Systems (K+Σ)v = y are preconditioned by the inducing variables, and come with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import COUNT, OMITTED, RECORD, Field, Stored
-from orbitwise.inference.linear_algebra import cholesky, remaining_variance, solve_factored
+from orbitwise.inference.linear_algebra import (
+    HandwrittenGradient,
+    cholesky,
+    remaining_variance,
+    solve_factored,
+)
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.bounds import QuadraticEnds, best_q, growth, low_rank_terms, rounding, signal
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals, learned, summed
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.process.covariance import pairs_at_once
 from orbitwise.process.process import Moments, Process, Rows
 
@@ -29,14 +34,14 @@ def covariance_product(
     process: Process, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "n c"]:
     """K v, differentiable in the hyperparameters; v counts as given."""
-    return _Product.apply(_Tiles(process, rows), vectors.detach(), *learned(process, rows))  # pyright: ignore
+    return _CovarianceProduct(process, rows)(vectors.detach(), *learned(process, rows))[0]
 
 
 def cross_product(
     process: Process, queries: Rows, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "q c"]:
     """K_*f v for lowered rows, a tile at a time."""
-    step = _Tiles(process, rows).step
+    step = _CovarianceProduct(process, rows).step
     parts = [slice(start, start + step) for start in range(0, len(rows.x), step)]
     products = (process.covariance(queries, rows.take(i).atoms()).double() @ vectors[i] for i in parts)
     return sum(products, vectors.new_zeros(()))
@@ -44,13 +49,16 @@ def cross_product(
 
 def prior_means(process: Process, rows: Observations) -> Float[Tensor, " n"]:
     """m of every row."""
-    step = _Tiles(process, rows).step
+    step = _CovarianceProduct(process, rows).step
     starts = range(0, len(rows.x), step)
     return torch.cat([process.mean(rows.take(slice(i, i + step)).atoms()).double() for i in starts])
 
 
+@final
 @dataclass(frozen=True)
-class _Tiles:
+class _CovarianceProduct(HandwrittenGradient):
+    """(v, parameters) → K v, with the gradient in one more pass over the tiles."""
+
     process: Process
     rows: Observations
 
@@ -70,36 +78,28 @@ class _Tiles:
                 right = None if first == start else self.rows.take(beside).atoms()
                 yield below, beside, self.process.covariance(left, right).double()
 
-
-class _Product(torch.autograd.Function):
-    """(v, parameters) → K v, with the gradient in one more pass over the tiles."""
-
-    @staticmethod
-    def forward(ctx: Any, tiles: _Tiles, vectors: Tensor, *leaves: Tensor) -> Tensor:  # pyright: ignore
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        vectors = inputs[0]
         result = torch.zeros_like(vectors)
-        for below, beside, tile in tiles.tiles():
+        for below, beside, tile in self.tiles():
             result[below] += tile @ vectors[beside]
             if below != beside:
                 result[beside] += tile.mT @ vectors[below]
-        ctx.tiles, ctx.leaves = tiles, leaves
-        ctx.save_for_backward(vectors)
-        return result
+        return (result,)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        (to_result,) = grads
-        (vectors,) = ctx.saved_tensors
-        total: list[Tensor | None] = [None] * len(ctx.leaves)
+    def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        (to_result,) = slopes
+        vectors, *leaves = inputs
+        total: list[Tensor | None] = [None] * len(leaves)
         with torch.enable_grad():
-            for below, beside, tile in ctx.tiles.tiles():
+            for below, beside, tile in self.tiles():
                 # dK = K̄ vᵀ, and its mirror image where the tile stands for two
                 to_tile = to_result[below] @ vectors[beside].mT
                 if below != beside:
                     to_tile = to_tile + vectors[below] @ to_result[beside].mT
-                parts = torch.autograd.grad(tile, ctx.leaves, to_tile, allow_unused=True)
-                total = summed(total, parts)
+                total = summed(total, torch.autograd.grad(tile, leaves, to_tile, allow_unused=True))
                 del tile
-        return None, None, *total
+        return None, *total
 
 
 @final
@@ -341,23 +341,18 @@ class IterativePosterior(Posterior):
         variance: Variance,
         max_iterations: int,
     ) -> None:
-        self.sparse = sparse
+        self.sparse, self.process = sparse, sparse.process
         self.rows = rows
         self.noise = noise.detach()
         self.solution = solution
         self.preconditioner = preconditioner if variance == "exact" else None
         self.max_iterations = max_iterations
 
-    @property
-    def process(self) -> Process:
-        """The base process."""
-        return self.sparse.process  # pyright: ignore
-
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows that were lowered already."""
         mean = self.row_mean(rows)
         if self.preconditioner is None:
-            variance = self.sparse.row_moments(rows).variance[:, 0]  # pyright: ignore
+            variance = self.sparse.row_moments(rows).variance[:, 0]
         else:
             explained = self._explained(rows)
             variance = remaining_variance(
@@ -368,12 +363,12 @@ class IterativePosterior(Posterior):
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
         """m* + K_*f v, and what the sparse posterior says of the residual."""
         explained = cross_product(self.process, rows, self.rows, self.solution.vectors)
-        return self.sparse.row_mean(rows) + explained  # pyright: ignore
+        return self.sparse.row_mean(rows) + explained
 
     def covariance(self, rows: Rows) -> Float[Tensor, "n n"]:
         """The posterior covariance of rows."""
         if self.preconditioner is None:
-            return self.sparse.covariance(rows)  # pyright: ignore
+            return self.sparse.covariance(rows)
         cross = self._cross(rows)
         return self.process.covariance(rows).double() - cross.mT @ self._solved(cross)
 

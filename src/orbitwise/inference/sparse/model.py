@@ -7,16 +7,16 @@ count as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.tot
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.functionals.atoms import Atoms
 from orbitwise.inference.defaults import typical_spread
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.sparse import bounds as collapsed
 from orbitwise.inference.sparse import iterative
 from orbitwise.inference.sparse.bounds import (
     BoundName,
@@ -26,6 +26,7 @@ from orbitwise.inference.sparse.bounds import (
     common_bracket,
     safe_bracket,
 )
+from orbitwise.inference.sparse.held_rows import best_tilt
 from orbitwise.inference.sparse.inducing import (
     cluster_centres,
     first_of_equals,
@@ -33,9 +34,9 @@ from orbitwise.inference.sparse.inducing import (
     random_orbit_points,
 )
 from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, safe_quadratic
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals, quadratic_totals
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -54,9 +55,9 @@ SOLVED = 1e-2
 
 
 class Selected(NamedTuple):
-    """Inducing variables, and whether candidates ran out before the number asked for was reached."""
+    """Points of g, or, for values of f, numbers of rows, and whether there are no other candidates left."""
 
-    inducing: Inducing
+    inducing: Tensor
     is_complete: bool
 
 
@@ -130,8 +131,24 @@ class SparseModel(nn.Module):
     def inducing(self) -> Inducing:
         """The inducing variables: points of g, or rows of f lowered afresh (a learned orbit moves them)."""
         if self.domain == "f":
-            return self.functional.atoms(self.observations.x[self.chosen])  # pyright: ignore
+            return self._values_of_f(self.rows_of_f)
+        return self.points
+
+    @property
+    def points(self) -> Float[Tensor, "u d"]:
+        """The inducing points of g."""
         return self.centre + self.spread * self.raw_inducing
+
+    @property
+    def rows_of_f(self) -> Tensor:
+        """The numbers of the rows whose values of f are the inducing variables."""
+        if self.chosen is None:
+            raise ValueError("There are no inducing variables yet: place_inducing puts them somewhere.")
+        return self.chosen
+
+    def _values_of_f(self, index: Tensor) -> Atoms:
+        block = self.observations.take(index).atoms()
+        return block if isinstance(block, Atoms) else block.expand()
 
     @property
     def num_inducing(self) -> int:
@@ -154,7 +171,7 @@ class SparseModel(nn.Module):
 
     def held_inducing(self) -> Tensor:
         """What `place_inducing` takes to come back here."""
-        return self.chosen if self.chosen is not None else self.inducing.detach()  # pyright: ignore
+        return self.rows_of_f if self.domain == "f" else self.points.detach()
 
     def bound(self) -> Float[Tensor, ""]:
         """The lower bound that is trained, at the present hyperparameters."""
@@ -164,15 +181,8 @@ class SparseModel(nn.Module):
         if self.bound_name != "cg":
             totals = self.totals_at(inducing, lower, tight)
             return collapsed_bound(totals, self.noise, tight) + self.taken_out()
-        self.solve_again(inducing, lower)
-        at = quadratic_bracket(
-            self.process,
-            self.observations,
-            inducing,
-            lower,
-            self.noise,
-            self.vectors,  # pyright: ignore
-        )
+        vectors = self.solve_again(inducing, lower)
+        at = quadratic_bracket(self.process, self.observations, inducing, lower, self.noise, vectors)
         return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
 
     def totals_at(self, inducing: Inducing, lower: Float[Tensor, "u u"], tight: bool = True) -> Totals:
@@ -193,9 +203,7 @@ class SparseModel(nn.Module):
             return
         rows = self.observations
         projected = project_rows(self.process, self.functional, self.inducing, rows.x)
-        self.tilt = collapsed.best_tilt(
-            projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight
-        )
+        self.tilt = best_tilt(projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight)
 
     def taken_out(self) -> Float[Tensor, ""]:
         """What merging rows took out of the log likelihood."""
@@ -206,13 +214,14 @@ class SparseModel(nn.Module):
         return self.bound() + log_prior(self.process)
 
     @torch.no_grad()
-    def solve_again(self, inducing: Inducing, lower: Tensor, max_iterations: int = 100) -> None:
-        """Better vectors for the present hyperparameters, from where the last ones ended."""
+    def solve_again(self, inducing: Inducing, lower: Tensor) -> Float[Tensor, "n c"]:
+        """(K+Σ)⁻¹(y-m) at the present hyperparameters, from where the last solution ended."""
         preconditioner = Preconditioner.of(self.process, self.observations, inducing, lower, self.noise)
         solution = iterative.solve_rows(
-            self.process, self.observations, self.noise, preconditioner, SOLVED, max_iterations, self.vectors
+            self.process, self.observations, self.noise, preconditioner, SOLVED, 100, self.vectors
         )
         self.vectors = solution.vectors
+        return self.vectors
 
     @torch.no_grad()
     def bracket(self, refine: bool | None = None) -> Bracket:
@@ -231,16 +240,9 @@ class SparseModel(nn.Module):
         totals = self.totals = gather_totals(self.process, self.observations, inducing, lower, self.noise)
         brackets = [safe_bracket(totals, self.noise)]
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
-            self.solve_again(inducing, lower)
-            at = quadratic_bracket(
-                self.process,
-                self.observations,
-                inducing,
-                lower,
-                self.noise,
-                self.vectors,  # pyright: ignore
-            )
-            solved = safe_quadratic(self.process, self.observations, self.noise, self.vectors, at)  # pyright: ignore
+            vectors = self.solve_again(inducing, lower)
+            at = quadratic_bracket(self.process, self.observations, inducing, lower, self.noise, vectors)
+            solved = safe_quadratic(self.process, self.observations, self.noise, vectors, at)
             brackets.append(safe_bracket(at.totals, self.noise, solved))
         return common_bracket(brackets, float(self.taken_out()), self.num_rows)
 
@@ -266,7 +268,7 @@ class SparseModel(nn.Module):
         found: list[tuple[float, Tensor]] = []
         for selection in ("greedy", "kmeans", "random"):
             chosen = self.choose(count, selection, generator)
-            self.place_inducing(chosen.inducing)  # pyright: ignore
+            self.place_inducing(chosen.inducing)
             found.append((float(self.bound()), self.held_inducing()))
             if chosen.is_complete:
                 break  # all points there are
@@ -285,31 +287,29 @@ class SparseModel(nn.Module):
             selection = "kmeans" if self.learns_inducing else "greedy"
         rows = self.observations
         most = max(count, CANDIDATE_NUMBERS // count)
+        index = None
         if self.domain == "f" or rows.functional.is_identity:
             index = first_of_equals(rows.x)
             if len(index) > most:
                 order = torch.randperm(len(index), generator=generator, device=generator.device)
                 index = index[order[:most].to(index.device).sort().values]
-            candidates: Any = rows.x[index]
-            if self.domain == "f":
-                candidates = rows.take(index).atoms()
+            points = rows.x[index]
         else:
-            index = None
-            candidates = random_orbit_points(rows.functional, rows.x, min(most, 8 * count), generator)
-        total = len(candidates) if isinstance(candidates, Tensor) else candidates.num_rows
-        if selection == "kmeans" and isinstance(candidates, Tensor):
-            return Selected(cluster_centres(candidates, count, generator), total <= count)
+            points = random_orbit_points(rows.functional, rows.x, min(most, 8 * count), generator)
+        places = index if self.domain == "f" and index is not None else points
+        if selection == "kmeans" and self.domain == "g":
+            return Selected(cluster_centres(points, count, generator), len(points) <= count)
         if selection == "random" or selection == "kmeans":
-            pick = torch.randperm(total, generator=generator, device=generator.device)[:count]
+            pick = torch.randperm(len(points), generator=generator, device=generator.device)[:count]
             pick = pick.to(rows.x.device)
         elif selection == "greedy":
-            # ½ Σ r/σ² nats a row, for a share of the rows
-            enough = 2 * tolerance * total * self.noise.item()
+            # ½ Σ r/σ² nats per row, for a share of the rows
+            enough = 2 * tolerance * len(points) * self.noise.item()
+            candidates = points if self.domain == "g" else self._values_of_f(places)
             pick = greedy_choice(self.process, candidates, count, SEPARATION, enough).index
         else:
             raise ValueError(f"selection must be 'auto', 'greedy', 'kmeans' or 'random', not {selection!r}.")
-        place = index[pick] if self.domain == "f" and index is not None else candidates[pick]  # pyright: ignore
-        return Selected(place, len(pick) < count or total <= count)
+        return Selected(places[pick], len(pick) < count or len(points) <= count)
 
 
 def _has_one_noise(likelihood: Likelihood) -> bool:

@@ -15,13 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.functional import Block
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.bounds import best_q, low_rank_terms
 from orbitwise.inference.sparse.iterative import Preconditioner, prior_means
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project
 from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals
-from orbitwise.inference.stochastic.variational import SparsePosterior
 from orbitwise.process.process import Moments, Process, Rows
 
 Kind = Literal["nystrom", "sor", "dtc"]
@@ -62,15 +61,14 @@ class NystromPosterior(Posterior):
         weights: Float[Tensor, "n c"] | None,
     ) -> None:
         self.kind = kind
-        self.sparse = sparse
+        self.sparse, self.process = sparse, sparse.process
         self.rows = rows
         self.inverse = inverse
         self.weights = weights
 
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows that were lowered already."""
-        process: Process = self.sparse.process  # pyright: ignore
-        exact = self.sparse.row_moments(rows)  # pyright: ignore
+        process, exact = self.process, self.sparse.row_moments(rows)
         mean, variance = exact.mean, exact.variance[:, 0]
         if self.inverse is not None and self.weights is not None:
             cross = process.covariance(self.rows.atoms(), rows).double()
@@ -78,12 +76,12 @@ class NystromPosterior(Posterior):
             variance = process.variance(rows).double() - (cross * self.inverse(cross)).sum(0)
         elif self.kind == "sor":
             # without what the inducing variables leave of the prior variance
-            variance = variance - project(process, self.sparse.inducing, self.sparse.lower, rows).residual  # pyright: ignore
+            variance = variance - project(process, self.sparse.inducing, self.sparse.lower, rows).residual
         return Moments(mean, variance, mean.square() + variance[:, None])
 
-    def covariance(self, rows: Block) -> Float[Tensor, "*c n n"]:
+    def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
         """The joint covariance of rows by the baseline, which need not be positive definite."""
-        process: Process = self.sparse.process  # pyright: ignore
+        process = self.process
         if self.inverse is not None and self.weights is not None:
             cross = process.covariance(self.rows.atoms(), rows).double()
             return process.covariance(rows).double() - cross.mT @ self.inverse(cross)

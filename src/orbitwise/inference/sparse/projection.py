@@ -8,21 +8,21 @@ whether rows are exact or drawn. Rows may also come as `Estimates` from a proces
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import NamedTuple, final
 
 import torch
 from gpytorch.module import Module
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.process.process import Process
+from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
 Inducing = Float[Tensor, "u d"] | Atoms  # patches have fewer columns than the images that are rows
@@ -47,10 +47,8 @@ class Estimates(NamedTuple):
 
     @property
     def is_drawn(self) -> bool:
+        """Whether groups were drawn."""
         return not self.is_exact
-
-
-AnyRows = Block | Estimates
 
 
 @final
@@ -58,20 +56,24 @@ class RowsNotFiniteError(ValueError):
     """The orbit, or another functional, gave points or weights that are NaN or infinite."""
 
 
-@final
-class EstimatedProcess(Module):
+class EstimatedProcess(Module, ABC):
     """Any process f whose covariances can be estimated without bias (LIM 6), in place of functionals of g.
 
-    `source` is a module with two methods: `inducing_covariance(inducing [u d]) -> [u u]`, exact, and
-    `estimates(x [n d], inducing [u d], generator) -> Estimates`. Its parameters are learned.
+    Its parameters are learned.
     """
 
-    def __init__(self, source: nn.Module) -> None:
-        super().__init__()
-        for name in ("inducing_covariance", "estimates"):
-            if not callable(getattr(source, name, None)):
-                raise TypeError(f"{type(source).__name__} has no method {name}; see EstimatedProcess.")
-        self.source = source
+    @abstractmethod
+    def inducing_covariance(self, inducing: Float[Tensor, "u d"]) -> Float[Tensor, "u u"]:
+        """The exact covariance of f at the inducing points."""
+
+    @abstractmethod
+    def estimates(
+        self,
+        x: Float[Tensor, "n d"],
+        inducing: Float[Tensor, "u d"],
+        generator: torch.Generator | None,
+    ) -> Estimates:
+        """Estimates for every row of x."""
 
 
 class PriorMoments(NamedTuple):
@@ -148,14 +150,14 @@ def inducing_factor(process: Process | EstimatedProcess, inducing: Inducing) -> 
     The jitter is `JITTER` times the mean diagonal, and more only where the factorisation needs it.
     """
     if isinstance(process, EstimatedProcess):
-        covariance = process.source.inducing_covariance(_points(inducing)).double()  # pyright: ignore
+        covariance = process.inducing_covariance(_points(inducing)).double()
     else:
         covariance = process.covariance(inducing_rows(inducing)).double()
     jitter = JITTER * covariance.diagonal().mean()
     return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
 
 
-def check_rows(rows: AnyRows) -> None:
+def check_rows(rows: Block | Estimates) -> None:
     """Raise a RowsNotFiniteError when a functional gave points, weights or estimates that are not finite."""
     parts = (
         [rows.cross, rows.variance[:, None]] if isinstance(rows, Estimates) else [rows.points, rows.weights]
@@ -175,10 +177,10 @@ def lower_rows(
     inducing: Inducing,
     x: Tensor,
     generator: torch.Generator | None = None,
-) -> AnyRows:
+) -> Block | Estimates:
     """Rows to project: the functional's, or the estimates of a process that has no functionals."""
     if isinstance(process, EstimatedProcess):
-        return process.source.estimates(x, _points(inducing), generator)  # pyright: ignore
+        return process.estimates(x, _points(inducing), generator)
     return functional.atoms(x, generator)
 
 
@@ -186,23 +188,20 @@ def project(
     process: Process | EstimatedProcess,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    rows: AnyRows,
+    rows: Rows | Estimates,
     method: Method = "halves",
 ) -> Projection:
     """Project rows; kernel products keep the precision of the points, the solve is in double precision."""
     if isinstance(rows, Estimates):
         return _project_estimates(lower, rows)
-    if isinstance(process, EstimatedProcess):
-        raise ValueError("An estimated process has no functionals of g; project its own estimates.")
-    if not rows.is_drawn:
+    process = _with_functionals(process)
+    if not isinstance(rows, Atoms) or not rows.is_drawn:
         prior = prior_moments(process, inducing, rows)
         factors = prior.variance.new_ones(1, 1)
         return Projection(
             _by_group(lower, prior.cross[..., None]), factors, prior.variance, prior.mean[:, None]
         )
     points = inducing_rows(inducing, rows.points.dtype)
-    if isinstance(rows, Gradients):
-        raise ValueError("Gradient takes exact values only; freeze the orbit.")
     parts, factors = _independent_parts(rows, method)
     variance = unbiased_variance(process.kernel, rows, method)
     cross = torch.stack([process.covariance(points, part) for part in parts], dim=-1)
@@ -210,16 +209,14 @@ def project(
     return Projection(_by_group(lower, cross), factors.double(), variance.double(), offset.double())
 
 
-def prior_moments(process: Process, inducing: Inducing, rows: Block) -> PriorMoments:
+def prior_moments(process: Process, inducing: Inducing, rows: Rows) -> PriorMoments:
     """Prior moments of exact rows; the kernel keeps the precision of the inputs."""
-    points = inducing_rows(inducing, rows.points.dtype)
+    blocks = as_blocks(rows)
+    if any(block.is_drawn for block in blocks):
+        raise ValueError("Gradients and lists of blocks must be exact rows: freeze the orbit.")
+    points = inducing_rows(inducing, blocks[0].points.dtype)
     cross = process.covariance(points, rows).double()
     return PriorMoments(cross, process.variance(rows).double(), process.mean(rows).double())
-
-
-def whiten(lower: Float[Tensor, "u u"], cross: Float[Tensor, "u n"]) -> Float[Tensor, "u n"]:
-    """A = L⁻¹ K_uf."""
-    return solve_lower(lower, cross)
 
 
 @torch.no_grad()
@@ -247,14 +244,13 @@ def project_rows(
             mean = torch.zeros_like(rows.variance) if rows.mean is None else rows.mean.sum(1)
             prior = PriorMoments(rows.cross.sum(1).mT.double(), rows.variance.double(), mean.double())
         else:
-            rows = rows.frozen() if isinstance(rows, Atoms) else rows
-            prior = prior_moments(process, inducing, rows)  # pyright: ignore[reportArgumentType]
+            prior = prior_moments(_with_functionals(process), inducing, frozen_rows(rows))
         columns[:, part] = prior.cross
         variances.append(prior.variance)
         means.append(prior.mean)
     for start in range(0, len(x), COLUMNS_AT_ONCE):
         part = slice(start, start + COLUMNS_AT_ONCE)
-        columns[:, part] = whiten(lower, columns[:, part])
+        columns[:, part] = solve_lower(lower, columns[:, part])
     residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
     return ProjectedRows(columns, residual, torch.cat(means), lower)
 
@@ -299,8 +295,19 @@ def _project_estimates(lower: Tensor, rows: Estimates) -> Projection:
 
 def _by_group(lower: Tensor, cross: Float[Tensor, "u n g"]) -> Float[Tensor, "n g u"]:
     # a = L⁻¹ k_u, one column for each row and group
-    flat = whiten(lower, cross.double().flatten(1))
+    flat = solve_lower(lower, cross.double().flatten(1))
     return flat.unflatten(1, cross.shape[1:]).permute(1, 2, 0)
+
+
+def frozen_rows(rows: Rows) -> list[Block]:
+    """Rows with the draws of each taken for the whole orbit."""
+    return [block.frozen() if isinstance(block, Atoms) else block for block in as_blocks(rows)]
+
+
+def _with_functionals(process: Process | EstimatedProcess) -> Process:
+    if isinstance(process, EstimatedProcess):
+        raise ValueError("An estimated process has no functionals of g; project its own estimates.")
+    return process
 
 
 def _points(inducing: Inducing) -> Tensor:

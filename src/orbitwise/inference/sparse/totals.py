@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -20,14 +20,12 @@ from orbitwise.declarations import COUNT, Stored
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
-from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.linear_algebra import HandwrittenGradient, solve_lower
 from orbitwise.inference.sparse.projection import (
     Inducing,
     PriorMoments,
-    ProjectedRows,
     inducing_factor,
     prior_moments,
-    whiten,
 )
 from orbitwise.likelihoods.likelihood import Quadratic
 from orbitwise.process.covariance import pairs_at_once
@@ -73,7 +71,7 @@ class Totals(NamedTuple):
 
     def merge(self, other: Totals) -> Totals:
         """The totals of both sets of rows."""
-        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))  # pyright: ignore
+        return Totals._make(mine + theirs for mine, theirs in zip(self, other, strict=True))
 
 
 @final
@@ -130,21 +128,30 @@ def gather_totals(
     parts = [part for part in _tensors(inducing) if part.requires_grad]
     # Stand-ins cut the inducing variables off from what they were made of, whose share autograd adds itself.
     stand_ins = [part.detach().requires_grad_() for part in parts]
-    plan = _Plan(process, rows, _with(inducing, stand_ins), tight, [*moving, *stand_ins])
     weight = rows.weights()
     columns = weight[:, None] if weight.dim() == 1 else weight
-    sums: tuple[Tensor, ...] = _Sums.apply(plan, lower, noise, rows.targets, columns, *moving, *parts)  # pyright: ignore[reportAssignmentType]
-    gram, product, square, trace, slack = sums
+    inputs = (lower, noise, rows.targets, columns, *moving, *parts)
+    is_recorded = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
+    keeps_columns = is_recorded and len(lower) * len(rows.x) <= KEPT_NUMBERS
+    leaves = [*moving, *stand_ins]
+    sums = _StreamedSums(process, rows, _with(inducing, stand_ins), tight, leaves, keeps_columns)
+    gram, product, square, trace, slack = sums(*inputs)
     gram = gram[0] if weight.dim() == 1 else gram
     return Totals(gram, product, square, trace, slack, len(rows.x), weight.log().sum())
 
 
-def pseudo_observations(
-    functional: Functional, x: Float[Tensor, "n columns"], quadratic: Quadratic, shared: bool
-) -> tuple[Observations, Float[Tensor, ""]]:
-    """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ, and their constant.
+class PseudoRows(NamedTuple):
+    """Targets and weights of rows with Gaussian noise σ² = 1, and what takes the place of Σ log w."""
 
-    -½λf² + ηf + constant = -½λ(η/λ - f)² + constant + ½η²/λ. The second result takes the place of Σ log w.
+    targets: Float[Tensor, "n c"]
+    weight: Float[Tensor, " n"] | Float[Tensor, "n c"]
+    log_weight: Float[Tensor, ""]
+
+
+def pseudo_rows(quadratic: Quadratic, shared: bool) -> PseudoRows:
+    """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ; `shared` says equal λ.
+
+    -½λf² + ηf + constant = -½λ(η/λ - f)² + constant + ½η²/λ.
     """
     curvature = quadratic.curvature
     counts = curvature > 0  # a term without curvature has no slope either
@@ -152,7 +159,7 @@ def pseudo_observations(
     constant = (quadratic.constant + 0.5 * quadratic.slope * targets).sum()
     copies = targets.shape[1] if shared else 1
     log_weight = (2 * constant + targets.numel() * math.log(2 * math.pi)) / copies
-    return Observations(functional, x, targets, curvature[:, 0] if shared else curvature), log_weight
+    return PseudoRows(targets, curvature[:, 0] if shared else curvature, log_weight)
 
 
 def quadratic_totals(
@@ -169,28 +176,11 @@ def quadratic_totals(
 
     `shared` says that λ is the same for all outputs; `lower` is the factor of K_uu, where it is known.
     """
-    rows, log_weight = pseudo_observations(functional, x, quadratic, shared)
+    targets, weight, log_weight = pseudo_rows(quadratic, shared)
+    rows = Observations(functional, x, targets, weight)
     lower = inducing_factor(process, inducing) if lower is None else lower
     totals = gather_totals(process, rows, inducing, lower, lower.new_ones(()), tight)
     return totals._replace(log_weight=log_weight)
-
-
-def held_totals(projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> Totals:
-    """`quadratic_totals` of rows that were projected already."""
-    rows, log_weight = pseudo_observations(Evaluation(), projected.columns.mT, quadratic, shared)
-    columns, residual = projected.columns, projected.residual
-    weight = rows.weights()
-    targets = rows.targets - projected.mean[:, None]
-    each = weight[:, None] if shared else weight
-    if shared:
-        gram = (columns * weight) @ columns.mT
-    else:
-        # One output at a time: λ a for all of them would hold n·u·c numbers.
-        gram = torch.stack([(columns * one) @ columns.mT for one in weight.T])
-    ratio = each * residual[:, None]
-    square = (each * targets.square()).sum()
-    parts = (columns @ (each * targets), square, ratio.sum(), torch.log1p(ratio).sum())
-    return Totals(gram, *parts, len(targets), log_weight)
 
 
 def _tensors(inducing: Inducing) -> list[Tensor]:
@@ -211,13 +201,18 @@ def _with(inducing: Inducing, stand_ins: list[Tensor]) -> Inducing:
     return replace(inducing, **new)
 
 
-@dataclass(frozen=True)
-class _Plan:
+@final
+@dataclass
+class _StreamedSums(HandwrittenGradient):
+    """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks."""
+
     process: Process
     rows: Observations
     inducing: Inducing
     tight: bool
     leaves: list[Tensor]
+    keeps_columns: bool
+    columns: list[Tensor] = field(default_factory=list)
 
     def blocks(self) -> list[slice]:
         """Blocks of rows whose kernel values are held at once."""
@@ -231,52 +226,40 @@ class _Plan:
         """Prior moments of a block."""
         return prior_moments(self.process, self.inducing, self.rows.take(part).atoms())
 
-
-class _Sums(torch.autograd.Function):
-    """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks."""
-
-    @staticmethod
-    def forward(  # pyright: ignore
-        ctx: Any, plan: _Plan, lower: Tensor, noise: Tensor, targets: Tensor, weights: Tensor, *leaves: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        lower, noise, targets, weights = inputs[:4]
         size, outputs = len(lower), targets.shape[1]
         gram = lower.new_zeros(weights.shape[1], size, size)
         product = lower.new_zeros(size, outputs)
         square, trace, slack = lower.new_zeros(3).unbind()
-        keeps = any(ctx.needs_input_grad) and size * len(targets) <= KEPT_NUMBERS
-        kept: list[Tensor] = []
-        for part in plan.blocks():
-            prior, weight = plan.moments(part), weights[part]
-            columns = whiten(lower, prior.cross)
-            if keeps:
-                kept.append(columns)
+        for part in self.blocks():
+            prior, weight = self.moments(part), weights[part]
+            columns = solve_lower(lower, prior.cross)
+            if self.keeps_columns:
+                self.columns.append(columns)
             residual = (prior.variance - columns.square().sum(0))[:, None]
             target = targets[part] - prior.mean[:, None]
-            for place, each in enumerate(weight.T):
-                gram[place].addmm_(columns if plan.rows.weight is None else columns * each, columns.mT)
+            for output, each in enumerate(weight.T):
+                gram[output].addmm_(columns if self.rows.weight is None else columns * each, columns.mT)
             product.addmm_(columns, weight * target)
             square = square + (weight * target.square()).sum()
             trace = trace + (weight * residual).sum()
-            if plan.tight:
+            if self.tight:
                 slack = slack + torch.log1p(weight * residual.clamp_min(0) / noise).sum()
-        ctx.plan, ctx.columns = plan, kept
-        ctx.save_for_backward(lower, noise, targets, weights)
         return gram, product, square, trace, slack
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        plan: _Plan = ctx.plan
-        lower, noise, targets, weights = ctx.saved_tensors
-        to_gram, to_product, to_square, to_trace, to_slack = grads
+    def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        lower, noise, targets, weights = inputs[:4]
+        to_gram, to_product, to_square, to_trace, to_slack = slopes
         both = to_gram + to_gram.mT
         outer, to_noise = torch.zeros_like(lower), torch.zeros_like(noise)
-        total: list[Tensor | None] = [None] * len(plan.leaves)
+        total: list[Tensor | None] = [None] * len(self.leaves)
         to_targets, to_weights = torch.zeros_like(targets), torch.zeros_like(weights)
-        for place, part in enumerate(plan.blocks()):
+        for number, part in enumerate(self.blocks()):
             weight = weights[part]
             with torch.enable_grad():
-                prior = plan.moments(part)
-            columns = ctx.columns[place] if ctx.columns else whiten(lower, prior.cross.detach())
+                prior = self.moments(part)
+            columns = self.columns[number] if self.columns else solve_lower(lower, prior.cross.detach())
             residual = (prior.variance.detach() - columns.square().sum(0))[:, None]
             target = targets[part] - prior.mean.detach()[:, None]
             # slack = Σ log(1 + w r/σ²)
@@ -298,15 +281,16 @@ class _Sums(torch.autograd.Function):
             to_targets[part] = weight * (fits + 2 * to_square * target)
             # dL = -tril(L⁻ᵀ Σ dA Aᵀ)
             outer.addmm_(to_columns, columns.mT)
-            if not plan.leaves:
+            if not self.leaves:
                 continue
             # dK_uf = L⁻ᵀdA: K_uu⁻¹ itself would lose half the digits
             to_cross = torch.linalg.solve_triangular(lower.mT, to_columns, upper=True)
-            pairs = zip(prior, (to_cross, to_variance, -to_targets[part].sum(1)), strict=True)
-            values, slopes = zip(*((value, to) for value, to in pairs if value.requires_grad), strict=True)
-            total = summed(total, torch.autograd.grad(values, plan.leaves, slopes, allow_unused=True))
+            wanted = (to_cross, to_variance, -to_targets[part].sum(1))
+            pairs = [(value, to) for value, to in zip(prior, wanted, strict=True) if value.requires_grad]
+            values, slopes = zip(*pairs, strict=True)
+            total = summed(total, torch.autograd.grad(values, self.leaves, slopes, allow_unused=True))
         to_lower = -torch.linalg.solve_triangular(lower.mT, outer, upper=True).tril()
-        return None, to_lower, to_noise, to_targets, to_weights, *total
+        return to_lower, to_noise, to_targets, to_weights, *total
 
 
 def learned(process: Process, rows: Observations) -> list[Tensor]:

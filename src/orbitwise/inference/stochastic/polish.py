@@ -1,13 +1,10 @@
-"""Polishing: one pass over all data with frozen rows gives the best q, and leave-one-out for Gaussian noise.
-
-The bound of the integral itself at that q comes from fresh draws of all rows (LIM 4.4, METHOD 4).
-"""
+"""Polishing: frozen rows give the best q, and fresh draws of all rows the bound at it (LIM 4.4, METHOD 4)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -15,20 +12,12 @@ from torch import Tensor
 
 from orbitwise.functionals.averages import evenly_drawn
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
-from orbitwise.inference.sparse import bounds as collapsed
-from orbitwise.inference.sparse.bounds import best_q, collapsed_bound, precision
-from orbitwise.inference.sparse.projection import (
-    EstimatedProcess,
-    Inducing,
-    ProjectedRows,
-    lower_rows,
-    project_rows,
-)
-from orbitwise.inference.sparse.totals import Totals, held_totals
-from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.variational import BoundTerms, Memory, SparsePosterior, bound_terms
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.inference.sparse.held_rows import HeldRows, condition
+from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.sparse.projection import lower_rows
+from orbitwise.inference.stochastic.variational import BoundTerms, Memory, bound_terms
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
 
 DRAWS = 64
@@ -80,12 +69,9 @@ def average_passes(
 
 @torch.no_grad()
 def unbiased_bound(
-    process: Process | EstimatedProcess,
+    posterior: SparsePosterior,
     functional: Functional,
     likelihood: Likelihood,
-    q: Whitened | WhitenedFactor,
-    inducing: Inducing,
-    lower: Float[Tensor, "u u"],
     x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"],
@@ -95,11 +81,12 @@ def unbiased_bound(
     num_passes: int | None = None,
     weight: Float[Tensor, " n"] | None = None,
 ) -> BoundEstimate:
-    """The bound of q on all rows, with slack and tilts from a pass of draws of its own, which start as given.
+    """The bound of the posterior's q on all rows; slack and tilts start as given and have draws of their own.
 
     `functional` is the one to report on, drawn and not frozen.
     """
     drawn, targets = evenly_drawn(functional, DRAWS), targets.double()
+    process, inducing, lower, q = posterior.prior, posterior.inducing, posterior.lower, posterior.q
     memory = Memory(len(x), targets.shape[1], x.device)
     memory.residual, memory.seen = slack_residual.clone(), torch.ones_like(memory.seen)
     if tilt is not None:
@@ -122,145 +109,11 @@ def unbiased_bound(
     return average_passes(terms, batches, float(q.divergence()), num_passes)
 
 
-COLUMNS_AT_ONCE = 8192
-
-
-class LeaveOneOutMeans(NamedTuple):
-    """Each target predicted from all others, and the variance of that prediction without noise."""
-
-    mean: Float[Tensor, "n c"]
-    variance: Float[Tensor, " n"]
-
-
-@final
-class Statistics:
-    """What Gaussian noise of any size needs of all data: A, AWAᵀ, AW(y-m) and the residual variances r.
-
-    `offset` holds the prior means m of the rows, zero where left out. Rows of weight w have noise σ²/w.
-    """
-
-    def __init__(
-        self,
-        columns: Float[Tensor, "u n"],
-        residual: Float[Tensor, " n"],
-        targets: Float[Tensor, "n c"],
-        offset: Float[Tensor, " n"] | None = None,
-        weight: Float[Tensor, " n"] | None = None,
-    ) -> None:
-        self.columns, self.residual, self.targets = columns, residual, targets
-        self.offset = torch.zeros_like(residual) if offset is None else offset
-        self.weight = torch.ones_like(residual) if weight is None else weight
-        self.centred = targets - self.offset[:, None]
-        weighted = columns if weight is None else columns * weight
-        self.gram = weighted @ columns.mT
-        self.product = weighted @ self.centred
-
-    def totals(self, noise: float | Tensor) -> Totals:
-        """What collapsed bounds need of the data."""
-        square = (self.weight[:, None] * self.centred.square()).sum()
-        residual = self.weight * self.residual
-        slack = torch.log1p(residual / self._checked(noise)).sum()
-        count, log_weight = len(self.targets), self.weight.log().sum()
-        return Totals(self.gram, self.product, square, residual.sum(), slack, count, log_weight)
-
-    def precision(self, noise: float | Tensor) -> Float[Tensor, "u u"]:
-        """P = I + AWAᵀ/σ²."""
-        return precision(self.totals(noise), self._checked(noise))
-
-    def optimum(self, noise: float | Tensor) -> Whitened:
-        """The best q(v) for this noise variance."""
-        return best_q(self.totals(noise), self._checked(noise))
-
-    def frozen_bound(self, noise: float | Tensor, tight: bool = True) -> Float[Tensor, ""]:
-        """The collapsed bound of the rows as they were frozen, summed over outputs.
-
-        Where rows were drawn this is the bound of another model, an average over those few draws: it chooses
-        between values of the noise, and `unbiased_bound` is the one to report.
-        """
-        return collapsed_bound(self.totals(noise), self._checked(noise), tight)
-
-    def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
-        """μ₋ₙ = y - (y-μ)/(1-h), leverage h = w aᵀS a/σ², variance σ²h/(w(1-h)) + r (METHOD 5)."""
-        noise = self._checked(noise)
-        lower = cholesky(self.precision(noise)).lower
-        mean = self.columns.mT @ solve_factored(lower, self.product) / noise
-        parts = self.columns.split(COLUMNS_AT_ONCE, dim=1)
-        leverage = self.weight * torch.cat([solve_lower(lower, part).square().sum(0) for part in parts])
-        remaining = (1 - leverage / noise).clamp_min(1e-12)
-        held_out = self.targets - (self.centred - mean) / remaining[:, None]
-        variance = noise / self.weight * (1 - remaining) / remaining
-        return LeaveOneOutMeans(held_out, variance + self.residual)
-
-    def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
-        value = torch.as_tensor(noise, dtype=torch.float64, device=self.columns.device)
-        if value.numel() != 1 or not bool(value > 0):
-            raise ValueError(f"The noise is one positive variance for all outputs, not {noise!r}.")
-        return value.reshape(())
-
-
-def gather(
-    process: Process | EstimatedProcess,
-    functional: Functional,
-    inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    generator: torch.Generator | None = None,
-    rows_at_once: int = 512,
-) -> tuple[Statistics, Float[Tensor, "u u"]]:
-    """One pass over all rows, frozen as drawn once; returns the statistics and the factor of K_uu."""
-    found = project_rows(process, functional, inducing, x, None, generator, rows_at_once)
-    return Statistics(found.columns, found.residual, targets.double(), found.mean), found.lower
-
-
-class Frozen(NamedTuple):
-    """The best q of frozen rows under a quadratic likelihood, and all that it came from."""
-
-    q: Whitened
-    statistics: Statistics
-    projected: ProjectedRows
-    tilt: Float[Tensor, "n c"] | None
-    quadratic: Quadratic
-
-    def bound(self, tight: bool = True) -> Float[Tensor, ""]:
-        """The collapsed bound of the frozen rows, which is not that of the orbit they were drawn from."""
-        totals = held_totals(self.projected, self.quadratic, self.q.is_shared)
-        return collapsed_bound(totals, self.projected.lower.new_ones(()), tight)
-
-
-@torch.no_grad()
-def best_q_of(
-    process: Process,
-    frozen: Functional,
-    likelihood: Likelihood,
-    inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    generator: torch.Generator | None = None,
-    tilt: Float[Tensor, "n c"] | None = None,
-    weight: Float[Tensor, " n"] | None = None,
-) -> Frozen:
-    """The best q of frozen rows; `tilt` is where tilts start, and a weight counts repetitions of its row."""
-    projected = project_rows(process, frozen, inducing, x, None, generator)
-    targets = targets.double()
-    statistics = Statistics(projected.columns, projected.residual, targets, projected.mean, weight)
-    if likelihood.needs_tilt:
-        start = torch.ones_like(targets) if tilt is None else tilt
-        tilt = collapsed.best_tilt(projected, likelihood, targets, start, weight=weight)
-    else:
-        tilt = None
-    quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
-    q = collapsed.optimal_q(projected, quadratic, likelihood.shares_curvature)
-    return Frozen(q, statistics, projected, tilt, quadratic)
-
-
 class Polished(NamedTuple):
-    """The posterior by the best q of frozen rows, their statistics, and the unbiased bound at that q.
-
-    There are statistics for likelihoods that are quadratic in f only.
-    """
+    """The posterior by the best q of frozen rows, the unbiased bound, and the rows of Gaussian noise."""
 
     posterior: SparsePosterior
-    statistics: Statistics | None
+    statistics: HeldRows | None
     bound: BoundEstimate
 
 
@@ -278,8 +131,10 @@ def polish(
     weight: Float[Tensor, " n"] | None = None,
 ) -> Polished:
     """The best q by the frozen functional, and the bound of the functional itself at that q."""
-    found = best_q_of(process, frozen, likelihood, inducing, x, targets, generator, tilt, weight)
-    statistics, lower = found.statistics, found.projected.lower
-    parts = (inducing, lower, x, targets, statistics.residual, found.tilt, generator)
-    bound = unbiased_bound(process, functional, likelihood, found.q, *parts, weight=weight)
-    return Polished(SparsePosterior(process, inducing, found.q, lower), statistics, bound)
+    found = condition(process, frozen, likelihood, inducing, x, targets, generator, tilt, weight)
+    projected = found.rows.projected
+    parts = (x, targets, projected.residual, found.tilt, generator)
+    bound = unbiased_bound(found.posterior, functional, likelihood, *parts, weight=weight)
+    is_gaussian = isinstance(likelihood, Gaussian)
+    statistics = HeldRows(projected, targets.double(), weight) if is_gaussian else None
+    return Polished(found.posterior, statistics, bound)

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import freeze_functional, learnable_orbits
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.projection import (
-    AnyRows,
     EstimatedProcess,
     Estimates,
     Inducing,
@@ -33,7 +34,7 @@ from orbitwise.inference.sparse.projection import (
     lower_rows,
 )
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes, best_q_of
+from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes
 from orbitwise.inference.stochastic.trainer_state import (
     BLOCK,
     DECAY_STEPS,
@@ -196,7 +197,7 @@ class StochasticTrainer:
                     rate = standing.factor * self.rates.at(progress)
                     descent.step(self._loss(index, terms), rate, warming)
                 self._learn(index, terms, standing.factor)
-            except (ValueError, torch.linalg.LinAlgError) as error:  # pyright: ignore
+            except NOT_COMPUTABLE as error:
                 standing.best.restore()
                 self.q = standing.best_q
                 if isinstance(error, RowsNotFiniteError) or not (standing.moved or evaluated):
@@ -235,7 +236,7 @@ class StochasticTrainer:
         values = [each for part in self._learned_values() for each in part]
         try:
             self.history.note(values, self._collapsed_bound())
-        except (ValueError, torch.linalg.LinAlgError):  # pyright: ignore
+        except NOT_COMPUTABLE:
             self.history.notes = []  # the next step will fail as well, and be taken back
         return self.history.has_settled(self.units, self.num_rows * self.targets.shape[1])
 
@@ -251,7 +252,7 @@ class StochasticTrainer:
         x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
         rows = (self.inducing_rows(), x, targets)
         weight = self.weights_of(index)
-        found = best_q_of(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
+        found = condition(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
     def _learned_values(self) -> tuple[list[float], list[float]]:
@@ -281,10 +282,10 @@ class StochasticTrainer:
                 num_passes,
             )
 
-    def _rows(self, index: Tensor) -> AnyRows:
+    def _rows(self, index: Tensor) -> Block | Estimates:
         return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
 
-    def _terms(self, index: Tensor, rows: AnyRows) -> BoundTerms:
+    def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
         inducing, targets = self.inducing_rows(), self.targets[index]
         # Exact rows find their own best slack and tilt.
         residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)

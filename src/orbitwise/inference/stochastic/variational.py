@@ -13,18 +13,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.declarations import Stored
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.inference.posterior import Posterior
+from orbitwise.functionals.functional import Block
 from orbitwise.inference.sparse.projection import (
-    AnyRows,
     EstimatedProcess,
+    Estimates,
     Inducing,
     ProjectedMoments,
     Projection,
-    inducing_factor,
-    lower_rows,
     project,
     projected_moments,
 )
@@ -90,7 +85,7 @@ def bound_terms(
     q: Whitened | WhitenedFactor,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    rows: AnyRows,
+    rows: Block | Estimates,
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
@@ -169,56 +164,6 @@ def natural_step(
             rate *= 0.5
             stepped = q.step(columns, curvature, slope, rate)
         return q
-
-
-@final
-class SparsePosterior(Posterior):
-    """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
-
-    stored = Stored()
-
-    def __init__(
-        self,
-        process: Process | EstimatedProcess,
-        inducing: Inducing,
-        q: Whitened | WhitenedFactor,
-        lower: Float[Tensor, "u u"] | None = None,
-    ) -> None:
-        self.process = process
-        self.inducing = inducing
-        self.q = q
-        with torch.no_grad():
-            self.lower = inducing_factor(process, inducing) if lower is None else lower
-
-    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(lower_rows(self.process, functional, self.inducing, x, generator))
-
-    def row_moments(self, rows: AnyRows) -> Moments:
-        """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
-        projection = self._projection(rows)
-        # Estimates by groups are taken as they are, too: all pairs of groups.
-        projection = projection._replace(factors=torch.ones_like(projection.factors))
-        moments = projected_moments(projection, self.q)
-        variance = moments.spread + moments.residual[:, None].clamp_min(0)
-        return Moments(moments.mean, variance, moments.mean.square() + variance)
-
-    def row_mean(self, rows: AnyRows) -> Float[Tensor, "n c"]:
-        """The posterior mean alone."""
-        projection = self._projection(rows)
-        return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
-
-    def covariance(self, rows: Block) -> Float[Tensor, "*c n n"]:
-        """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
-        if isinstance(self.process, EstimatedProcess):
-            raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
-        rows = rows.frozen() if isinstance(rows, Atoms) else rows
-        columns = self._projection(rows).total
-        spread = self.q.spread(columns)
-        return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
-
-    def _projection(self, rows: AnyRows) -> Projection:
-        rows = rows.frozen() if isinstance(rows, Atoms) else rows
-        return project(self.process, self.inducing, self.lower, rows)
 
 
 def check_drawn(likelihood: Likelihood) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from numbers import Real
@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.means import ConstantMean
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.table import Table
@@ -28,19 +27,30 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
-from orbitwise.estimators.estimator import EVIDENCE, RegressionPredictions, learning
+from orbitwise.estimators.engines import engine_for
+from orbitwise.estimators.estimator import EVIDENCE, RegressionPredictions, fit_quietly, learning
 from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
+from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.components import components
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.kernels.spelling import Expression, Sum, Term, add, build, expression_of, multiply, summands
+from orbitwise.inference.posterior import Posterior
+from orbitwise.kernels.spelling import Expression, Term, build, expression_of, map_terms, summands
 from orbitwise.selection.search.description import Words, component_phrase, summary
-from orbitwise.selection.search.fitting import Fitted, SearchProblem
-from orbitwise.selection.search.greedy import Effort, Search, chosen_rows, silent
-from orbitwise.selection.search.hypotheses import Claim, Hypothesis, bare, base_terms, claims_of, located_back
-from orbitwise.selection.search.refitting import MOST_ROWS_TO_GROW, finalist, grown_on_all_rows, refitted
+from orbitwise.selection.search.greedy import Effort, Fitted, Record, Search, SearchData
+from orbitwise.selection.search.hypotheses import (
+    Claim,
+    Hypothesis,
+    bare,
+    base_terms,
+    claims_of,
+    functional_of_claims,
+    learned_claims,
+    located_back,
+    relocated,
+)
 
 
 def decimal_years(dates: Any) -> NDArray[np.float64]:
@@ -143,13 +153,12 @@ class Scaling:
         return replace(claim, value=claim.value * self.scale + shift)
 
     def _expression(self, expression: Expression) -> Expression:
-        if isinstance(expression, Term):
-            values = tuple((name, self._values(expression, name, each)) for name, each in expression.values)
-            return replace(expression, values=values)
-        parts = [self._expression(part) for part in expression.parts]
-        if isinstance(expression, Sum):
-            return add(*parts)
-        return multiply(*parts, factor=expression.factor)
+        def scaled(term: Term) -> Term:
+            return replace(
+                term, values=tuple((name, self._values(term, name, each)) for name, each in term.values)
+            )
+
+        return map_terms(expression, scaled)
 
     def _values(self, term: Term, name: str, values: tuple[float, ...]) -> tuple[float, ...]:
         if name == "centre":
@@ -175,7 +184,7 @@ def additive_parts(kernel: Kernel) -> list[Expression]:
 
 @torch.no_grad()
 def part_moments(
-    parts: Sequence[Expression], num_dims: int, posterior: Any, functional: Functional, x: torch.Tensor
+    parts: Sequence[Expression], num_dims: int, posterior: Posterior, functional: Functional, x: torch.Tensor
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Posterior mean and deviation of L f_i at x for each of the parts of f, for standardised targets."""
     if not isinstance(posterior, ExactPosterior):
@@ -191,6 +200,69 @@ def part_moments(
 
 
 FEWEST_ROWS = 10
+MOST_ROWS_TO_GROW = 600
+
+PlainClaim = tuple[str, tuple[int, ...], float | None, bool]
+
+
+class Refit(NamedTuple):
+    """The regressor, the claims with what was learned, and whether time ended it before it converged."""
+
+    estimator: InvariantGPRegressor
+    claims: list[PlainClaim]
+    is_cut_short: bool
+
+
+def refitted(
+    hypothesis: Hypothesis,
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    num_dims: int,
+    is_over: Callable[[], bool] | None = None,
+) -> Refit:
+    """The hypothesis fitted by the regressor from the values it has, until `is_over`."""
+    is_cut_short = False
+
+    def stop(step: int, bound: float) -> None:
+        nonlocal is_cut_short
+        if is_over is not None and is_over():
+            is_cut_short = True
+            raise KeyboardInterrupt  # which keeps the best so far
+
+    moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
+    functional = functional_of_claims(hypothesis.claims, num_dims)
+    is_exact = engine_for(len(x)) == "exact"
+    estimator = InvariantGPRegressor(
+        build(moved, width),
+        None if functional.is_identity else functional,
+        mean="zero" if hypothesis.kills_constants else "constant",
+        random_state=0,
+        max_iterations=0 if is_exact else 200,
+        callback=stop,
+    )
+    # the search itself says whether its winner converged, and whether time was up
+    fit_quietly(estimator, x, y)
+    if estimator.inference_ == "exact":
+        model = estimator._model
+        if hypothesis.noise is not None:
+            with torch.no_grad():
+                model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
+        # The search has learned the noise, which a first fit starts elsewhere: go on from there.
+        is_cut_short = is_over is not None and is_over()
+        fit_quietly(estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True), x, y)
+    estimator.set_params(callback=None)
+    claims = learned_claims(hypothesis.claims, estimator.functional_)
+    plain = [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
+    return Refit(estimator, plain, is_cut_short)
+
+
+def _best(search: Search, whole: SearchData) -> Fitted:
+    """The best structure on all rows, found on some of them."""
+    best = search.run()
+    if len(whole.x) == len(search.data.x):
+        return best
+    best = search.finalist(best, whole)
+    return search.grown_on(whole, best) if len(whole.x) <= MOST_ROWS_TO_GROW else best
 
 
 @final
@@ -254,7 +326,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     kernel_: Kernel
     log_evidence_: float
     noise_: float
-    _model: Any
+    _model: RegressionModel
     _clock = staticmethod(time.time)
 
     stored = Stored(
@@ -310,35 +382,27 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31))
         bases = base_terms(self.base_kernels, x.shape[1])
         scaling = Scaling.of(x, [term.name for term in bases])
-        rows = chosen_rows(len(x), self.search_rows, seed)
         deadline = math.inf if self.time_limit is None else began + self.time_limit
-        problem = SearchProblem(scaling.apply(x[rows]), targets[rows], self.scoring, deadline, self._clock)
+        whole = SearchData(scaling.apply(x), targets, self.scoring, deadline, self._clock)
         claims = [scaling.scaled_claim(claim) for claim in claims_of(self.invariances, x.shape[1])]
         effort = Effort(
             max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
         )
         if np.ptp(targets) <= 1e-12 * np.abs(targets).max():
             bases, claims = [Term("constant")], []  # there is nothing to find
-        search = Search(problem, bases, claims, effort, silent)
+        search = Search(whole.some_rows(self.search_rows, seed), bases, claims, effort)
         console = Console(stderr=True)
         if self.verbose and console.is_terminal:
             with console.status("searching") as status:
                 search.report = status.update
-                found = self._best(search, scaling.apply(x), targets)
+                found = _best(search, whole)
         else:
-            found = self._best(search, scaling.apply(x), targets)
-        self.history_, self.search_rows_ = search.history, len(rows)
-        is_cut_short = problem.is_over()
-        is_cut_short |= self._store(found, scaling, x, targets, problem)
+            found = _best(search, whole)
+        self.history_, self.search_rows_ = search.history, len(search.data.x)
+        is_cut_short = whole.is_over()
+        is_cut_short |= self._store(found, scaling, x, targets, whole.is_over)
         self.stopped_ = "time_limit" if is_cut_short else "complete"
         return self
-
-    def _best(self, search: Search, x: NDArray[np.float64], targets: NDArray[np.float64]) -> Fitted:
-        best = search.run()
-        if len(x) == len(search.problem.x):
-            return best
-        best = finalist(search, best, x, targets)
-        return grown_on_all_rows(search, best, x, targets) if len(x) <= MOST_ROWS_TO_GROW else best
 
     def _check_settings(self) -> None:
         if self.scoring not in ("bic", "laplace"):
@@ -369,13 +433,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         scaling: Scaling,
         x: NDArray[np.float64],
         y: NDArray[np.float64],
-        problem: SearchProblem,
+        is_over: Callable[[], bool],
     ) -> bool:
         """Fit the winner and keep it; returns whether time ended that fit."""
         hypothesis = scaling.undo(found.hypothesis)
-        estimator, self._claims, is_cut_short = refitted(
-            hypothesis, x, y, self.n_features_in_, problem.is_over
-        )
+        estimator, self._claims, is_cut_short = refitted(hypothesis, x, y, self.n_features_in_, is_over)
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
             *("log_evidence_error_", "converged_", "inference_", "_model", "target_scale_"),
@@ -388,13 +450,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self._extents = np.ptp(x, axis=0)
         parts, width = additive_parts(self.kernel_), self._width()
         variance = float(np.var(y)) or 1.0
-        means: list[Any] = [[0.0]] * len(parts)
+        variances = [0.0] * len(parts)
         if self.inference_ == "exact":
             moments = part_moments(parts, width, self.posterior_, self.functional_, torch.tensor(x))
-            means = [mean for mean, _ in moments]
-        self._shares = [
-            float(np.var(mean)) * float(self.target_scale_.scale[0]) ** 2 / variance for mean in means
-        ]
+            variances = [float(np.var(mean)) for mean, _ in moments]
+        self._shares = [each * float(self.target_scale_.scale[0]) ** 2 / variance for each in variances]
         return is_cut_short
 
     def components(self, X: ArrayLike) -> list[Component]:
@@ -416,8 +476,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def mean_(self) -> float:
         """The constant that f lies around, in units of y."""
         check_is_fitted(self)
-        module = self.posterior_.process.mean_module
-        constant = module.constant.item() if isinstance(module, ConstantMean) else 0.0  # pyright: ignore
+        constant = next(self._model.process.mean_module.parameters(), torch.zeros(())).item()
         return constant * float(self.target_scale_.scale[0]) + float(self.target_scale_.shift[0])
 
     def describe(self, unit: str = "") -> str:
@@ -439,7 +498,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         table = Table(title="Structures by score")
         for heading in ("structure", "score", "log likelihood", "numbers learned", "step"):
             table.add_column(heading, justify="left" if heading == "structure" else "right")
-        best: dict[str, dict[str, Any]] = {}
+        best: dict[str, Record] = {}
         for row in sorted(self.history_, key=lambda row: -row["score"]):
             best.setdefault(row["structure"], row)
         for name, row in list(best.items())[:most]:

@@ -33,6 +33,11 @@ class Words:
         names = [self.names[column] for column in columns]
         return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
+    def lengths(self, values: Sequence[float], columns: Sequence[int]) -> str:
+        """A length along each of some columns."""
+        texts = [f"{self.length(value)} in {self.names[c]}" for value, c in zip(values, columns, strict=True)]
+        return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
     def inside(self, columns: Sequence[int]) -> str:
         """ " in x0", or nothing where there is one column only."""
         return "" if len(self.names) == 1 else f" in {self.of(columns)}"
@@ -60,7 +65,7 @@ def _of_columns(group: Sequence[Term], columns: tuple[int, ...], words: Words) -
             shortest = min(_value(term, "lengthscale") for term in smooth)
             phrase += f" whose shape drifts over about {words.length(shortest)}"
     elif smooth:
-        phrase = _smooth(smooth, columns, words) + inside
+        phrase = _smooth(smooth, columns, words)
     elif others:
         phrase = f"{_other(others.pop(0))}{inside}"
     else:
@@ -82,15 +87,18 @@ def _cycle(term: Term, words: Words) -> str:
 
 
 def _smooth(group: Sequence[Term], columns: tuple[int, ...], words: Words) -> str:
+    """Smooth factors by the shortest of them; with a lengthscale for each column, all of these are told."""
     term = min(group, key=lambda each: _value(each, "lengthscale"))
-    length = _value(term, "lengthscale")
-    is_trend = length > TREND * float(words.extents[list(columns)].max())
+    lengths = dict(term.values).get("lengthscale", (1.0,))
+    is_trend = bool((np.array(lengths) > TREND * words.extents[list(columns)].max()).all())
     kind = {"matern12": "rough ", "matern32": "fairly rough ", "matern52": "fairly smooth "}.get(
         term.name, "smooth "
     )
     noun = "trend" if is_trend else "variation"
     scales = "at many scales around" if any(each.name == "rq" for each in group) else "over about"
-    return f"a {kind}{noun} that changes {scales} {words.length(length)}"
+    if len(set(lengths)) > 1:
+        return f"a {kind}{noun} that changes {scales} {words.lengths(lengths, columns)}"
+    return f"a {kind}{noun} that changes {scales} {words.length(min(lengths))}{words.inside(columns)}"
 
 
 def _other(term: Term) -> str:

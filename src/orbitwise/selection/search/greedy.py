@@ -2,39 +2,314 @@
 
 All base kernels are fitted, then the best is grown: every neighbour is fitted for a few iterations from where
 its parent stands, the most promising ones to the end from several starts, and the best becomes the next
-parent while its score rises. At the end everything that the score does not need is taken out again.
+parent while its score rises. At the end everything that the score does not need is removed.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, final
+from typing import TypedDict, final
 
 import numpy as np
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel
+from gpytorch.means import ConstantMean, ZeroMean
 from joblib import Parallel, delayed
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
 
-from orbitwise.kernels.spelling import Term
-from orbitwise.selection.search.fitting import (
-    Fitted,
-    HypothesisModel,
-    SearchProblem,
+from orbitwise.functionals.atoms import Atoms
+from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
+from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian
+from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
+from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
+from orbitwise.inference.optimise.training import Training, assign_flat, evaluate, flat_values, maximize
+from orbitwise.kernels.bases import CentredLinearKernel, children_of
+from orbitwise.kernels.spectrum import Array
+from orbitwise.kernels.spelling import Term, build, expression_of
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.process.double_sums import value_covariance
+from orbitwise.selection.evidence import STEP, laplace_log_evidence
+from orbitwise.selection.search.hypotheses import (
+    Claim,
+    Hypothesis,
+    Key,
     anew,
     beside_a_line,
-    fit,
+    claimed,
+    first_hypotheses,
     fresh,
+    functional_of_claims,
     grown,
+    learned_claims,
+    located_back,
+    neighbours,
+    relocated,
+    simplifications,
 )
-from orbitwise.selection.search.hypotheses import Claim, Hypothesis, claimed, neighbours, simplifications
+
+FEW_ITERATIONS = 15
+MOST_STARTS = 3
+PATIENCE = 5
+TOLERANCE = 0.01
+"""A mode is found when so many iterations gain less than this many nats."""
+
+STEP_COST = 3.0
+"""What a base kernel or a claim must gain to be believed: it is one of about twenty that were possible, and
+log 20 is about 3 nats."""
+
+NUM_FINALISTS = 3
+FINAL_ITERATIONS = 100
+MOST_FINAL_ROWS = 1_500
 
 Report = Callable[[str], None]
 Option = tuple[Hypothesis, Callable[[], list[Hypothesis]]]
 """A hypothesis and its starts, which are made when it is known to be new."""
-STEP_COST = 3.0
-"""What a base kernel or a claim must gain to be believed: it is one of about twenty that were possible, and
-log 20 is about 3 nats."""
+
+
+@final
+@dataclass(frozen=True)
+class SearchData:
+    """Rows to be explained, how a structure is scored, and until when, on a clock that processes share."""
+
+    x: Array
+    y: Array
+    scoring: str = "bic"
+    deadline: float = math.inf
+    clock: Callable[[], float] = time.time
+
+    def is_over(self) -> bool:
+        """Whether no evaluation may begin any more."""
+        return self.seconds_left() <= 0
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - self.clock()
+
+    def some_rows(self, most: int, seed: int) -> SearchData:
+        """All rows, or so many drawn at random, in the order of the data."""
+        if len(self.x) <= most:
+            return self
+        rows = np.sort(np.random.default_rng(seed).choice(len(self.x), most, replace=False))
+        return replace(self, x=self.x[rows], y=self.y[rows])
+
+
+@final
+@dataclass(frozen=True)
+class Fitted:
+    """A hypothesis with learned values, its log likelihood and its score, for targets as given."""
+
+    hypothesis: Hypothesis
+    log_likelihood: float
+    score: float
+    num_parameters: int
+    seconds: float
+    converged: bool
+
+    @property
+    def worth(self) -> float:
+        """The score less the cost of every base kernel and every claim."""
+        return self.score - STEP_COST * self.hypothesis.size
+
+
+@final
+class HypothesisModel:
+    """A hypothesis as kernel, functional, noise and a constant that f lies around, for standardised targets.
+
+    Where a kernel is zero somewhere, as that of a line or of its products is, taking the mean of the targets
+    for the constant would be a claim on f there. Functionals that kill constants have none.
+    """
+
+    def __init__(self, hypothesis: Hypothesis, data: SearchData) -> None:
+        self.hypothesis, num_dims = hypothesis, data.x.shape[1]
+        moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
+        self.kernel = build(moved, width)
+        self.functional = functional_of_claims(hypothesis.claims, num_dims).double()
+        self.likelihood = Gaussian(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
+        self.x = torch.tensor(data.x)
+        is_odd = hypothesis.kills_constants
+        self.mean = ZeroMean() if is_odd else ConstantMean().double()
+        # as the regressor does: a functional that kills constants leaves the targets where they are
+        shift = 0.0 if is_odd else float(data.y.mean())
+        self.scale = float(np.sqrt(np.square(data.y - shift).mean())) or 1.0
+        self.y = torch.from_numpy((data.y - shift) / self.scale)
+        # k(mirrored x, mirrored x') = k(x, x') for what depends on differences alone
+        mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
+        self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
+        for line in [] if is_odd else _lines(self.kernel):
+            line.centre.requires_grad_(False)  # c + w(x - a) has many (a, c) for one line
+        with torch.no_grad():
+            seen = self._atoms().points[:, 0, :].numpy()
+            if isinstance(self.mean, ConstantMean):
+                self.mean.constant = self._likely_constant()
+        modules: dict[str, nn.Module] = {
+            "likelihood": self.likelihood,
+            "mean": self.mean,
+            "functional": self.functional,
+            "kernel": self.kernel,
+        }
+        self.hyperprior = JointHyperprior(parts_of(modules, {}), weak_hyperpriors(modules, seen))
+
+    @property
+    def constant(self) -> Tensor:
+        """What f lies around, for standardised targets."""
+        return next(self.mean.parameters(), torch.zeros_like(self.y[0]))
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that is learned."""
+        return [part.raw for part in self.hyperprior.parts]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers are learned, the noise and the constant among them."""
+        return self.hyperprior.dimension
+
+    def log_likelihood(self) -> Tensor:
+        """log p(y | θ) of the standardised targets."""
+        return gaussian_log_density(self._covariance(), self.y - self.constant)
+
+    def log_joint(self) -> Tensor:
+        """log p(y, θ), in the coordinates that are learned."""
+        z = torch.cat([parameter.reshape(-1) for parameter in self.parameters])
+        return self.log_likelihood() + self.hyperprior.log_density(z)
+
+    @torch.no_grad()
+    def height(self) -> float:
+        """log p(y, θ) at the present values, -∞ where it cannot be computed."""
+        try:
+            return self.log_joint().item()
+        except ValueError:
+            return -math.inf
+
+    def climb(self, data: SearchData, iterations: int) -> Training | None:
+        """Maximise log p(y, θ), until time is up; None where it is, or where this start does not work."""
+        if data.is_over():
+            return None
+
+        def stop(values: list[float]) -> bool:
+            return len(values) > PATIENCE and values[-1] - values[-1 - PATIENCE] < TOLERANCE
+
+        try:
+            return maximize(self.log_joint, self.parameters, iterations, stop=stop, is_over=data.is_over)
+        except ValueError:
+            return None
+
+    def fitted(self, data: SearchData, training: Training, seconds: float) -> Fitted:
+        """The hypothesis with the present values, scored for targets as given."""
+        count = len(data.y)
+        jacobian = count * math.log(self.scale)
+        with torch.no_grad():
+            value = self.log_likelihood().item() - jacobian
+        if data.scoring == "bic":
+            score = value - 0.5 * self.num_parameters * math.log(count)
+        else:
+            score = self.log_evidence(training.value) - jacobian
+        return Fitted(self.learned(), value, score, self.num_parameters, seconds, training.converged)
+
+    def log_evidence(self, joint: float) -> float:
+        """log ∫ p(y, θ) dθ by Laplace's method; directions without curvature have that of their prior."""
+        parameters = self.parameters
+        mode = flat_values(parameters)
+
+        def slope_of_fall(point: Vector) -> Vector:
+            assign_flat(parameters, point)
+            found = evaluate(self.log_joint, parameters)
+            return np.full_like(point, np.nan) if found.failure else -found.gradient
+
+        curvature = finite_difference_hessian(slope_of_fall, mode, STEP, central=True)
+        assign_flat(parameters, mode)
+        # in units of the priors, whose own curvature is 1
+        hyperpriors = zip(self.hyperprior.parts, self.hyperprior.distributions.values(), strict=True)
+        deviations = np.concatenate([_deviation(prior, part.size) for part, prior in hyperpriors])
+        values = np.linalg.eigvalsh(curvature * deviations[:, None] * deviations)
+        values = torch.from_numpy(np.maximum(values, 1.0 / WEAK_AMPLITUDE_SCALE))
+        return laplace_log_evidence(joint, values) + float(np.log(deviations).sum())
+
+    def learned(self) -> Hypothesis:
+        """The hypothesis with the present values."""
+        return Hypothesis(
+            located_back(expression_of(self.kernel, values=True, digits=17), self.hypothesis.claims),
+            learned_claims(self.hypothesis.claims, self.functional),
+            self.likelihood.raw_noise.exp().item(),
+        )
+
+    @torch.no_grad()
+    def residuals(self) -> Array:
+        """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹(y - c)."""
+        lower, _ = cholesky(self._covariance())
+        return (
+            self.likelihood.noise * torch.cholesky_solve((self.y - self.constant)[:, None], lower)[:, 0]
+        ).numpy()
+
+    def _likely_constant(self) -> Tensor:
+        """1ᵀK⁻¹y/(1ᵀK⁻¹1 + 1), the mode under its prior; 0 where the start has no covariance."""
+        try:
+            lower, _ = cholesky(self._covariance())
+        except ValueError:
+            return torch.zeros_like(self.y[0])
+        weights = torch.cholesky_solve(torch.ones_like(self.y)[:, None], lower)[:, 0]
+        return weights @ self.y / (weights.sum() + 1)
+
+    def _covariance(self) -> Tensor:
+        matrix = value_covariance(self.kernel, self._atoms(), self.one_sided)
+        return matrix + self.likelihood.noise * torch.eye(len(matrix), dtype=matrix.dtype)
+
+    def _atoms(self) -> Atoms:
+        atoms = self.functional.atoms(self.x)
+        assert isinstance(atoms, Atoms)
+        return atoms
+
+
+def _lines(kernel: Kernel) -> list[CentredLinearKernel]:
+    """The lines that are components by themselves."""
+    if isinstance(kernel, AdditiveKernel):
+        return [line for part in children_of(kernel) for line in _lines(part)]
+    return [kernel] if isinstance(kernel, CentredLinearKernel) else []
+
+
+def _deviation(hyperprior: Distribution, size: int) -> Array:
+    """The deviation of every coordinate under a hyperprior that is normal in it."""
+    assert isinstance(hyperprior, LogNormalDistance | Normal), "weak hyperpriors are normal or log-normal"
+    return np.broadcast_to(np.asarray(hyperprior.scale, dtype=np.float64).reshape(-1), (size,))
+
+
+def fit(starts: Sequence[Hypothesis], data: SearchData, max_iterations: int) -> Fitted | None:
+    """The mode of one structure: a few iterations from the best starts, then more from the best of them.
+
+    None where time is up, or where no start works. Time may also end it on its way: then it is scored where
+    it stands, unless that takes long.
+    """
+    began = time.perf_counter()
+    if data.is_over():
+        return None
+    models = promising([HypothesisModel(start, data) for start in starts], data)
+    few = max_iterations if len(models) == 1 else min(FEW_ITERATIONS, max_iterations)
+    tried = [(model, training) for model in models if (training := model.climb(data, few))]
+    if not tried:
+        return None
+    model, training = max(tried, key=lambda each: each[1].value)
+    if few < max_iterations and not training.converged:
+        training = model.climb(data, max_iterations - few) or training
+    if data.scoring == "laplace" and data.is_over():
+        return None  # its curvature would take many evaluations more
+    return model.fitted(data, training, time.perf_counter() - began)
+
+
+def promising(models: list[HypothesisModel], data: SearchData) -> list[HypothesisModel]:
+    """The highest starts, one from the data alone among them: those of a parent are high, but may mislead."""
+    if len(models) <= MOST_STARTS:
+        return models
+    heights = [-math.inf if data.is_over() else model.height() for model in models]
+    ranked = [models[i] for i in sorted(range(len(models)), key=lambda i: -heights[i])]
+    anew = [model for model in ranked if model.hypothesis.noise is None]
+    first = ranked[: MOST_STARTS - 1]
+    others = [model for model in (*anew, *ranked) if all(model is not each for each in first)]
+    return [*first, others[0]]
 
 
 @final
@@ -51,25 +326,41 @@ class Effort:
     seed: int = 0
 
 
+class Record(TypedDict):
+    """One fit of a search."""
+
+    step: int
+    stage: str
+    structure: str
+    score: float
+    log_likelihood: float
+    num_parameters: int
+    seconds: float
+
+
+def silent(_: str) -> None:
+    """Report nothing."""
+
+
 @final
 @dataclass
 class Search:
     """The state of a search: what was tried, and the best so far."""
 
-    problem: SearchProblem
+    data: SearchData
     bases: Sequence[Term]
     claims: Sequence[Claim]
     effort: Effort
-    report: Report
-    tried: dict[Any, Fitted] = field(default_factory=dict)
-    screened: dict[Any, Fitted] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    report: Report = silent
+    tried: dict[Key, Fitted] = field(default_factory=dict)
+    screened: dict[Key, Fitted] = field(default_factory=dict)
+    history: list[Record] = field(default_factory=list)
     step: int = 0
 
     def run(self) -> Fitted:
         """The best structure that was found."""
-        x, y = self.problem.x, self.problem.y
-        singles = [Hypothesis(base) for base in self.bases]
+        x, y = self.data.x, self.data.y
+        singles = first_hypotheses(self.bases, x.shape[1])
         best = self._advance([(each, partial(anew, each, None, x, y)) for each in singles], None)
         if best is None:
             raise TimeoutError(
@@ -84,30 +375,43 @@ class Search:
     def grow(self, best: Fitted) -> Fitted:
         """The best structure that can be reached from one that is fitted."""
         for _ in range(self.effort.max_depth):
-            if self.problem.is_over():
+            if self.data.is_over():
                 return best
-            left = HypothesisModel(best.hypothesis, self.problem).residuals()
-            options = neighbours(best.hypothesis, self.bases, self.claims)
-            better = self._advance(self._started(options, left), best)
-            if _better_of(better, best) is best:
+            better = self._neighbour(best)
+            if better is best:
                 break
-            best = _better_of(better, best)
+            best = better
         return self._simplified(best)
+
+    def finalist(self, best: Fitted, whole: SearchData) -> Fitted:
+        """The best of the leading structures on all rows, or on the most that exact inference takes."""
+        data = whole.some_rows(MOST_FINAL_ROWS, self.effort.seed)
+        leaders = sorted(self.tried.values(), key=lambda each: each.worth, reverse=True)[:NUM_FINALISTS]
+        found = [fit([each.hypothesis], data, FINAL_ITERATIONS) for each in (leaders or [best])]
+        return max((each for each in found if each), key=lambda each: each.worth, default=best)
+
+    def grown_on(self, whole: SearchData, best: Fitted) -> Fitted:
+        """The search on a sample, continued on all rows: what is small or short shows only there."""
+        return replace(self, data=whole, tried={}, screened={}).grow(best)
+
+    def _neighbour(self, best: Fitted, grows: bool = True) -> Fitted:
+        """The best hypothesis one step away, or the one that was best where none is better."""
+        left = HypothesisModel(best.hypothesis, self.data).residuals()
+        options = neighbours(best.hypothesis, self.bases, self.claims, grows)
+        return _better_of(self._advance(self._started(options, left), best), best)
 
     def _simplified(self, best: Fitted) -> Fitted:
         """The structure without the parts that it does not need, and with those that serve better."""
-        while not self.problem.is_over():
+        while not self.data.is_over():
             # A smaller structure may have been tried before, but not from here.
             options = [(each, None) for each in simplifications(best.hypothesis)]
-            smaller = self._started(options, self.problem.y)
-            better = self._advance(smaller, best, again=True) if smaller else None
-            if _better_of(better, best) is best:
-                left = HypothesisModel(best.hypothesis, self.problem).residuals()
-                options = neighbours(best.hypothesis, self.bases, self.claims, grows=False)
-                better = self._advance(self._started(options, left), best)
-            if _better_of(better, best) is best:
+            smaller = self._started(options, self.data.y)
+            better = _better_of(self._advance(smaller, best, again=True) if smaller else None, best)
+            if better is best:
+                better = self._neighbour(best, grows=False)
+            if better is best:
                 return best
-            best = _better_of(better, best)
+            best = better
         return best
 
     def _advance(
@@ -117,9 +421,9 @@ class Search:
         again: bool = False,
     ) -> Fitted | None:
         """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
-        new: dict[Any, list[Hypothesis]] = {}
+        new: dict[Key, list[Hypothesis]] = {}
         for hypothesis, starts in options:
-            if (again or hypothesis.key not in self.tried) and not self.problem.is_over():
+            if (again or hypothesis.key not in self.tried) and not self.data.is_over():
                 new.setdefault(hypothesis.key, []).extend(starts())
         self.step += 1
         screened = self._fit_all(list(new.values()), self.effort.screen_iterations, "screened")
@@ -129,49 +433,47 @@ class Search:
         ranked = sorted(
             (key for key in new if key in self.screened), key=lambda key: -self.screened[key].score
         )
-        promising = ranked[: self.effort.num_promising] if best is not None else ranked
-        starts = [[self.screened[key].hypothesis, *self._restarts(key)] for key in promising]
+        chosen = ranked[: self.effort.num_promising] if best is not None else ranked
+        starts = [[self.screened[key].hypothesis, *self._restarts(key)] for key in chosen]
         finished = self._fit_all(starts, self.effort.max_iterations, "fitted")
-        for key, found in zip(promising, finished, strict=True):
+        for key, found in zip(chosen, finished, strict=True):
             if found is not None and (key not in self.tried or found.score > self.tried[key].score):
                 self.tried[key] = found
-        known = [self.tried[key] for key in promising if key in self.tried]
+        known = [self.tried[key] for key in chosen if key in self.tried]
         # where time ran out between the two rounds, the first one counts
         known = known or [self.screened[key] for key in ranked[:1]]
-        return max(known, key=lambda each: each.score - STEP_COST * each.hypothesis.size, default=None)
+        return max(known, key=lambda each: each.worth, default=None)
 
-    def _started(self, options: Iterable[tuple[Hypothesis, Term | None]], left: np.ndarray) -> list[Option]:
+    def _started(self, options: Iterable[tuple[Hypothesis, Term | None]], left: Array) -> list[Option]:
         """Hypotheses, given with what is new in them, with a way to make their starts."""
         return [(one, partial(self._starts, one, new, left)) for one, new in options]
 
-    def _starts(self, hypothesis: Hypothesis, new: Term | None, left: np.ndarray) -> list[Hypothesis]:
-        """From what the parent knows, and from the data, for the new term may be hidden in what it knows."""
-        x, y = self.problem.x, self.problem.y
+    def _starts(self, hypothesis: Hypothesis, new: Term | None, left: Array) -> list[Hypothesis]:
+        """From what the parent knows, and from the data, because what it knows may hide the new term."""
+        x, y = self.data.x, self.data.y
         lines = []
         if new is not None and new.name == "linear":
             lines = beside_a_line(hypothesis, new, x, y)
         return [*grown(hypothesis, new, x, y, left), *lines, *anew(hypothesis, new, x, y)]
 
-    def _restarts(self, key: Any) -> list[Hypothesis]:
-        hypothesis, x, y = self.screened[key].hypothesis, self.problem.x, self.problem.y
+    def _restarts(self, key: Key) -> list[Hypothesis]:
+        hypothesis, x, y = self.screened[key].hypothesis, self.data.x, self.data.y
         seeds = [None, *(self.effort.seed + 7919 * number for number in range(1, self.effort.num_restarts))]
         return [fresh(hypothesis, x, y, seed) for seed in seeds[: self.effort.num_restarts]]
 
     def _fit_all(
         self, starts: Sequence[Sequence[Hypothesis]], iterations: int, stage: str
     ) -> list[Fitted | None]:
-        found: list[Fitted | None] = []
+        fits: Iterable[Fitted | None]
         if self.effort.n_jobs in (None, 1):
-            for each in starts:
-                found.append(fit(each, self.problem, iterations))
-                self._record(found[-1], stage)
+            fits = (fit(each, self.data, iterations) for each in starts)
         else:
-            results: Any = Parallel(n_jobs=self.effort.n_jobs, return_as="generator")(
-                delayed(fit)(each, self.problem, iterations) for each in starts
-            )
-            for each in results:
-                found.append(each)
-                self._record(each, stage)
+            jobs = (delayed(fit)(each, self.data, iterations) for each in starts)
+            fits = Parallel(n_jobs=self.effort.n_jobs, return_as="generator")(jobs)
+        found: list[Fitted | None] = []
+        for each in fits:
+            found.append(each)
+            self._record(each, stage)
         return found
 
     def _record(self, found: Fitted | None, stage: str) -> None:
@@ -189,7 +491,7 @@ class Search:
             }
         )
         best = max(row["score"] for row in self.history)
-        left = self.problem.seconds_left()
+        left = self.data.seconds_left()
         remaining = "" if math.isinf(left) else f", {max(left, 0):.0f} s left"
         self.report(
             f"step {self.step}: {len(self.history)} fits, best {best:,.1f}{remaining}: {found.hypothesis}"
@@ -198,20 +500,4 @@ class Search:
 
 def _better_of(one: Fitted | None, best: Fitted) -> Fitted:
     """The better of two, every base kernel and every claim counted at its cost."""
-    if (
-        one is None
-        or one.score - STEP_COST * one.hypothesis.size <= best.score - STEP_COST * best.hypothesis.size
-    ):
-        return best
-    return one
-
-
-def silent(_: str) -> None:
-    """Report nothing."""
-
-
-def chosen_rows(count: int, most: int, seed: int) -> np.ndarray:
-    """The rows that a search looks at: all, or a random subset in the order of the data."""
-    if count <= most:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    return best if one is None or one.worth <= best.worth else one

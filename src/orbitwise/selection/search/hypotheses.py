@@ -1,6 +1,7 @@
-"""The grammar of a search: structures of kernels, claims on f, and the steps from one to the next.
+"""Hypotheses of a search: structures of kernels with claims on f, the steps between them, and their starts.
 
-A claim says what f does not care about, as plain data with a learned value.
+A claim says what f does not care about, as plain data with a learned value. Values that are known stay, and a
+new term starts from what the others leave of the targets.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from functools import lru_cache
+from itertools import combinations, count, permutations
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orbitwise.estimators.invariances import SEARCHED, find
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation, Wrap
+from orbitwise.kernels.bases import start
+from orbitwise.kernels.spectrum import Array, detrend, spectral_peaks, strongest_periods
 from orbitwise.kernels.spelling import (
     Expression,
     Form,
@@ -26,13 +29,15 @@ from orbitwise.kernels.spelling import (
     Sum,
     Term,
     add,
+    build,
+    expression_of,
+    map_terms,
     multiply,
     normal_form,
     parse_expression,
     summands,
     terms,
 )
-from orbitwise.kernels.starts import spectral_peaks
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.transforms.permutations import exchange_permutations
@@ -112,7 +117,7 @@ def _read(name: str, num_dims: int) -> list[Claim]:
     return [Claim(kind, chosen, value, is_given) for chosen in each]
 
 
-def started(claim: Claim, x: NDArray[np.float64], y: NDArray[np.float64], seed: int | None) -> Claim:
+def started(claim: Claim, x: Array, y: Array, seed: int | None) -> Claim:
     """The claim with a value to start from: where a mirror fits best, or the strongest line."""
     if claim.value is not None or claim.num_parameters == 0:
         return claim
@@ -127,7 +132,7 @@ def started(claim: Claim, x: NDArray[np.float64], y: NDArray[np.float64], seed: 
     return replace(claim, value=best_mirror(column, y, claim.kind == "odd"))
 
 
-def best_mirror(column: NDArray[np.float64], y: NDArray[np.float64], is_odd: bool) -> float:
+def best_mirror(column: Array, y: Array, is_odd: bool) -> float:
     """The centre about which rows agree best with what lies between the neighbours of their mirror images.
 
     Many rows that agree well say more than few that agree very well: n log(cost), a likelihood ratio.
@@ -206,12 +211,13 @@ def _wrapped(claims: Sequence[Claim]) -> int | None:
 
 def _in_columns(expression: Expression, places: Sequence[tuple[int, ...]]) -> Expression:
     """The expression with every column replaced by its places."""
-    if isinstance(expression, Term):
-        if expression.columns is None:
-            return expression
-        return replace(expression, columns=tuple(p for column in expression.columns for p in places[column]))
-    parts = tuple(_in_columns(part, places) for part in expression.parts)
-    return Sum(parts) if isinstance(expression, Sum) else Product(parts, expression.factor)
+
+    def moved(term: Term) -> Term:
+        if term.columns is None:
+            return term
+        return replace(term, columns=tuple(place for column in term.columns for place in places[column]))
+
+    return map_terms(expression, moved)
 
 
 MOST_CLAIMS = 2
@@ -254,6 +260,11 @@ class Hypothesis:
         return forms[0], frozenset(str(claim.structure) for claim in claims)
 
     @property
+    def kills_constants(self) -> bool:
+        """Whether f stays as it is where a constant is added to g."""
+        return any(claim.kind == "odd" for claim in self.claims)
+
+    @property
     def size(self) -> int:
         """The number of base kernels and claims."""
         return len(terms(self.expression)) + len(self.claims)
@@ -287,6 +298,14 @@ def base_terms(names: Sequence[str], num_dims: int) -> list[Term]:
         found += [term] if term.name in (*SMOOTH, "sm") else []
         found += [replace(term, columns=(column,)) for column in range(num_dims)]
     return found
+
+
+def first_hypotheses(bases: Sequence[Term], num_dims: int) -> list[Hypothesis]:
+    """Where a search begins: every base kernel, and an rbf of several columns with a lengthscale for each."""
+    singles = [Hypothesis(base) for base in bases]
+    if num_dims > 1 and Term("rbf") in bases:
+        singles.append(Hypothesis(Term("rbf", is_ard=True)))
+    return singles
 
 
 def neighbours(
@@ -326,6 +345,8 @@ def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[H
         clashes = claim.kind in ("mirror", "odd") and claim.columns in mirrored
         one_more = claim.kind == "period" and any(each.kind == "period" for each in hypothesis.claims)
         needless = claim.kind == "odd" and _is_odd(hypothesis.expression, claim.columns)
+        # lengthscales for each column have no meaning on a circle
+        needless |= claim.kind == "period" and any(term.is_ard for term in terms(hypothesis.expression))
         if (claim.kind, claim.columns) in present or clashes or one_more or needless:
             continue
         if len(hypothesis.claims) < MOST_CLAIMS:
@@ -369,7 +390,7 @@ def _exchanged(expression: Expression, base: Term) -> Iterator[Expression]:
     for i, part in enumerate(expression.parts):
         for other in _exchanged(part, base):
             parts = (*expression.parts[:i], other, *expression.parts[i + 1 :])
-            yield add(*parts) if isinstance(expression, Sum) else multiply(*parts, factor=expression.factor)
+            yield expression.with_parts(parts)
 
 
 def _loosened(expression: Expression) -> Iterator[Expression]:
@@ -390,11 +411,10 @@ def _smaller(expression: Expression) -> Iterator[Expression]:
     for i, part in enumerate(expression.parts):
         before, after = expression.parts[:i], expression.parts[i + 1 :]
         if before or after:
-            rest = (*before, *after)
-            yield add(*rest) if isinstance(expression, Sum) else multiply(*rest, factor=expression.factor)
+            yield expression.with_parts((*before, *after))
         for smaller in _smaller(part):
             parts = (*before, smaller, *after)
-            yield add(*parts) if isinstance(expression, Sum) else multiply(*parts, factor=expression.factor)
+            yield expression.with_parts(parts)
 
 
 def _sees(term: Term, column: int) -> bool:
@@ -410,12 +430,13 @@ def _is_wrapped_rbf(expression: Expression, column: int) -> bool:
 
 
 def _with_names(expression: Expression, column: int, names: dict[str, str]) -> Expression:
-    if isinstance(expression, Term):
-        if not _sees(expression, column) or expression.name not in names:
-            return expression
-        return Term(names[expression.name], expression.columns)
-    parts = [_with_names(part, column, names) for part in expression.parts]
-    return add(*parts) if isinstance(expression, Sum) else multiply(*parts, factor=expression.factor)
+    """The expression with other base kernels in one column, by their names."""
+
+    def renamed(term: Term) -> Term:
+        is_meant = _sees(term, column) and term.name in names
+        return Term(names[term.name], term.columns) if is_meant else term
+
+    return map_terms(expression, renamed)
 
 
 def _least(component: Expression, moved: Sequence[int], num_dims: int | None) -> tuple[str, ...]:
@@ -429,3 +450,171 @@ def _least(component: Expression, moved: Sequence[int], num_dims: int | None) ->
         ]
         forms.append(normal_form(multiply(*renamed), num_dims)[0])
     return min(forms)
+
+
+CYCLES = ("periodic", "cosine")
+NUM_PERIODS = 6
+SHARP = 0.3
+FASTER = (0.3, 0.1)
+SLOW = 3.0
+"""A smooth factor starts this many spreads long, so that a product starts near what it was made of."""
+
+
+def fresh(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypothesis:
+    """The structure with every value started from the data."""
+    structure = bare(hypothesis.expression)
+    _, width = relocated(structure, hypothesis.claims, x.shape[1])
+    claims = tuple(started(claim.structure, x, y, seed) for claim in hypothesis.claims)
+    if width != x.shape[1]:
+        # lengthscales around a circle are started by those along the line
+        structure = map_terms(structure, lambda term: _valued(term, x, y, seed))
+    else:
+        structure = expression_of(start(build(structure, width), x, y, seed=seed), values=True, digits=17)
+    return Hypothesis(structure, claims, None)
+
+
+def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Array) -> list[Hypothesis]:
+    """Starts with values for what is new: from the residuals `left` of the hypothesis it grew from.
+
+    A new cycle has a start for every period that stands out in the residuals or in the targets, for
+    the likelihood has a mode at each of them; a smooth term may be slow or fast, and a line that multiplies
+    may vanish in the middle of the data or at an end, each a mode of its own.
+    """
+    claims = tuple(started(claim, x, y, None) for claim in hypothesis.claims)
+    if new is None:
+        return [replace(hypothesis, claims=claims)]
+    expression = _completed(hypothesis.expression, x, left)
+    first = replace(hypothesis, expression=expression, claims=claims)
+    place = _place_of_new(hypothesis)
+    changes: list[dict[str, float]] = []
+    if new.name in SMOOTH:
+        slow = dict(terms(expression)[place].values)["lengthscale"][0]
+        changes = [{"lengthscale": slow * factor} for factor in FASTER]
+    elif new.name in CYCLES:
+        changes = _cycles(new, x, y, left)
+    elif new.name == "linear" and _is_factor(new, hypothesis.expression) and len(new.columns or (0,)) == 1:
+        changes = [{"centre": end} for end in (_column(new, x).min(), _column(new, x).max())]
+    return _varied(first, place, changes)
+
+
+def anew(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array) -> list[Hypothesis]:
+    """Starts from the data alone; of a new cycle, for several periods.
+
+    What a parent has learned may already stand for the new term: a fast change for a cycle.
+    """
+    first = fresh(hypothesis, x, y, None)
+    if new is None or new.name not in CYCLES:
+        return [first]
+    return _varied(first, _place_of_new(hypothesis), _periods(new, x, detrend(_column(new, x), y)[0]))
+
+
+def _place_of_new(hypothesis: Hypothesis) -> int:
+    """The number of the term that has no values yet."""
+    return next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
+
+
+def _varied(first: Hypothesis, place: int, changes: list[dict[str, float]]) -> list[Hypothesis]:
+    """A start, and others that differ from it in one term."""
+    return [first, *(replace(first, expression=_changed(first.expression, place, each)) for each in changes)]
+
+
+def _is_factor(new: Term, expression: Expression) -> bool:
+    return all(part != new for part in summands(expression))
+
+
+def _column(term: Term, x: Array) -> Array:
+    """The first column that a term sees."""
+    return x[:, 0 if term.columns is None else term.columns[0]]
+
+
+def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
+    """Periods, and shapes, that a new cycle may have."""
+    found = _periods(new, x, left)
+    changes = [*found, *_periods(new, x, detrend(_column(new, x), y)[0])]
+    if new.name == "periodic":
+        # What a smooth parent leaves of a cycle may be its overtones alone, as of a shape with sharp turns.
+        overtones = [number * each["period_length"] for each in found[:2] for number in (2, 3, 4)]
+        changes += [{"period_length": period, "lengthscale": SHARP} for period in overtones]
+    return changes
+
+
+def _periods(new: Term, x: Array, y: Array) -> list[dict[str, float]]:
+    """The periods that stand out in y."""
+    half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
+    found = _strongest(_column(new, x).tobytes(), y.tobytes())
+    return [{"period_length": half * each} for each in found]
+
+
+@lru_cache(maxsize=64)
+def _strongest(column: bytes, y: bytes) -> tuple[float, ...]:
+    """The strongest periods; the same data are asked about for every option of a step."""
+    return tuple(strongest_periods(np.frombuffer(column), np.frombuffer(y), NUM_PERIODS).tolist())
+
+
+def beside_a_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
+    """A start for a line that is added: it takes what least squares give it, the others start from the rest.
+
+    Of what they were only their periods are kept, for without the line they had to make up for it.
+    """
+    others = [part for part in summands(hypothesis.expression) if part != new]
+    columns = (0,) if new.columns is None else new.columns
+    if not others or len(others) == len(summands(hypothesis.expression)) or len(columns) != 1:
+        return []
+    rest, share = detrend(x[:, columns[0]], y, degree=1)
+    before = terms(add(*others))
+    started = fresh(replace(hypothesis, expression=add(*others)), x, rest, None)
+    parts = [multiply(part, factor=max(1 - share, 1e-6)) for part in summands(started.expression)]
+    expression: Expression = add(*parts)
+    for place, term in enumerate(before):
+        kept = {name: values[0] for name, values in term.values if name == "period_length"}
+        expression = _changed(expression, place, kept) if kept else expression
+    line = multiply(_valued(new, x, y, None), factor=max(share, 1e-6))
+    return [replace(started, expression=add(expression, line))]
+
+
+def _changed(expression: Expression, place: int, change: dict[str, float]) -> Expression:
+    """The expression with other hyperparameters of its term number `place`."""
+    numbers = count()
+
+    def changed(term: Term) -> Term:
+        if next(numbers) != place:
+            return term
+        values = {**dict(term.values), **{name: (float(value),) for name, value in change.items()}}
+        return replace(term, values=tuple(values.items()))
+
+    return map_terms(expression, changed)
+
+
+def _completed(expression: Expression, x: Array, left: Array) -> Expression:
+    """Terms without values get some: additive ones the size of the residuals, factors a slow start."""
+    if isinstance(expression, Term):
+        return expression if expression.values else _additive(expression, x, left)
+    if isinstance(expression, Sum):
+        return expression.with_parts(_completed(part, x, left) for part in expression.parts)
+    return map_terms(expression, lambda term: _factor(term, x, left))
+
+
+def _additive(term: Term, x: Array, left: Array) -> Expression:
+    size = float(np.var(left)) or 1e-6
+    return multiply(_valued(term, x, left, None), factor=max(size, 1e-6))
+
+
+def _factor(term: Term, x: Array, left: Array) -> Expression:
+    if term.values:
+        return term
+    valued = _valued(term, x, left, None)
+    if term.name in SMOOTH and isinstance(valued, Term):
+        slower = tuple(
+            (name, tuple(SLOW * each for each in values) if name == "lengthscale" else values)
+            for name, values in valued.values
+        )
+        return replace(valued, values=slower)
+    return valued
+
+
+def _valued(term: Term, x: Array, y: Array, seed: int | None) -> Expression:
+    """The term with hyperparameters started from data, without an amplitude."""
+    if term.values:
+        return term
+    valued = expression_of(start(build(term, x.shape[1]), x, y, seed=seed), values=True, digits=17)
+    return multiply(*valued.parts) if isinstance(valued, Product) else valued

@@ -1,0 +1,538 @@
+"""What the estimators of kernel machines share: labels and weights, the fit, its certificate, predictions.
+
+Their functions have the least ½|f|² + C Σ ℓ₁(f(x), y) + strength Σ ℓ₂(L f), where L f should vanish.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import warnings
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any, NamedTuple, TypeGuard, TypeVar
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
+from orbitwise.estimators.estimator import FittedForm, answering, learning
+from orbitwise.estimators.forms import input_shape
+from orbitwise.estimators.machines.rows import InvarianceRows, invariance_rows, is_isotropic
+from orbitwise.estimators.machines.task import (
+    STRENGTHS,
+    Choice,
+    MachineTask,
+    decided,
+    distinct_points,
+    first_that_tells,
+    held_out_scores,
+    median_distance,
+    one_class,
+    rank_by_cross_validation,
+    rank_by_evidence,
+    stratified_folds,
+)
+from orbitwise.estimators.validation import (
+    as_array,
+    check_counts,
+    check_data,
+    check_inputs,
+    check_weights,
+    flatten_images,
+    set_layout,
+)
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.calibration import cautious_scale, two_columns
+from orbitwise.inference.optimise.cost import check_cost, users_level
+from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine
+from orbitwise.inference.risk.problem import Solution
+from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
+from orbitwise.process.process import Process
+
+BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""To choose from, times the median distance."""
+SLOPE_STRENGTHS = tuple(strength for strength in STRENGTHS if strength <= 10)
+"""Of slopes in bandwidths: more leaves f flat, and takes the longest to fold."""
+ACCEPTED = 1e-4
+"""A gap that is larger than this part of the risk deserves a warning."""
+ROUNDING = 64 * np.finfo(np.float64).eps
+"""A gap below this part of the risk of f = 0 is nothing but rounding."""
+BALANCE = "class_weight='balanced', or label more rows"
+ALONE = f"Raise C, use {BALANCE}"
+CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}"
+"""What to do where one class is predicted for all rows, without an invariance and with one."""
+
+
+class KernelMachine(FittedForm, BaseEstimator, ABC):
+    """A function over the kernel of a bandwidth, learned from rows or images."""
+
+    C: float
+    bandwidth: float | str
+    bandwidth_: float
+    n_features_in_: int
+
+    def _check_kernel_settings(self) -> None:
+        check_positive(self.C, "C")
+        if self.bandwidth != "median":
+            check_positive(self.bandwidth, "bandwidth", ", or 'median'")
+
+    def _bandwidth_at(self, points: Float[torch.Tensor, "t d"]) -> float:
+        return median_distance(points) if self.bandwidth == "median" else float(self.bandwidth)
+
+    def _training_data(
+        self, X: ArrayLike, y: ArrayLike, **settings: bool
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Validated rows, with their channels first, and targets; it sets `n_features_in_` and `form_`."""
+        flat, form = flatten_images(self, X)
+        x, targets = check_data(self, flat, y, **settings)
+        return set_layout(self, form, x), targets
+
+
+class TrainingRows(NamedTuple):
+    """Points with targets and weights, and the points without a target."""
+
+    x: Float[torch.Tensor, "n d"]
+    targets: Float[torch.Tensor, "c n"]
+    weights: Float[torch.Tensor, " n"]
+    unlabeled: Float[torch.Tensor, "u d"]
+
+
+class RiskMachine(KernelMachine, ABC):
+    """A kernel machine of least regularised risk.
+
+    Attributes below with a value are settings that some of its estimators do not have.
+    """
+
+    kernel: Kernel | None
+    strength: float | str
+    loss: str | Loss
+    basis: str
+    Cs: Sequence[float] | NDArray[Any] | None
+    strengths: Sequence[float] | NDArray[Any] | None
+    random_state: int | np.random.RandomState | None
+    invariance: object = None
+    invariance_loss: str | Loss = "squared"
+    solver: str = "auto"
+    num_folds: int = 5
+
+    machine_: Machine
+    C_: float
+    strength_: float
+    objective_: NDArray[np.float64]
+    gap_: NDArray[np.float64]
+    n_iter_: NDArray[np.int64]
+    log_evidence_: float
+    evidence_kind_: str
+    cv_error_: float
+
+    _choosers: tuple[str, ...] = ("evidence", "cross_validation")
+    """What may choose the strength."""
+    _evidence_losses: tuple[type[Loss], ...] = (Logistic, Squared)
+    """The losses of targets that have an evidence."""
+
+    stored = Stored(
+        fitted={
+            "C_": NUMBER,
+            "bandwidth_": replace(NUMBER, least=SMALLEST),
+            "gap_": REPORTED_ARRAY,
+            "machine_": Field((Machine,)),
+            "n_iter_": REPORTED_ARRAY,
+            "objective_": REPORTED_ARRAY,
+            "strength_": NUMBER,
+        },
+        sometimes={"cv_error_": REPORTED, "evidence_kind_": TEXT, "log_evidence_": REPORTED},
+    )
+
+    def _check_settings(self) -> None:
+        """Raise an error for settings that a kernel machine cannot use."""
+        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
+            raise TypeError(
+                f"kernel must be a gpytorch.kernels.Kernel or None, not {type(self.kernel).__name__}."
+            )
+        self._check_kernel_settings()
+        for name, known in (("basis", BASES), ("solver", SOLVERS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+        strength = self.strength
+        if strength not in self._choosers and not (_is_number(strength) and strength >= 0):
+            raise ValueError(
+                "strength must be finite and at least 0 (0 is no invariance), "
+                f"{' or '.join(map(repr, self._choosers))}, not {strength!r}."
+            )
+        for name, least, values in (("Cs", "positive", self.Cs), ("strengths", "at least 0", self.strengths)):
+            fine = values is None or (
+                len(values) > 0
+                and all(_is_number(v) and (v > 0 or (v == 0 and name == "strengths")) for v in values)
+            )
+            if not fine:
+                raise ValueError(f"{name} must be finite numbers, {least}, not {values!r}.")
+        if "num_folds" in self.get_params():
+            check_counts(self, ["num_folds"], least=2)
+
+    def _unlabeled_rows(self, unlabeled: ArrayLike | None) -> NDArray[np.float64]:
+        """Validated rows without a label; none where nothing was given."""
+        rows = as_array(unlabeled)
+        if rows is not None and np.ndim(rows) == 0:
+            raise ValueError(
+                f"unlabeled must be rows of inputs [n, {self.n_features_in_}] without labels, or None, not "
+                f"{rows!r}."
+            )
+        if rows is None or len(rows) == 0:
+            return np.zeros((0, self.n_features_in_))
+        return check_inputs(self, rows).numpy()
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31))
+
+    def _rows(self, points: Float[torch.Tensor, "t d"], bandwidth: float) -> InvarianceRows | None:
+        """What f should not care about, at all points."""
+        is_squared = isinstance(loss_of(self.invariance_loss), Squared)
+        only_length = is_squared and self.basis != "linear" and is_isotropic(self.kernel)
+        return invariance_rows(self.invariance, points, bandwidth, input_shape(self), only_length)
+
+    def _process(self, bandwidth: float) -> Process:
+        if self.kernel is not None:
+            return Process(None, copy.deepcopy(self.kernel).double())
+        kernel = RBFKernel().double()
+        kernel.lengthscale = torch.tensor(bandwidth, dtype=torch.float64)
+        return Process(None, kernel)
+
+    def _task(self, data: TrainingRows, loss: Loss) -> MachineTask:
+        """What is to be learned, before λ, ν and the bandwidth are chosen."""
+        points = distinct_points(data.x, data.unlabeled)
+        bandwidth = self._bandwidth_at(points)
+        process, rows = self._process(bandwidth), self._rows(points, bandwidth)
+        if rows is not None:
+            # a kernel without derivatives says so here
+            process.covariance(rows.blocks[0].rows(slice(0, 1)))
+        return MachineTask(
+            data.x,
+            data.targets,
+            data.weights,
+            loss,
+            points,
+            process,
+            rows,
+            bandwidth,
+            self.basis,
+            loss_of(self.invariance_loss),
+        )
+
+    @property
+    def _is_bandwidth_free(self) -> bool:
+        return self.kernel is None and self.bandwidth == "median"
+
+    def _of_bandwidths(self, task: MachineTask) -> list[MachineTask]:
+        """The task at several bandwidths where the evidence may choose one, else as it is."""
+        widths = [factor * task.bandwidth for factor in BANDWIDTHS if self._is_bandwidth_free]
+        return [
+            replace(task, process=self._process(width), rows=self._rows(task.points, width), bandwidth=width)
+            for width in widths
+        ] or [task]
+
+    def _of_folds(self, task: MachineTask) -> list[MachineTask]:
+        """The tasks that cross-validation chooses from."""
+        return [task]
+
+    def _first(self, ranked: Sequence[Choice]) -> Choice:
+        """The choice to take, of those that are ranked."""
+        return ranked[0]
+
+    def _choose(self, task: MachineTask, seed: int) -> MachineTask:
+        """Set `C_`, `strength_` and `bandwidth_` as asked for, or by evidence or cross-validation."""
+        self._announce(task)
+        for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
+            vars(self).pop(chosen, None)
+        if not isinstance(self.strength, str):
+            self.C_, self.strength_, self.bandwidth_ = float(self.C), float(self.strength), task.bandwidth
+            return task
+        self._check_choice(task)
+        usual = SLOPE_STRENGTHS if self.invariance == "gradient" else STRENGTHS
+        strengths = usual if self.strengths is None else [float(each) for each in self.strengths]
+        rates = None if self.Cs is None else [float(each) for each in self.Cs]
+        if self.strength == "evidence":
+            choice = self._first(rank_by_evidence(self._of_bandwidths(task), strengths, rates))
+            self.log_evidence_ = choice.score
+            self.evidence_kind_ = "laplace" if isinstance(task.loss, Logistic) else "exact"
+        else:
+            smallest = int(torch.bincount(task.codes).min())
+            if smallest < 2:
+                raise ValueError("strength='cross_validation' needs at least two labels of every class.")
+            folds = stratified_folds(task.codes, min(self.num_folds, smallest), seed)
+            ranked = rank_by_cross_validation(self._of_folds(task), folds, strengths, rates)
+            choice = self._first(ranked)
+            self.cv_error_ = choice.score
+        self.C_, self.strength_, self.bandwidth_ = choice.rate, choice.strength, choice.task.bandwidth
+        return choice.task
+
+    def _check_choice(self, task: MachineTask) -> None:
+        """Raise a ValueError where the strength cannot be chosen: invariances must fold into the kernel."""
+        asked = f"strength={self.strength!r} goes with"
+        if not isinstance(task.invariance_loss, Squared):
+            raise ValueError(f"{asked} invariance_loss='squared'.")
+        if task.is_basis_seen:
+            raise ValueError(
+                f"{asked} a basis that the invariance does not see, but it is not zero for all functions of "
+                f"basis={self.basis!r}: use basis='bias' or 'none'."
+            )
+        if self.strength == "evidence" and not isinstance(task.loss, self._evidence_losses):
+            names = " or ".join(repr(kind.__name__.lower()) for kind in self._evidence_losses)
+            raise ValueError(f"{asked} loss={names}.")
+
+    def _announce(self, task: MachineTask) -> None:
+        """Warn of a fit that takes long, and raise a ValueError for one that memory cannot hold."""
+        if self.strength == 0:
+            return
+        what, count, cheaper = self._work(task)
+        if len(cheaper) > 1:
+            cheaper[-1] = f"or {cheaper[-1]}"
+        doing = f"{type(self).__name__}.fit with {what} {len(task.points):,} points"
+        check_cost(task.cost.times(count), doing, ", ".join(cheaper))
+
+    def _work(self, task: MachineTask) -> tuple[str, int, list[str]]:
+        """What makes a fit costly, how often it is done, and what would be cheaper."""
+        num_rows = 0 if task.rows is None else task.rows.num_rows
+        cheaper = ["pass fewer unlabelled rows", "reduce the features (PCA)"]
+        if self.invariance != "graph":
+            cheaper.append("use invariance='graph'")
+        count = len(BANDWIDTHS) if self.strength == "evidence" and self._is_bandwidth_free else 1
+        return f"{num_rows:,} rows of its invariance at", count, cheaper
+
+    def _minimise(self, task: MachineTask, seed: int) -> list[Solution]:
+        """Set `machine_`, that of the least risk for every output."""
+        generator = torch.Generator().manual_seed(seed)
+        self.machine_, solutions = task.fit(self.C_, self.strength_, self.solver, generator)
+        return solutions
+
+    def _certify(self, solutions: Sequence[Solution], sizes: Float[torch.Tensor, " c"] | None = None) -> None:
+        """Keep the risk, gap and iterations of every output, and warn of a gap that is not small.
+
+        `sizes` are the risks of f = 0: compared with their rounding even a wide gap in a tiny risk means
+        nothing.
+        """
+        self.objective_ = np.array([found.objective.item() for found in solutions])
+        self.gap_ = np.array([found.gap.item() for found in solutions])
+        self.n_iter_ = np.array([found.iterations for found in solutions])
+        rounding = 0.0 if sizes is None else ROUNDING * sizes.numpy()
+        if (self.gap_ > np.maximum(ACCEPTED * self.objective_, rounding)).any():
+            warnings.warn(
+                f"The solver stopped with a gap of up to {self.gap_.max():.2g} in a risk of "
+                f"{self.objective_.max():.2g}: scale the inputs, lower C, or widen the losses.",
+                ConvergenceWarning,
+                stacklevel=users_level(sys._getframe()),
+            )
+
+
+class Labelled(NamedTuple):
+    """Labelled points, their class numbers and weights, and the points without a label.
+
+    Equal rows are merged, their weights added, and rows have a fixed order: a weight counts repetitions, and
+    the order in which rows came leaves no trace.
+    """
+
+    x: Float[torch.Tensor, "n d"]
+    codes: Int[torch.Tensor, " n"]
+    weights: Float[torch.Tensor, " n"]
+    unlabeled: Float[torch.Tensor, "u d"]
+
+
+Fitted = TypeVar("Fitted", bound="MachineClassifier")
+
+
+class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
+    """A kernel machine of labels: its decisions, and probabilities scaled on held-out labels."""
+
+    class_weight: str | Mapping[Any, float] | None
+    unlabeled_label: object
+    classes_: NDArray[Any]
+    scale_: float
+
+    stored = Stored(fitted={"classes_": REPORTED_ARRAY, "scale_": NUMBER})
+
+    @learning("objective_", "scale_")
+    def fit(
+        self: Fitted,
+        X: ArrayLike,
+        y: ArrayLike,
+        unlabeled: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Fitted:
+        """Learn from labelled rows, and from rows without a label what should not change there.
+
+        A weight counts copies of a row, and 0 takes it out; a point that comes twice is one point to the
+        invariance.
+        """
+        self._check_settings()
+        data = self._labelled(X, y, unlabeled, sample_weight)
+        loss, count = self._label_loss(), len(self.classes_)
+        is_joint = isinstance(loss, Multinomial)
+        targets = class_codes(data.codes, count) if is_joint else signed_targets(data.codes, count)
+        weights = class_weights(self.class_weight, self.classes_, data.codes, data.weights)
+        seed = self._seed()
+        task = self._task(TrainingRows(data.x, targets, weights, data.unlabeled), loss)
+        task = self._choose(task, seed)
+        self._certify(self._minimise(task, seed))
+        with torch.no_grad():
+            predicted = decided(self.machine_.values(Evaluation(), task.points).mT)
+        advice = CHOOSE
+        if self.unlabeled_label is None and any(each == -1 for each in self.classes_):
+            advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
+        warn_of_one_class(
+            type(self).__name__, self.classes_, predicted, task.has_no_label, task.codes, advice
+        )
+        self.scale_ = self._probability_scale(task, seed)
+        return self
+
+    @answering
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
+        check_is_fitted(self)
+        scores = self.machine_.values(Evaluation(), check_inputs(self, X))
+        return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class of the greatest decision."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+
+    @answering
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
+        scores = torch.from_numpy(self.decision_function(X))
+        columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
+        return torch.softmax(self.scale_ * columns, dim=1).numpy()
+
+    def _labelled(
+        self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
+    ) -> Labelled:
+        """Validated training data; it sets `classes_`. A weight of zero takes a row out."""
+        x, labels = self._training_data(X, y)
+        check_classification_targets(labels)
+        weight = check_weights(sample_weight, x)
+        is_labelled = np.ones(len(labels), dtype=bool)
+        if self.unlabeled_label is not None:
+            is_labelled[:] = [label != self.unlabeled_label for label in labels]
+        if not is_labelled.any():
+            raise ValueError("All rows are unlabelled; a classifier needs labels of at least two classes.")
+        self.classes_, codes = np.unique(labels[is_labelled], return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "Classification needs at least two classes, but the labels hold one class only: "
+                f"{self.classes_.tolist()[0]!r}."
+            )
+        is_counted = weight > 0
+        counted = is_labelled & is_counted
+        if len(np.unique(labels[counted])) < len(self.classes_):
+            raise ValueError("sample_weight leaves a class without any label; give one of its rows a weight.")
+        others = np.concatenate([x[~is_labelled & is_counted], self._unlabeled_rows(unlabeled)])
+        rows = np.column_stack([x[counted], codes[counted[is_labelled]]])
+        rows, place = np.unique(rows, axis=0, return_inverse=True)
+        return Labelled(
+            torch.from_numpy(rows[:, :-1].copy()),
+            torch.from_numpy(rows[:, -1].astype(np.int64)),
+            torch.from_numpy(np.bincount(place.ravel(), weight[counted], len(rows))),
+            torch.from_numpy(np.unique(others, axis=0)),
+        )
+
+    def _label_loss(self) -> Loss:
+        """The loss, which must be one of labels."""
+        loss = loss_of(self.loss)
+        if not (loss.takes_labels or isinstance(loss, Squared)):
+            raise ValueError(f"loss must be one of labels, such as 'logistic' or 'hinge', not {self.loss!r}.")
+        return loss
+
+    def _first(self, ranked: Sequence[Choice]) -> Choice:
+        return first_that_tells(ranked)
+
+    def _probability_scale(self, task: MachineTask, seed: int) -> float:
+        """The softmax's scale that suits labels held out in turn; invariances count as if squared."""
+        smallest = int(torch.bincount(task.codes).min())
+        if smallest < 2 or isinstance(task.loss, Multinomial):
+            return 0.5 if len(task.targets) == 1 else 1.0
+        folds = stratified_folds(task.codes, min(5, smallest), seed)
+        rates = torch.full((1, 1), self.C_, dtype=torch.float64)
+        gram = task.gram(self.strength_)[None]
+        scores = held_out_scores(gram, task.basis, task.loss, task.targets, task.weights, rates, folds)
+        return cautious_scale(two_columns(scores.values[0, 0].T), task.codes, task.weights)
+
+
+def warn_of_one_class(
+    name: str,
+    classes: NDArray[Any],
+    predicted: Int[torch.Tensor, " t"],
+    has_no_label: Bool[torch.Tensor, " t"],
+    codes: Int[torch.Tensor, " n"],
+    advice: str,
+) -> None:
+    """Warn where an estimator predicts one class for all training rows, or for all unlabelled ones."""
+    kind = one_class(predicted, has_no_label, codes)
+    if kind is None or len(classes) == 1:
+        return
+    rows = predicted if kind == "training" else predicted[has_no_label]
+    most = rows.mode().values
+    count = int((rows == most).sum())
+    share = f"{count:,} of {len(rows):,}"
+    if count == len(rows):
+        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
+    warnings.warn(
+        f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
+        f"{len(classes)} classes. {advice}.",
+        UserWarning,
+        stacklevel=users_level(sys._getframe()),
+    )
+
+
+def class_weights(
+    weighting: str | Mapping[Any, float] | None,
+    classes: NDArray[Any],
+    codes: Int[torch.Tensor, " n"],
+    weights: Float[torch.Tensor, " n"],
+) -> Float[torch.Tensor, " n"]:
+    """Weights of rows: as given, times those of classes, or such that classes count the same (RKHS 6.3)."""
+    if weighting is None:
+        return weights
+    if isinstance(weighting, Mapping):
+        factors = [weighting.get(label, 1.0) for label in classes.tolist()]
+        if unknown := set(weighting) - set(classes.tolist()):
+            raise ValueError(f"class_weight names {sorted(map(str, unknown))}, which are no labels.")
+        for factor in factors:
+            check_positive(factor, "A class_weight")
+        return weights * torch.tensor(factors, dtype=weights.dtype)[codes]
+    if weighting != "balanced":
+        raise ValueError(f"class_weight must be None, 'balanced' or a dict, not {weighting!r}.")
+    totals = torch.zeros(len(classes), dtype=weights.dtype).index_add(0, codes, weights)
+    return weights * weights.sum() / (len(totals) * totals[codes])
+
+
+def class_codes(codes: Int[torch.Tensor, " n"], num_classes: int) -> Float[torch.Tensor, "c n"]:
+    """1 for the class of a label and 0 for the others, one row per class."""
+    return torch.nn.functional.one_hot(codes, num_classes).T.double()
+
+
+def signed_targets(codes: Int[torch.Tensor, " n"], num_classes: int) -> Float[torch.Tensor, "c n"]:
+    """±1 for one class against the rest, one row per class; two classes need a single row."""
+    signs = 2 * class_codes(codes, num_classes) - 1
+    return signs[1:] if num_classes == 2 else signs
+
+
+def check_positive(value: object, name: str, more: str = "") -> None:
+    """Raise a ValueError unless `value` is a positive finite number."""
+    if not _is_number(value) or value <= 0:
+        raise ValueError(f"{name} must be positive and finite{more}, not {value!r}.")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

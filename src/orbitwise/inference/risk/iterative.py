@@ -1,0 +1,328 @@
+"""Solvers that need no more than products with the Gram matrix, or a few of its columns (RKHS section 5).
+
+Newton-CG and L-BFGS in function space; coordinate descent, which picks few representers; and random blocks of
+rows, for more rows than products of all of them can be afforded.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import minimize
+from torch import Tensor
+
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.risk.problem import RIDGE, CurvedRows, DenseGram, Iterate, Problem, Solution
+
+MEMORY = 20
+FORCING = 0.1
+"""Newton's equations are solved to this part of the gradient, and more exactly close to the optimum."""
+
+
+@torch.no_grad()
+def newton_cg(
+    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 500
+) -> Solution:
+    """Newton's method; each step by conjugate gradients. `max_iterations` counts products."""
+    state = _Descent(problem, start)
+    while not state.is_done(tolerance) and state.products < max_iterations:
+        # H less what a β that follows takes away: H - HB(BᵀHB)⁻¹BᵀH
+        values = problem.values(state.f)
+        bent, normal = problem.basis_curvature(values)
+        # (I + HG)d = -r, self-adjoint in the inner product of the RKHS
+        direction, image = torch.zeros_like(values), torch.zeros_like(values)
+        residual, residual_image = -state.gradient, -state.gradient_image
+        search, search_image = residual.clone(), residual_image.clone()
+        square = (residual * residual_image).sum()
+        enough = square * min(FORCING, float(square.sqrt())) ** 2
+        while square > enough and state.products < max_iterations:
+            followed = bent @ torch.linalg.solve(normal, bent.mT @ search_image)
+            curved = search + problem.curvature_product(values, search_image) - followed
+            size = square / (curved * search_image).sum()
+            direction += size * search
+            image += size * search_image
+            residual = residual - size * curved
+            residual_image = state.multiply(residual)
+            new = (residual * residual_image).sum().clamp_min(0)
+            search = residual + new / square * search
+            search_image = residual_image + new / square * search_image
+            square = new
+        if not state.move(Iterate(direction, image, -torch.linalg.solve(normal, bent.mT @ image))):
+            break
+    return state.solution(tolerance)
+
+
+@torch.no_grad()
+def lbfgs(
+    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 1000
+) -> Solution:
+    """L-BFGS with the inner products of the RKHS: one product per iteration."""
+    state = _Descent(problem, start)
+    steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
+    for _ in range(max_iterations):
+        if state.is_done(tolerance):
+            break
+        direction, image = state.gradient.clone(), state.gradient_image.clone()
+        weights = []
+        for _, step_image, change, change_image, inner in reversed(steps):
+            weight = (direction * step_image).sum() / inner
+            weights.append(weight)
+            direction -= weight * change
+            image -= weight * change_image
+        if steps:
+            step, step_image, change, change_image, inner = steps[-1]
+            scale = inner / (change * change_image).sum()
+            direction, image = scale * direction, scale * image
+        for (step, step_image, change, _, inner), weight in zip(steps, reversed(weights), strict=True):
+            more = weight - (change * image).sum() / inner
+            direction += more * step
+            image += more * step_image
+        before = state.vectors
+        if not state.move(Iterate(-direction, -image, torch.zeros_like(state.f.beta))):
+            if not steps:
+                break
+            steps.clear()
+            continue
+        step, step_image, change, change_image = (
+            new - old for new, old in zip(state.vectors, before, strict=True)
+        )
+        inner = (change * step_image).sum()
+        if inner > 0:
+            steps = [*steps[1 - MEMORY :], (step, step_image, change, change_image, inner)]
+    return state.solution(tolerance)
+
+
+@torch.no_grad()
+def euclidean(
+    problem: Problem,
+    scaled: bool = True,
+    tolerance: float = 1e-10,
+    max_iterations: int = 1000,
+) -> Solution:
+    """scipy's L-BFGS on α itself, with rows scaled to norm 1 or as they are: two products per iteration."""
+    f, history = problem.iterate(), []
+    norms = problem.gram.diagonal().clamp_min(1e-300)
+    scale = norms.rsqrt() if scaled else torch.ones_like(norms)
+
+    def at(flat: np.ndarray) -> Iterate:
+        coefficients = scale * torch.from_numpy(flat)
+        return problem.with_best_beta(Iterate(coefficients, problem.gram.product(coefficients), f.beta))
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal f
+        f = at(flat)
+        gradient = problem.gram.product(f.coefficients + problem.slope(problem.values(f)))
+        history.append(float(problem.risk(f)))
+        return history[-1], (scale * gradient).numpy()
+
+    options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": MEMORY, "gtol": 0.0}
+    options["ftol"] = 0.01 * tolerance
+    result = minimize(objective, f.coefficients.numpy(), jac=True, method="L-BFGS-B", options=options)
+    return problem.certified(at(result.x), result.nit, 2 * len(history) + 1, tolerance, history)
+
+
+@final
+class _Descent:
+    """f, β at its best, with the gradient and its image; products are counted."""
+
+    def __init__(self, problem: Problem, start: Solution | None) -> None:
+        if problem.batch_shape:
+            raise ValueError("Matrix-free solvers take one problem at a time, not a batch.")
+        self.problem = problem
+        self.products = int(start is not None)
+        self.iterations = 0
+        self.history: list[float] = []
+        self._settle(problem.iterate(start))
+
+    @property
+    def vectors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """f and its gradient, each with its image."""
+        return self.f.coefficients, self.f.images, self.gradient, self.gradient_image
+
+    def multiply(self, vector: Tensor) -> Tensor:
+        """Gv, counted."""
+        self.products += 1
+        return self.problem.gram.product(vector)
+
+    def is_done(self, tolerance: float) -> bool:
+        """Whether the gap is small enough."""
+        return bool(0.5 * (self.gradient * self.gradient_image).sum() <= tolerance * self.risk.abs())
+
+    def move(self, step: Iterate) -> bool:
+        """Go along a step as far as the risk falls; False where it falls no more."""
+        size, slope = self.problem.line_search(self.f, step)
+        if not bool(slope < 0):
+            return False
+        before, risk = self.f, self.risk
+        self.iterations += 1
+        self._settle(before.moved(step, size))
+        if bool(self.risk < risk):
+            return True
+        self._settle(before)
+        return False
+
+    def solution(self, tolerance: float) -> Solution:
+        """The state with its certificate, from a fresh image."""
+        f = self.f._replace(images=self.multiply(self.f.coefficients))
+        return self.problem.certified(f, self.iterations, self.products, tolerance, self.history)
+
+    def _settle(self, f: Iterate) -> None:
+        self.f = self.problem.with_best_beta(f)
+        self.risk = self.problem.risk(self.f)
+        self.gradient = self.f.coefficients + self.problem.slope(self.problem.values(self.f))
+        self.gradient_image = self.multiply(self.gradient)
+        self.history.append(float(self.risk))
+
+
+Order = Literal["random", "steepest"]
+JITTER = 1e-12
+INNER_STEPS = 30
+"""Newton steps in a span before it grows again."""
+INNER_DECREASE = 1e-4
+"""Of the tolerance: a small decrement can hide a large gap where losses weigh much."""
+
+
+@torch.no_grad()
+def coordinate_descent(
+    problem: Problem,
+    order: Order = "steepest",
+    growth: float = 0.1,
+    tolerance: float = 1e-8,
+    max_coordinates: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Solution:
+    """The least risk over a growing set of coordinates: one more, or `growth` of those there, each round."""
+    if problem.batch_shape or problem.is_coupled:
+        raise ValueError("Coordinate descent takes one problem at a time, with a loss of single entries.")
+    if order not in ("random", "steepest"):
+        raise ValueError(f"order must be 'random' or 'steepest', not {order!r}.")
+    most = problem.gram.num_rows if max_coordinates is None else min(max_coordinates, problem.gram.num_rows)
+    span = _Span(problem)
+    history: list[float] = []
+    shuffled = torch.randperm(problem.gram.num_rows, generator=generator).to(problem.weights.device)
+    while True:
+        risk = span.minimise(tolerance)
+        history.append(risk)
+        gradient = span.f.coefficients + problem.slope(problem.values(span.f))
+        image = problem.gram.product(gradient)
+        gap = 0.5 * float((gradient * image).sum())
+        room = most - len(span.index)
+        if gap <= tolerance * abs(risk) or room <= 0:
+            break
+        count = min(room, max(1, int(growth * len(span.index))))
+        if order == "random":
+            chosen = shuffled[len(span.index) : len(span.index) + count]
+        else:
+            # the descent of a unit step along z_j is |⟨r, z_j⟩|/|z_j|
+            descent = image.abs() * problem.gram.diagonal().clamp_min(1e-300).rsqrt()
+            descent[span.index] = -1.0
+            chosen = descent.topk(count).indices
+        span.add(chosen)
+    return problem.certified(span.f, len(history), len(history), tolerance, history)
+
+
+@final
+class _Span:
+    """Functions Σ_{i in index} α_i z_i, held with the columns of the Gram matrix of `index`."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.f = problem.with_best_beta(problem.iterate())
+        zeros = self.f.coefficients
+        self.index: Int[Tensor, " k"] = torch.zeros(0, dtype=torch.long, device=zeros.device)
+        self.columns: Float[Tensor, "m k"] = zeros[:, None][:, :0]
+
+    def add(self, chosen: Int[Tensor, " c"]) -> None:
+        """More coordinates, which start at 0."""
+        self.index = torch.cat([self.index, chosen])
+        self.columns = torch.cat([self.columns, self.problem.gram.columns(chosen)], -1)
+
+    def minimise(self, tolerance: float) -> float:
+        """Newton's method over the coordinates and β; the risk."""
+        problem, count = self.problem, len(self.index)
+        for _ in range(INNER_STEPS if count else 0):
+            values, risk = problem.values(self.f), problem.risk(self.f)
+            # all coordinates: those of f and β, side by side
+            rows = torch.cat([self.columns, problem.basis], -1)
+            gradient = rows.mT @ problem.slope(values)
+            gradient[:count] += self.f.images[self.index]
+            hessian = rows.mT @ (problem.curvature(values)[:, None] * rows)
+            hessian[:count, :count] += self.columns[self.index]
+            diagonal = hessian.diagonal()
+            diagonal += JITTER * diagonal.max().clamp_min(1e-300)
+            diagonal[count:] += RIDGE * problem.weights.sum()
+            moved = -solve_factored(cholesky(hessian).lower, gradient[:, None])[:, 0]
+            if not bool(-(moved @ gradient) > INNER_DECREASE * tolerance * risk.abs()):
+                break
+            to_alpha = torch.zeros_like(values).index_add(0, self.index, moved[:count])
+            step = Iterate(to_alpha, self.columns @ moved[:count], moved[count:])
+            self.f = self.f.moved(step, problem.line_search(self.f, step)[0])
+        return float(problem.risk(self.f))
+
+
+BLOCK_STEPS = 20
+LOOSENESS = 10.0
+"""The prior variance of β relative to that of f."""
+
+
+@torch.no_grad()
+def stochastic(
+    problem: Problem,
+    batch_size: int = 64,
+    tolerance: float = 1e-8,
+    max_epochs: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Solution:
+    """The least risk by random blocks of rows; the gap is computed every other epoch."""
+    if problem.batch_shape or problem.is_coupled:
+        raise ValueError("The stochastic solver takes one problem at a time, with a loss of single entries.")
+    if batch_size < 1 or max_epochs < 1:
+        raise ValueError(f"batch_size={batch_size} and max_epochs={max_epochs} must be at least 1.")
+    f, basis = problem.with_best_beta(problem.iterate()), problem.basis
+    alpha, beta = f.coefficients, f.beta
+    size = basis.square().mean(0)
+    loose = LOOSENESS * problem.gram.diagonal().mean() / torch.where(size > 0, size, 1)
+    moment = alpha @ basis
+    history: list[float] = []
+    epoch = 0
+    while True:
+        epoch += 1
+        order = torch.randperm(problem.gram.num_rows, generator=generator).to(alpha.device)
+        for drawn in order.split(batch_size):
+            chosen = drawn.sort().values
+            columns = problem.gram.columns(chosen)
+            rows = basis[chosen]
+            gram = columns[chosen] + (rows * loose) @ rows.mT
+            values = alpha @ columns + rows @ (beta + loose * moment)
+            new = _block(problem, chosen, gram, values, alpha[chosen])
+            moment = moment + (new - alpha[chosen]) @ rows
+            alpha[chosen] = new
+        beta = beta + loose * moment
+        if epoch == 1 or epoch % 2 == 0 or epoch == max_epochs:
+            f = Iterate(alpha, problem.gram.product(alpha), beta)
+            solution = problem.certified(f, epoch, epoch, tolerance, history)
+            history.append(float(solution.objective))
+            if solution.converged or epoch == max_epochs:
+                return solution
+
+
+def _block(problem: Problem, chosen: Tensor, gram: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
+    """α of a block of rows at its best, the other rows held fixed; `values` are those of the block now."""
+    image = gram @ alpha
+    # what the other rows contribute stands for a basis function of coefficient 1
+    local = problem.take(chosen, DenseGram(gram), (values - image)[:, None])
+    f = Iterate(alpha, image, alpha.new_ones(1))
+    for _ in range(BLOCK_STEPS):
+        values = local.values(f)
+        gradient = f.coefficients + local.slope(values)
+        image = gram @ gradient
+        if bool((gradient * image).sum() <= 1e-20 * (1 + local.loss(values))):
+            break
+        # (I + WG)⁻¹ = I - √W (I + √W G √W)⁻¹ √W G
+        to_alpha = CurvedRows(gram, local.curvature(values)).inner(image[:, None])[:, 0] - gradient
+        step = Iterate(to_alpha, gram @ to_alpha, alpha.new_zeros(1))
+        f = f.moved(step, local.line_search(f, step)[0])
+    return f.coefficients

@@ -1,0 +1,543 @@
+"""Machines over rows of labels and functionals: Gram matrices, solvers, invariances folded into the kernel.
+
+A squared loss of functionals L makes a machine of the labels alone with the kernel k̃ = k - k_Lᵀ(N + s)⁻¹k_L,
+N the Gram matrix of the functionals, for a whole path of strengths at once (METHOD 8; RKHS section 3). Where
+a factorisation of N would be too large, conjugate gradients solve the family of shifted systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, final
+
+import torch
+from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from orbitwise.declarations import Stored
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
+from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, newton
+from orbitwise.inference.sparse.iterative import solve as conjugate_gradients
+from orbitwise.process.gradient_products import GradientOperator, gradient_product
+from orbitwise.process.process import Process, Rows
+from orbitwise.process.profiles import dot_product_profile, radial_profile
+
+BASES = ("none", "bias", "linear")
+LARGEST_DENSE = 6000
+"""Rows whose Gram matrix is held: 288 MiB in double precision, and decomposed in about a minute."""
+ROWS_AT_ONCE = 1024
+
+
+def basis_rows(rows: Sequence[Block], basis: str) -> Float[Tensor, "m b"]:
+    """What each row makes of the unpenalised functions: none, the constant 1, or 1 and all coordinates."""
+    if basis not in BASES:
+        raise ValueError(f"basis must be one of {', '.join(BASES)}, not {basis!r}.")
+    return torch.cat([_block_basis(block, basis) for block in rows])
+
+
+def _block_basis(block: Block, basis: str) -> Tensor:
+    if isinstance(block, Gradients):
+        constant = block.points.new_zeros(block.num_rows, 1)
+        linear = torch.einsum("ns,nskd->nkd", block.weights, block.directions).flatten(0, 1)
+    else:
+        is_value = block.order == 0
+        constant = (block.weights * is_value).sum(-1, keepdim=True)
+        moved = torch.where(is_value[:, None], block.points, block.filled_tangents)
+        linear = (block.weights[..., None] * moved).sum(-2)
+    columns = {"none": [], "bias": [constant], "linear": [constant, linear]}[basis]
+    return torch.cat(columns, -1) if columns else constant[:, :0]
+
+
+def leaf_kernels(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernels of which scalings and sums make this one."""
+    if type(kernel) is ScaleKernel:
+        yield from leaf_kernels(kernel.base_kernel)
+    elif type(kernel) is AdditiveKernel:
+        for part in kernel.kernels:
+            assert isinstance(part, Kernel)
+            yield from leaf_kernels(part)
+    else:
+        yield kernel
+
+
+def has_products(kernel: Kernel) -> bool:
+    """Whether products with this kernel's derivatives need not form their covariances."""
+    return all(
+        type(leaf) is ConstantKernel
+        or radial_profile(leaf) is not None
+        or dot_product_profile(leaf) is not None
+        for leaf in leaf_kernels(kernel)
+    )
+
+
+@torch.no_grad()
+def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENSE) -> DenseGram | ProductGram:
+    """The Gram matrix of all rows: held where it is small enough, else known by products."""
+    count = sum(block.num_rows for block in rows)
+    if count <= largest:
+        return DenseGram(process.covariance(list(rows)))
+    sizes = [block.num_rows for block in rows]
+    operators = {
+        i: GradientOperator(process.kernel, block)
+        for i, block in enumerate(rows)
+        if isinstance(block, Gradients) and has_products(process.kernel)
+    }
+
+    def multiply(vectors: Float[Tensor, "m c"]) -> Float[Tensor, "m c"]:
+        parts = vectors.split(sizes)
+        results = [torch.zeros_like(part) for part in parts]
+        for i, left in enumerate(rows):
+            for j, right in enumerate(rows):
+                if i == j and i in operators:
+                    results[i] += operators[i].product(parts[j])
+                else:
+                    results[i] += covariance_product(process, left, right, parts[j])
+        return torch.cat(results)
+
+    def pick(index: Int[Tensor, " k"]) -> Float[Tensor, "m k"]:
+        units = torch.nn.functional.one_hot(index, count).to(rows[0].points)
+        return multiply(units.mT)
+
+    return ProductGram(multiply, pick, torch.cat([process.variance(block) for block in rows]))
+
+
+@torch.no_grad()
+def covariance_product(
+    process: Process, left: Block, right: Block, vectors: Float[Tensor, "r c"]
+) -> Float[Tensor, "n c"]:
+    """cov(left, right) v, without forming what structure makes needless."""
+    slopes = isinstance(left, Gradients) or isinstance(right, Gradients)
+    if slopes and _is_plain(left) and _is_plain(right) and has_products(process.kernel):
+        return gradient_product(process.kernel, left, right, vectors)
+    step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
+    parts = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
+    return torch.cat([process.covariance(part, right) @ vectors for part in parts])
+
+
+def _is_plain(block: Block) -> bool:
+    """Whether a block is of gradients, or of one exact value per row."""
+    if isinstance(block, Gradients):
+        return True
+    return block.num_atoms == 1 and bool((block.order == 0).all()) and block.blur is None
+
+
+@final
+class Machine:
+    """f = Σ_i α_i z_i + Σ_j β_j b_j for rows of any kind, with several outputs."""
+
+    stored = Stored()
+
+    def __init__(
+        self,
+        process: Process,
+        rows: Sequence[Block],
+        coefficients: Float[Tensor, "m c"],
+        beta: Float[Tensor, "b c"],
+        basis: str,
+    ) -> None:
+        self.process, self.rows, self.basis = process, list(rows), basis
+        self.coefficients, self.beta = coefficients, beta
+
+    def scaled(self, factors: Float[Tensor, " c"]) -> Machine:
+        """Every output times its factor."""
+        return Machine(self.process, self.rows, self.coefficients * factors, self.beta * factors, self.basis)
+
+    @torch.no_grad()
+    def values(self, functional: Functional, x: Tensor) -> Float[Tensor, "n c"]:
+        """L_x f of every row, also for functionals other than values."""
+        found = []
+        for part in x.split(ROWS_AT_ONCE):
+            left = functional.atoms(part)
+            total = basis_rows([left], self.basis) @ self.beta
+            parts = self.coefficients.split([block.num_rows for block in self.rows])
+            for block, vectors in zip(self.rows, parts, strict=True):
+                total = total + covariance_product(self.process, left, block, vectors)
+            found.append(total)
+        return torch.cat(found)
+
+
+SOLVERS = ("auto", "newton", "lbfgs", "newton_cg", "random", "steepest", "stochastic")
+
+
+def solve(
+    problem: Problem,
+    solver: str = "auto",
+    start: Solution | None = None,
+    tolerance: float = 1e-8,
+    generator: torch.Generator | None = None,
+) -> Solution:
+    """The least risk. "auto" is Newton's method where the Gram matrix is held whole, else L-BFGS.
+
+    Newton's method is quickest by far on whole matrices; of those that take products alone, L-BFGS in
+    function space needs the fewest. "random" and "steepest" grow a set of coordinates, "stochastic" is for
+    more rows than products of all of them can be afforded. `start` warms the batch solvers.
+    """
+    if solver not in SOLVERS:
+        raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}.")
+    if solver == "auto":
+        whole = isinstance(problem.gram, DenseGram) and not problem.is_coupled
+        solver = "newton" if whole else "lbfgs"
+    batch = {"newton": newton, "lbfgs": lbfgs, "newton_cg": newton_cg}
+    if solver in batch:
+        return batch[solver](problem, start, tolerance)
+    if solver == "stochastic":
+        return stochastic(problem, tolerance=tolerance, generator=generator)
+    order = "steepest" if solver == "steepest" else "random"
+    return coordinate_descent(problem, order, tolerance=tolerance, generator=generator)
+
+
+def path(
+    problem: Callable[[float], Problem],
+    strengths: Iterable[float],
+    solver: str = "auto",
+    tolerance: float = 1e-8,
+) -> Iterator[Solution]:
+    """The solutions for one strength after the other, each started from the one before."""
+    solution = None
+    for strength in strengths:
+        solution = solve(problem(strength), solver, solution, tolerance)
+        yield solution
+
+
+NUMBERS_AT_ONCE = 2**26
+"""Numbers that the search holds at a time, 512 MiB in double precision: so many columns go together."""
+VECTORS_HELD = 6
+"""Vectors of the length of the functionals that one column of the search needs, temporary ones included."""
+ROUNDS = 6
+"""Of subspace iteration for leading eigenvectors, at most."""
+
+
+@final
+@dataclass(frozen=True)
+class Invariances:
+    """What folding needs to know of the functionals L, for points X (rows of k̃) and X′ (columns)."""
+
+    num_rows: int
+    product: Callable[[Tensor], tuple[Tensor, Tensor]]
+    """v → N v and k_L(X)ᵀv, for v [rows, c]."""
+    columns: Callable[[slice], Tensor]
+    """k_L of a slice of X′ [rows, columns]."""
+    gram: Callable[[], Tensor] | None = None
+    """N, where it is small enough to be held; then it is decomposed."""
+    leading: Callable[[], Tensor] | None = None
+    """A guess of the leading eigenvectors of N [rows, k], which are then taken out of the search."""
+
+    @classmethod
+    def of_rows(cls, process: Process, rows: Rows, x: Tensor, columns: Tensor) -> Invariances:
+        """Functionals of any kind, with N held."""
+        left, right = (process.covariance(rows, Evaluation().atoms(points)) for points in (x, columns))
+        return cls.of_matrices(process.covariance(rows), left, right)
+
+    @classmethod
+    def of_matrices(cls, gram: Tensor, left: Tensor, right: Tensor) -> Invariances:
+        """Functionals with N, k_L(X) and k_L(X′) held."""
+        return cls(len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram)
+
+    @classmethod
+    def of_operator(cls, operator: GradientOperator, x: Tensor, columns: Tensor) -> Invariances:
+        """Derivatives, with N never formed; cheapest where X are the points of the derivatives."""
+        block, values = operator.block, Evaluation().atoms(x)
+        weight = block.weights.flatten()[0]
+        own = (
+            block.points.shape[1] == 1
+            and torch.equal(block.points[:, 0], x)
+            and bool((block.weights == weight).all())
+            and weight.item() != 0
+        )
+
+        def both(v: Tensor) -> tuple[Tensor, Tensor]:
+            if own:
+                # the block's own values are weighted as its slopes are
+                image, shadow = operator.product_and_values(v)
+                return image, shadow if weight.item() == 1 else shadow / weight
+            return operator.product(v), operator.values_product(values, v)
+
+        width = block.points.shape[-1]
+        is_whole = block.num_directions == width and block.points.shape[1] == 1
+        # d + 1 vectors are computed in several rounds, which do not pay for fewer columns
+        leading = (lambda: linear_slopes(block)) if is_whole and len(columns) >= width else None
+        return cls(operator.num_rows, both, lambda part: operator.columns(columns[part]), leading=leading)
+
+    def weighted(self, weights: Float[Tensor, " r"]) -> Invariances:
+        """The rows times √c, so that all have one strength."""
+        if weights.shape != (self.num_rows,) or not bool((weights > 0).all() & weights.isfinite().all()):
+            raise ValueError(
+                f"{self.num_rows} functionals take as many positive, finite weights, not shape "
+                f"{tuple(weights.shape)} with values from {weights.min().item()} to {weights.max().item()}."
+            )
+        root = weights.sqrt()[:, None]
+
+        def both(v: Tensor) -> tuple[Tensor, Tensor]:
+            image, projected = self.product(root * v)
+            return root * image, projected
+
+        gram, guess = self.gram, self.leading
+        return replace(
+            self,
+            product=both,
+            columns=lambda part: root * self.columns(part),
+            gram=None if gram is None else lambda: root * gram() * root.mT,
+            leading=None if guess is None else lambda: root * guess(),
+        )
+
+
+def linear_slopes(block: Gradients) -> Float[Tensor, "r k"]:
+    """All derivatives of the functions x_1, …, x_d and |x|²/2 at the points of a block.
+
+    Smooth kernels take these for the likeliest, so that their slopes nearly span the leading eigenvectors of
+    N: d + 1 eigenvalues that stand far above the others and cost a search every second step.
+    """
+    points, width = block.points[:, 0], block.points.shape[-1]
+    constant = torch.eye(width).to(points).expand(len(points), -1, -1)
+    gradients = torch.cat([constant, points[:, :, None]], dim=-1)
+    return torch.einsum("nkd,ndc->nkc", block.directions[:, 0], gradients).flatten(0, 1)
+
+
+class Folded(NamedTuple):
+    """k̃ for every strength, and how far the search went (nothing is left to search after a decomposition).
+
+    `correction` is the last change of any entry, relative to the largest of the prior, and `bound` one of its
+    error, |k_L(x)ᵀe| ≤ √k(x,x) |r|/√shift, relative to it too (it should hold the largest k(x,x)): far above
+    the error where N is far above the shift.
+    """
+
+    matrices: Float[Tensor, "q n m"]
+    iterations: int
+    correction: float
+    bound: float
+    converged: bool
+
+
+class Leading(NamedTuple):
+    """Eigenvectors Z of N, their eigenvalues, and k_L(X)ᵀZ."""
+
+    vectors: Float[Tensor, "r k"]
+    values: Float[Tensor, " k"]
+    shadows: Float[Tensor, "n k"]
+
+    def without(self, residual: Tensor) -> Tensor:
+        """(I - ZZᵀ)r."""
+        return residual - self.vectors @ (self.vectors.mT @ residual)
+
+
+def find_leading(invariances: Invariances, tolerance: float, least_shift: float) -> Leading | None:
+    """Eigenvectors by subspace iteration, those that are exact enough for k̃ not to feel what is left."""
+    if invariances.leading is None:
+        return None
+    vectors = torch.linalg.qr(invariances.leading()).Q
+    step = NUMBERS_AT_ONCE // (VECTORS_HELD * invariances.num_rows)
+    best = None
+    for _ in range(ROUNDS):
+        images = [invariances.product(vectors[:, part]) for part in slices(vectors.shape[1], step)]
+        image, shadows = (torch.cat(each, dim=1) for each in zip(*images, strict=True))
+        values, turn = torch.linalg.eigh(vectors.mT @ image)
+        turned = image @ turn
+        errors = (turned - (vectors @ turn) * values).norm(dim=0)
+        # Leaving out E = NZ - ZΘ moves k̃ by at most k |E|/√(θ·shift); products err by eps·θ themselves.
+        rounding = 8 * torch.finfo(values.dtype).eps * values.max()
+        kept = errors <= (tolerance * (values.clamp_min(0) * least_shift).sqrt()).clamp_min(rounding)
+        best = Leading((vectors @ turn)[:, kept], values[kept], (shadows @ turn)[:, kept])
+        if bool(kept.all()):
+            break
+        vectors = torch.linalg.qr(turned).Q
+    return best
+
+
+def search_columns(
+    prior: Float[Tensor, "n m"],
+    invariances: Invariances,
+    leading: Leading | None,
+    part: slice,
+    shifts: Float[Tensor, " q"],
+    tolerance: float,
+    max_iterations: int,
+    scale: float,
+) -> Folded:
+    """k̃ of all shifts for a slice of the columns, by conjugate gradients on the least shift.
+
+    Steps α_s of the other shifts come from the pivots of one shifted tridiagonal matrix,
+    1/α_s = 1/α + (s-s₀) + (β/α)(1-α_s/α) with the α, β and α_s before: sums of positive terms.
+    """
+    residual = invariances.columns(part)
+    kind, least = residual.dtype, shifts.min()
+    apart = (shifts - least)[:, None]
+    folded = prior.repeat(len(shifts), 1, 1)
+    if leading is not None:
+        # k_L(X)ᵀZ(Θ + s)⁻¹Zᵀk_L(X′)
+        known = (leading.values[:, None] + shifts.to(kind)[:, None, None]).reciprocal()
+        folded -= leading.shadows @ (known * (leading.vectors.mT @ residual))
+        residual = leading.without(residual)
+    direction, (image, shadow) = residual, invariances.product(residual)
+    square = _square(residual, residual)
+    ratio = torch.ones(len(shifts), residual.shape[1], dtype=shifts.dtype, device=shifts.device)
+    shadows = shadow.to(kind).repeat(len(shifts), 1, 1)
+    coupling = torch.zeros_like(ratio)
+    correction = bound = float("inf")
+    small = iteration = 0
+    while iteration < max_iterations and small < 2 and bound > tolerance:
+        iteration += 1
+        curvature = _square(direction, image) + least * _square(direction, direction)
+        # columns that are solved exactly (or zero from the start) move no more
+        step = torch.where(square > 0, square / curvature.clamp_min(1e-300), 0)
+        steps = (1 / step.clamp_min(1e-300) + apart + coupling).reciprocal()
+        moves = steps.to(kind)[:, None] * shadows
+        folded -= moves
+        correction = moves.abs().max().item() / scale
+        small = small + 1 if correction <= tolerance else 0
+        residual = residual - step.to(kind) * (image + least.to(kind) * direction)
+        residual = residual if leading is None else leading.without(residual)
+        before, square = square, _square(residual, residual)
+        growth = torch.where(before > 0, square / before.clamp_min(1e-300), 0)
+        shrink = steps / step.clamp_min(1e-300)
+        ratio = ratio * shrink
+        coupling = growth / step.clamp_min(1e-300) * (1 - shrink).clamp_min(0)
+        bound = (ratio * square.sqrt() / shifts.sqrt()[:, None]).max().item() / scale**0.5
+        if not square.isfinite().all():
+            break
+        new, shadow = invariances.product(residual)
+        direction = residual + growth.to(kind) * direction
+        image = new + growth.to(kind) * image
+        # p_s = ζ_s r + β_s p_s, seen through k_L(X)ᵀ
+        shadows = ratio.to(kind)[:, None] * shadow + (growth * shrink.square()).to(kind)[:, None] * shadows
+    return Folded(folded, iteration, correction, bound, small >= 2 or bound <= tolerance)
+
+
+def _square(left: Tensor, right: Tensor) -> Float[Tensor, " c"]:
+    """Inner products of columns."""
+    return torch.einsum("rc,rc->c", left, right).double()
+
+
+def slices(count: int, step: int) -> list[slice]:
+    """Slices of `step` that make up `count`."""
+    step = max(1, step)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+@torch.no_grad()
+def fold(
+    prior: Float[Tensor, "n m"],
+    invariances: Invariances,
+    strengths: Sequence[float],
+    weights: Float[Tensor, " r"] | None = None,
+    positions: Int[Tensor, " m"] | None = None,
+    tolerance: float = 1e-6,
+    max_iterations: int = 500,
+    columns_at_once: int | None = None,
+) -> Folded:
+    """k̃_ν(X, X′) for every ν of `strengths` from `prior` = k(X, X′), the functionals weighted by `weights`.
+
+    `positions` are the places of X′ in X, where it is a part of it: that part of k̃ is made symmetric. The
+    search ends when no entry moved by more than `tolerance` of the largest of the prior in two steps.
+    """
+    shifts = _shifts(strengths).to(prior.device)
+    if weights is not None:
+        invariances = invariances.weighted(weights)
+    if invariances.gram is not None:
+        parts = _decomposed(prior, invariances, invariances.gram(), shifts)
+    else:
+        held = VECTORS_HELD * invariances.num_rows + 3 * len(shifts) * len(prior)
+        step = NUMBERS_AT_ONCE // held if columns_at_once is None else columns_at_once
+        scale = prior.abs().max().item() or 1.0
+        leading = find_leading(invariances, tolerance, shifts.min().item())
+        found = [
+            search_columns(
+                prior[:, part], invariances, leading, part, shifts, tolerance, max_iterations, scale
+            )
+            for part in slices(prior.shape[1], step)
+        ]
+        parts = Folded(
+            torch.cat([each.matrices for each in found], dim=-1),
+            max(each.iterations for each in found),
+            max(each.correction for each in found),
+            max(each.bound for each in found),
+            all(each.converged for each in found),
+        )
+    if positions is not None:
+        square = parts.matrices[:, positions]
+        parts.matrices[:, positions] = (square + square.mT) / 2
+    return parts
+
+
+class FunctionalCoefficients(NamedTuple):
+    """γ with |r|/|b| of the system that it solves."""
+
+    vectors: Float[Tensor, "r c"]
+    residual: float
+    iterations: int
+    converged: bool
+
+
+@torch.no_grad()
+def fold_weights(
+    invariances: Invariances,
+    coefficients: Float[Tensor, "m c"],
+    strength: float,
+    weights: Float[Tensor, " r"] | None = None,
+    tolerance: float = 1e-6,
+    max_iterations: int = 500,
+) -> FunctionalCoefficients:
+    """γ = -(N + C⁻¹/(2ν))⁻¹k_L(X′)a: a machine Σ a_i k̃(x_i, ·) is f(x) = k(x, X′)a + k_L(x)ᵀγ at any x."""
+    shift = _shifts([strength]).item()
+    if weights is not None:
+        invariances = invariances.weighted(weights)
+    right = torch.zeros(1, dtype=coefficients.dtype, device=coefficients.device)
+    for part in slices(len(coefficients), NUMBERS_AT_ONCE // (VECTORS_HELD * invariances.num_rows)):
+        right = right + invariances.columns(part) @ coefficients[part]
+    size = right.norm().item()
+    if invariances.gram is not None:
+        gram = invariances.gram()
+        lower = cholesky(gram + shift * torch.eye(len(gram)).to(gram)).lower
+        vectors = solve_factored(lower, right)
+        vectors = vectors if weights is None else weights.sqrt()[:, None] * vectors
+        return FunctionalCoefficients(-vectors, 0.0, 0, True)
+    # `solve` ends by rᵀP⁻¹r, which is |r|²/shift for P = shift·I
+    found = conjugate_gradients(
+        lambda v: invariances.product(v)[0] + shift * v,
+        right,
+        lambda v: v / shift,
+        (tolerance * size) ** 2 / shift,
+        max_iterations,
+    )
+    vectors = found.vectors if weights is None else weights.sqrt()[:, None] * found.vectors
+    left = found.residual.norm().item() / max(size, torch.finfo(right.dtype).tiny)
+    return FunctionalCoefficients(-vectors, left, found.iterations, found.converged)
+
+
+def _decomposed(prior: Tensor, invariances: Invariances, gram: Tensor, shifts: Tensor) -> Folded:
+    """All strengths from N = VΛVᵀ: k - (Vᵀk_L(X))ᵀ(Λ + s)⁻¹Vᵀk_L(X′)."""
+    values, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
+    values = values.clamp_min(0)
+    left, right = invariances.product(vectors)[1].mT, vectors.mT @ invariances.columns(slice(None))
+    matrices = [prior - left.mT @ (right / (values + shift)[:, None]) for shift in shifts.to(values)]
+    return Folded(torch.stack(matrices), 0, 0.0, 0.0, True)
+
+
+def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
+    """Where each row of x stands among the points, which hold all of them."""
+    numbers = torch.unique(torch.cat([points, x]), dim=0, return_inverse=True)[1]
+    place = torch.empty_like(numbers[: len(points)])
+    place[numbers[: len(points)]] = torch.arange(len(points), device=x.device)
+    return place[numbers[len(points) :]]
+
+
+def nearest_positive(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
+    """The symmetric matrices without their negative eigenvalues, which an unfinished search may leave."""
+    values, vectors = torch.linalg.eigh((matrices + matrices.mT) / 2)
+    return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
+
+
+def _shifts(strengths: Sequence[float]) -> Float[Tensor, " q"]:
+    """1/(2ν)."""
+    values = torch.tensor(list(strengths), dtype=torch.float64)
+    if len(values) == 0 or not bool((values > 0).all() & values.isfinite().all()):
+        raise ValueError(
+            f"Strengths must be positive and finite, at least one, not {list(strengths)}; without "
+            "invariance the kernel is k itself."
+        )
+    return 1 / (2 * values)
