@@ -26,7 +26,6 @@ from sklearn.metrics import log_loss
 
 from orbitwise import InvariantGPClassifier, __version__, datasets
 from orbitwise.estimators import learned_ranges as orbit_learning
-from orbitwise.estimators.engines import ExactObjective
 from orbitwise.experiments.records import write_record
 from orbitwise.experiments.recovery import learned_ranges
 from orbitwise.functionals.averages import freeze_functional, num_dimensions
@@ -88,15 +87,15 @@ PROBLEMS = {"digits": digits, "usps": usps, "signals": signals, "mnist": mnist}
 @torch.no_grad()
 def common_evidence(model, num_nodes):
     """The log evidence of what was learned on nodes that no fit uses."""
-    problem = model._problem_
-    dimensions = num_dimensions(problem.functional)
+    functional = model.model_.latent.functional
+    dimensions = num_dimensions(functional)
     if dimensions is not None and dimensions <= MOST_GAUSS_DIMENSIONS:
         # Gauss nodes of one more are all different
-        frozen = freeze_functional(problem.functional, num_nodes + 1, rule="gauss")
+        frozen = freeze_functional(functional, num_nodes + 1, rule="gauss")
     else:
         seed = COMMON_SCRAMBLE * APART
-        frozen = freeze_functional(problem.functional, num_nodes, torch.Generator().manual_seed(seed))
-    return float(ExactObjective(problem, frozen).evidence())
+        frozen = freeze_functional(functional, num_nodes, torch.Generator().manual_seed(seed))
+    return model.evidence_on(lambda _: frozen)
 
 
 def fit(name, seed, scramble, arguments):

@@ -41,7 +41,7 @@ def measure(count, inducing, iterations):
     start = time.perf_counter()
     model.fit(x, y)
     seconds = time.perf_counter() - start
-    sparse = model._objective
+    sparse = model.fit_result_.objective
     learned = [parameter for parameter in sparse.parameters() if parameter.requires_grad]
     start = time.perf_counter()
     torch.autograd.grad(sparse(), learned)

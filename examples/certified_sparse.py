@@ -30,7 +30,7 @@ from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.sparse.bounds import collapsed_bound, upper_bound
 from orbitwise.inference.sparse.inducing import greedy_choice
-from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, solve_rows
+from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.projection import inducing_factor
 from orbitwise.inference.sparse.totals import Observations, gather_totals
 from orbitwise.process import Process
@@ -69,9 +69,9 @@ def brackets(process: Process, rows: Observations, points: torch.Tensor) -> dict
     """All bounds with these inducing points."""
     lower = inducing_factor(process, points)
     totals = gather_totals(process, rows, points, lower, NOISE)
-    solver = Preconditioner.of(process, rows, points, lower, NOISE)
-    vectors = solve_rows(process, rows, NOISE, solver, 1e-4, 100).vectors
-    solved = quadratic_bracket(process, rows, points, lower, NOISE, vectors)
+    system = NoisySystem(process, rows, NOISE)
+    vectors = system.solve(system.preconditioner(points, lower), 1e-4, 100).vectors
+    solved = system.bracket(points, lower, vectors)
     return {
         "titsias": collapsed_bound(totals, NOISE, tight=False).item(),
         "tight": collapsed_bound(totals, NOISE).item(),

@@ -34,7 +34,8 @@ class Field:
 
     `read` is the attribute, dotted, that tells an argument of another name. An argument with a `switch`
     starts something that this attribute says is on; the tensors of the object say how far. An argument that
-    `is_omitted` takes its default, or the `fixed` value, because tensors of the object tell what it made.
+    `is_earlier` is in files of earlier versions only. One that `is_omitted` takes its default, or the `fixed`
+    value, because tensors of the object tell what it made.
     """
 
     kinds: tuple[type, ...] = ()
@@ -46,11 +47,13 @@ class Field:
     read: str = ""
     switch: str = ""
     is_omitted: bool = False
+    is_earlier: bool = False
     fixed: Any = None
 
 
 OMITTED = Field(is_omitted=True)
 RECORD = Field(is_record=True)
+EARLIER = Field(is_earlier=True)
 POSITIVE = Field(least=SMALLEST)
 COUNT = Field(least=0, most=MOST_COUNTED)
 FLAG = Field((bool,))

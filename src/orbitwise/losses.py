@@ -1,8 +1,8 @@
 """Convex losses ℓ(f, y) of the regularised-risk engine: value, slope and curvature in f, entry by entry.
 
-Losses of labels take y = ±1; losses of residuals take any y, and y = 0 penalises a functional of f. Losses
-with a kink are rounded off over a `width`, as Newton's method needs (Chapelle, "Training a support vector
-machine in the primal", 2007); they differ from the pointed ones by at most half of it.
+Losses of labels take y = ±1; losses of residuals take any y, and y = 0 penalises a functional of f. Kinks of
+losses are rounded over a `width`, as Newton's method requires (Chapelle, "Training a support vector machine
+in the primal", 2007). A rounded loss differs from the exact one by at most half of the width.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SquaredHinge(Loss):
 
 @final
 class Squared(Loss):
-    """(f - y)²: a Gaussian observation of variance 1/(2λ), where the loss counts λ times."""
+    """(f - y)²: with weight λ, a Gaussian observation of variance 1/(2λ)."""
 
     curvature_bound = 2.0
 
@@ -129,7 +129,7 @@ class EpsilonInsensitive(Loss):
         self.width = _positive(epsilon / 2 or 0.05 if width is None else width, "width")
         if 0 < self.epsilon < self.width:
             raise ValueError(
-                f"width={width} must be at most epsilon={epsilon}, or the corners at ±ε run into each other."
+                f"width={width} must be at most epsilon={epsilon}, because the roundings at ±ε would overlap."
             )
         # the two corners of the absolute loss meet and share their rounding
         self.curvature_bound = (1 if self.epsilon else 2) / (2 * self.width)
@@ -152,9 +152,9 @@ class EpsilonInsensitive(Loss):
 
 @final
 class Multinomial(Loss):
-    """log Σ_k e^{f_k} - f_y for the c entries of every observation, which stand side by side; y is one-hot.
+    """log Σ_k e^{f_k} - f_y over c adjacent entries for each observation; y is one-hot.
 
-    Its value is shared among the c entries; its second derivative couples them.
+    Each of the c entries has the same share of the value; the second derivative couples them.
     """
 
     curvature_bound = 0.5
@@ -195,7 +195,7 @@ LOSSES = {
 
 
 def loss_of(loss: str | Loss) -> Loss:
-    """A loss, or the one of this name with its usual width."""
+    """A loss as it is, or the loss of this name with its default width."""
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, str) and loss in LOSSES:

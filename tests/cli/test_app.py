@@ -13,6 +13,8 @@ import pytest
 
 from orbitwise import load
 from orbitwise.cli import main
+from orbitwise.cli.app import command_of, size_of
+from orbitwise.cli.errors import CommandError
 from orbitwise.inference.optimise import training
 from tests.cli.conftest import QUICK, bars, symmetric, write_csv
 
@@ -296,3 +298,16 @@ def test_a_finite_invariance_that_wins_is_exported(orbitwise, folder):
         if library != "json":
             transform = runpy.run_path(file)["transform"]
             assert transform(np.ones((6, 6))).shape == (6, 6)
+
+
+def test_sizes_are_height_and_width():
+    assert size_of("28X30", "--resize") == (28, 30)
+    for text in ("28", "0x3", "axb"):
+        with pytest.raises(CommandError, match="as in 28x28"):
+            size_of(text, "--resize")
+
+
+def test_a_command_line_is_written_down():
+    options = {"target": "my y", "invariance": ["none", "sign"], "test": None, "max_iterations": 3}
+    words = "orbitwise learn a.csv --target 'my y' --invariance none --invariance sign --max-iterations 3"
+    assert command_of("learn", "a.csv", options) == words

@@ -1,9 +1,9 @@
-"""Data from paths: what is read, in batches or at once, and what is left out."""
+"""Data from paths: what is read, in batches or at once, what is left out, and what the targets are."""
 
 import numpy as np
 import pytest
 
-from orbitwise.cli.data import Data, Expected, Source, batches, read
+from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets, infer_task, read
 from orbitwise.cli.errors import CommandError
 from orbitwise.estimators.forms import InputForm
 from tests.cli.conftest import symmetric, write_csv
@@ -105,3 +105,83 @@ def test_files_follow_the_layout_of_the_model(pictures):
     last = read(Source(str(pictures)), Expected(108, None, InputForm((3, 6, 6), "last")))
     assert (first.shape, last.shape) == ((3, 6, 6), (6, 6, 3))
     np.testing.assert_array_equal(last.form.inward(last.X), first.X)
+
+
+@pytest.mark.parametrize(
+    ("y", "task"),
+    [
+        (["a", "b"], "classification"),
+        ([True, False], "classification"),
+        ([0, 1], "classification"),
+        (["0", "1", "1"], "classification"),
+        (np.tile(np.arange(10), 4), "classification"),
+        (np.arange(40), "regression"),
+        ([0.5, 1.0], "regression"),
+        (["0.5", "1"], "regression"),
+        (np.tile(np.arange(60), 4), "regression"),
+        ([[1, 2], [2, 3]], "regression"),
+    ],
+)
+def test_the_task_is_told_from_the_targets(y, task):
+    assert infer_task(np.array(y)) == task
+    if np.ndim(y) == 1:
+        assert infer_task(np.array(y, dtype=object)) == task
+
+
+def test_targets_become_what_estimators_take():
+    assert checked_targets(np.array(["1", "2"], dtype=object), "classification", "y").dtype == np.int64
+    assert list(checked_targets(np.array([0.5, 1.0]), "classification", "y")) == ["0.5", "1.0"]
+    assert list(checked_targets(np.array([True, False]), "classification", "y")) == ["True", "False"]
+    assert checked_targets(np.array(["1", "2.5"], dtype=object), "regression", "y").dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "says"),
+    [
+        (["a", "1"], "regression", "holds 'a'"),
+        ([1, 1], "regression", "1 in every row"),
+        ([1, 1], "classification", "one class only, '1'"),
+        ([[1, 2], [2, 3]], "classification", "2 columns"),
+    ],
+)
+def test_targets_that_do_not_serve_say_why(y, task, says):
+    with pytest.raises(CommandError, match=says):
+        checked_targets(np.array(y), task, "y")
+
+
+def test_rows_become_images():
+    data = Data(np.zeros((2, 24)), np.zeros(2), ["1", "2"])
+    assert data.as_images((4, 6)).shape == (4, 6)
+    assert data.as_images((2, 4)).shape == (3, 2, 4)
+    with pytest.raises(CommandError, match="25 pixels, but inputs have 24"):
+        data.as_images((5, 5))
+
+
+def test_arrays_have_their_channels_where_the_shape_or_the_option_says():
+    def data(*shape):
+        return Data(np.zeros((2, int(np.prod(shape)))), np.zeros(2), ["1", "2"], None, shape)
+
+    found = data(6, 5, 3).as_images(None)
+    assert (found.channels, found.is_image, found.form.shape) == ("last", True, (3, 6, 5))
+    assert "6x5 pixels, 3 channels last (use --channels first" in found.channels_text
+    assert data(3, 6, 3).as_images((6, 3)).channels == "first"
+    assert data(3, 6, 3).as_images(None, "last").channels == "last"
+    with pytest.raises(ValueError, match="--channels first or --channels last"):
+        data(3, 6, 3).as_images(None)
+    plain = data(12, 2).as_images(None)
+    assert not plain.is_image
+    assert plain.channels_text == ""
+    with pytest.raises(CommandError, match="the inputs have shape 12x2"):
+        data(12, 2).as_images((6, 4))
+    with pytest.raises(CommandError, match="have no channels"):
+        data(12, 2).as_images((12, 2), "last")
+
+
+def test_rows_of_several_channels_have_whole_pictures_one_after_the_other():
+    data = Data(np.zeros((2, 24)), np.zeros(2), ["1", "2"])
+    assert data.as_images((2, 4)).channels == "first"
+    assert data.as_images((2, 4), "last").shape == (2, 4, 3)
+    files = Data(np.zeros((2, 24)), np.zeros(2), ["1", "2"], None, (3, 2, 4), True, channels="first")
+    assert files.as_images(None) is files
+    with pytest.raises(CommandError, match="image files know their channels"):
+        files.as_images(None, "last")

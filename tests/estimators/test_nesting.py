@@ -25,7 +25,7 @@ def fitted(kind, invariance, max_iterations=2, start=None):
     kernel = ScaleKernel(RBFKernel())
     model = kind(kernel, invariance, image_shape=SHAPE, num_nodes=4, max_iterations=max_iterations)
     if start is not None:
-        model._begin_at(start)
+        model.begin_at(start)
     return model.fit(pictures, targets)
 
 

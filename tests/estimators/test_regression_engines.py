@@ -9,7 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise import InvariantGPRegressor
-from orbitwise.estimators.regression_engines import check_settings, generator_on, regression_engine
+from orbitwise.estimators.regression_model import generator_on
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.sparse.posterior import SparsePosterior
@@ -20,6 +20,7 @@ from orbitwise.transforms import Rotation
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 SPARSE = ["collapsed", "variational"]
+SLOPE = (Gradient(), np.ones((1, 2)), np.ones((1, 2)), None)
 
 
 def fitted(inference, x, y, **settings) -> InvariantGPRegressor:
@@ -136,7 +137,7 @@ def test_fixed_noise_stays(data):
     for inference in SPARSE:
         model = fitted(inference, *data, noise=0.3, max_iterations=5, num_steps=20)
         assert model.noise_ == pytest.approx(0.3)
-        assert not any(each.shape == (1,) and each.requires_grad for each in model._model.raw_noise)
+        assert not model.likelihood_.raw_noise.requires_grad
 
 
 def test_many_rows_are_collapsed_and_quick(rng):
@@ -164,11 +165,11 @@ def test_many_rows_are_collapsed_and_quick(rng):
         (5001, {"mean": "linear"}, (), "variational"),
         (1501, {"mean": "constant"}, (), "collapsed"),
         (5001, {"noise": 0.0}, (), "exact"),
-        (5001, {}, (1,), "exact"),
+        (5001, {}, (SLOPE,), "exact"),
     ],
 )
 def test_the_engine_goes_by_size_and_by_what_is_asked(count, settings, observed, engine):
-    assert regression_engine(InvariantGPRegressor(**settings), count, observed) == engine
+    assert InvariantGPRegressor(**settings)._engine(count, count, None, observed) == engine
 
 
 @pytest.mark.parametrize("inference", SPARSE)
@@ -265,7 +266,7 @@ def test_settings_that_make_no_sense_are_refused(settings):
     model = InvariantGPRegressor()
     vars(model).update(settings)
     with pytest.raises(ValueError, match=next(iter(settings))):
-        check_settings(model)
+        model.fit(np.ones((3, 1)), np.arange(3.0))
 
 
 @pytest.mark.parametrize("inference", ["exact", *SPARSE])

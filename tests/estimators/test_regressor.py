@@ -175,7 +175,7 @@ def test_predictions_are_those_of_scikit_learn(data, new, outputs, normalize_y):
     y = y if outputs is None else np.stack([y, 3 * y**2][:outputs], axis=1)
     fixed = {"noise": None if outputs == 2 else 0.3, "max_iterations": 0, "normalize_y": normalize_y}
     ours = InvariantGPRegressor(fixed_kernel(), **fixed).fit(x, y)
-    noise = ours._model.noise().detach().numpy()[0]
+    noise = ours.likelihood_.noise.item()
     theirs = GaussianProcessRegressor(
         ConstantKernel(1.7) * RBF(0.9), alpha=noise, optimizer=None, normalize_y=normalize_y
     ).fit(x, y)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from orbitwise.estimators.regression_model import merge
+from orbitwise.estimators.regression_model import merge, without_noise
 
 NOISE = 0.3
 
@@ -23,9 +23,9 @@ def gram(x: np.ndarray) -> np.ndarray:
 
 def merged_log_density(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
     merged = merge(x, y, weight)
-    covariance = gram(merged.x) + np.diag(NOISE / merged.weight)
-    density = sum(multivariate_normal(cov=covariance).logpdf(column) for column in merged.y.T)
-    return density + merged.log_factor(torch.tensor(NOISE, dtype=torch.float64)).item()
+    covariance = gram(merged.x.numpy()) + np.diag(NOISE / merged.weight.numpy())
+    density = sum(multivariate_normal(cov=covariance).logpdf(column) for column in merged.targets.numpy().T)
+    return density + merged.merged_term(torch.tensor(NOISE, dtype=torch.float64)).item()
 
 
 def full_log_density(x: np.ndarray, y: np.ndarray) -> float:
@@ -52,7 +52,9 @@ def test_rows_of_weight_zero_are_left_out(rows):
     weight = np.array([1.0, 0, 1, 1, 0, 1, 1])
     with_nonsense = np.where(weight[:, None] > 0, y, 1e6)
     for merged, expected in zip(
-        merge(x, with_nonsense, weight), merge(x[weight > 0], y[weight > 0], np.ones(5)), strict=True
+        merge(x, with_nonsense, weight).tensors,
+        merge(x[weight > 0], y[weight > 0], np.ones(5)).tensors,
+        strict=True,
     ):
         np.testing.assert_array_equal(merged, expected)
 
@@ -64,7 +66,7 @@ def test_the_order_of_rows_leaves_no_trace(rows):
     first = merge(x, y, weight)
     for seed in range(5):
         order = np.random.default_rng(seed).permutation(7)
-        for mine, other in zip(first, merge(x[order], y[order], weight[order]), strict=True):
+        for mine, other in zip(first.tensors, merge(x[order], y[order], weight[order]).tensors, strict=True):
             np.testing.assert_array_equal(mine, other)
 
 
@@ -73,7 +75,7 @@ def test_mean_weight_and_scatter_are_those_of_each_input():
         np.array([[1.0], [0.0], [1.0]]), np.array([[2.0], [5.0], [5.0]]), np.array([2.0, 1.0, 1.0])
     )
     assert merged.x.tolist() == [[0.0], [1.0]]
-    assert merged.y.tolist() == [[5.0], [3.0]]
+    assert merged.targets.tolist() == [[5.0], [3.0]]
     assert merged.weight.tolist() == [1.0, 3.0]
     assert merged.scatter.tolist() == [[0.0], [2 * 1 + 4]]
 
@@ -85,17 +87,17 @@ def test_weights_that_are_all_zero_are_refused(rows):
 
 def test_distinct_rows_lose_nothing_even_without_noise(rows):
     x, y = rows
-    assert merge(x[:4], y[:4], np.ones(4)).log_factor(torch.tensor(0.0)).item() == 0.0
+    assert merge(x[:4], y[:4], np.ones(4)).merged_term(torch.tensor(0.0)).item() == 0.0
 
 
 def test_without_noise_a_repetition_counts_once(rows):
     x, y = rows
     y = y[[0, 1, 2, 3, 1, 1, 3]] * 0.1
-    silent = merge(x, y, np.ones(7)).without_noise()
+    silent = without_noise(merge(x, y, np.ones(7)))
     assert silent.weight.tolist() == [1.0] * 4
-    assert silent.log_factor(torch.tensor(0.0)).item() == 0.0
+    assert silent.merged_term(torch.tensor(0.0)).item() == 0.0
 
 
 def test_without_noise_contradicting_targets_are_refused(rows):
     with pytest.raises(ValueError, match="equal inputs have different targets"):
-        merge(*rows, np.ones(7)).without_noise()
+        without_noise(merge(*rows, np.ones(7)))

@@ -34,7 +34,7 @@ def result(model: SparseGPRegressor) -> tuple:
     """All that was learned but the seconds."""
     certificate = model.certificate_
     stages = [stage._replace(seconds=0.0) for stage in certificate.history]
-    learned = [parameter.tolist() for parameter in model._learned_parameters]
+    learned = [parameter.tolist() for parameter in model.fit_result_.parameters]
     points = model.predict(X + 0.01, return_std=True)
     known = (certificate.lower, certificate.upper, certificate.stopped, stages, model.history_, learned)
     return *known, model._stream.posterior().inducing.tolist(), *(each.tolist() for each in points)

@@ -11,7 +11,7 @@ from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from orbitwise.estimators.machines import rows as rows_module
+from orbitwise.estimators.machines import task as module
 from orbitwise.estimators.machines.task import MachineTask
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
@@ -151,7 +151,7 @@ def test_large_problems_are_searched_and_agree(monkeypatch: pytest.MonkeyPatch):
     settings: dict[str, Any] = {"C": 3.0, "strength": 0.2, "bandwidth": 0.8}
     dense = InvariantSVC(**settings).fit(X, Y, MORE).decision_function(NEW)
     other = InvariantSVC(**settings, invariance_loss="absolute").fit(X, Y, MORE).decision_function(NEW)
-    monkeypatch.setattr(rows_module, "LARGEST_DENSE", 10)
+    monkeypatch.setattr(module, "LARGEST_DENSE", 10)
     found = InvariantSVC(**settings).fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, dense, rtol=0, atol=1e-4)
     monkeypatch.setattr("orbitwise.inference.risk.machines.gram_of.__defaults__", (10,))

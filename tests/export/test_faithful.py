@@ -153,7 +153,7 @@ def test_images_that_do_not_fit(image, error, message):
         (
             lambda: OrbitTransform(FiniteOrbit(flips((4, 4)), weights=torch.tensor([1.0, -1.0])), (4, 4)),
             ValueError,
-            "weights is no augmentation",
+            "weights cannot be an augmentation",
         ),
         (lambda: OrbitTransform(ImageOrbit((4, 4)), fill=float("nan")), ValueError, "finite pixel value"),
     ],

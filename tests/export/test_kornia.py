@@ -93,7 +93,7 @@ def test_differences_are_told_and_measured(kornia):
     assert angle.differences == []
     scales = to_kornia(ImageOrbit((1, 16, 16), {"log_scale_x": 0.5}), faithful=False)
     assert 0.01 < scales.error < 0.3 * scales.extent
-    assert scales.differences == ["scales are drawn evenly in factors, not in logarithms"]
+    assert scales.differences == ["scales are drawn uniformly as factors, not as logarithms"]
     moved = ImageOrbit((1, 16, 16), {"shift_x": (0.0, 0.25)}, learnable=[])
     shifts = to_kornia(moved, faithful=False)
     assert shifts.error > 0.3 * shifts.extent

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from orbitwise.export import run_script, to_script
-from orbitwise.export.builtin import picture
-from orbitwise.export.scripts import MODULES
+from orbitwise.export.libraries import LIBRARIES
+from orbitwise.export.nearest import picture
 from orbitwise.orbits import FiniteOrbit, ImageOrbit, closure
 from orbitwise.transforms import cyclic_shifts, flips, quarter_turns
 
@@ -21,7 +21,7 @@ ORBITS = {
     "quarter turns": FiniteOrbit(quarter_turns(SHAPE)),
     "all": closure(flips(SHAPE), quarter_turns(SHAPE)),
 }
-LIBRARIES = sorted(MODULES)
+NAMES = sorted(LIBRARIES)
 
 
 def imported(text: str) -> set[str]:
@@ -36,7 +36,7 @@ def imported(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ORBITS)
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", NAMES)
 @pytest.mark.parametrize("faithful", [True, False])
 def test_every_file_runs_where_its_library_is(name, library, faithful):
     text = to_script(ORBITS[name], library, image_shape=SHAPE, faithful=faithful, fill=0.25)
@@ -45,13 +45,15 @@ def test_every_file_runs_where_its_library_is(name, library, faithful):
     missing = run_script(text, library, SHAPE, faithful=faithful)
     if missing is not None:
         assert library in missing
-        pytest.importorskip(MODULES[library], reason=f"{library} is not installed", exc_type=ImportError)
+        pytest.importorskip(
+            LIBRARIES[library].module, reason=f"{library} is not installed", exc_type=ImportError
+        )
     assert missing is None
 
 
 @pytest.mark.parametrize("library", ["kornia", "torchvision"])
 def test_a_faithful_file_moves_as_the_orbit_does(library, monkeypatch):
-    monkeypatch.setitem(sys.modules, MODULES[library], None)
+    monkeypatch.setitem(sys.modules, LIBRARIES[library].module, None)
     text = to_script(ORBITS["all"], library, image_shape=SHAPE)
     assert run_script(text, library, SHAPE) is None
     space: dict = {}

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from orbitwise.export import OrbitTransform, to_torchvision
+from orbitwise.export.libraries import one_scale
 from orbitwise.export.moves import moves_of
-from orbitwise.export.torchvision import one_scale
 from orbitwise.orbits import DeformationOrbit, FiniteOrbit, ImageOrbit, closure
 from orbitwise.transforms import flips, quarter_turns
 from tests.export.round_trips import (

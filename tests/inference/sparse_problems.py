@@ -6,7 +6,7 @@ from gpytorch.means import ConstantMean
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import exact
-from orbitwise.inference.sparse.totals import Observations
+from orbitwise.inference.model import Observations
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import coordinate_permutations

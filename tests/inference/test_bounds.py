@@ -16,7 +16,7 @@ from orbitwise.inference.sparse.bounds import (
     upper_bound,
 )
 from orbitwise.inference.sparse.inducing import greedy_choice
-from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, solve_rows
+from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import inducing_factor
 from orbitwise.inference.sparse.totals import Totals, gather_totals
@@ -53,9 +53,9 @@ def test_bounds_bracket_the_evidence(problem, share, steps):
         titsias = collapsed_bound(totals, noise, tight=False).item()
         tight = collapsed_bound(totals, noise).item()
         above = upper_bound(totals, noise).item()
-        preconditioner = Preconditioner.of(process, rows, points, lower, noise)
-        vectors = solve_rows(process, rows, noise, preconditioner, 0.0, steps).vectors
-        solved = quadratic_bracket(process, rows, points, lower, noise, vectors)
+        preconditioner = NoisySystem(process, rows, noise).preconditioner(points, lower)
+        vectors = NoisySystem(process, rows, noise).solve(preconditioner, 0.0, steps).vectors
+        solved = NoisySystem(process, rows, noise).bracket(points, lower, vectors)
         iterative = collapsed_bound(solved.totals, noise, quadratic=solved.upper).item()
         better_above = upper_bound(solved.totals, noise, quadratic=solved.lower).item()
     room = slack(truth)

@@ -3,11 +3,8 @@ import torch
 
 from orbitwise.inference.sparse.bounds import collapsed_bound
 from orbitwise.inference.sparse.iterative import (
-    Preconditioner,
-    noisy_product,
-    quadratic_bracket,
+    NoisySystem,
     solve,
-    solve_rows,
 )
 from orbitwise.inference.sparse.projection import inducing_factor
 from orbitwise.inference.sparse.totals import gather_totals
@@ -23,7 +20,7 @@ def prepared(seed, count, size, **options):
     points = rows.x[:size]
     with torch.no_grad():
         lower = inducing_factor(process, points)
-        inverse = Preconditioner.of(process, rows, points, lower, noise)
+        inverse = NoisySystem(process, rows, noise).preconditioner(points, lower)
     return process, rows, noise, points, lower, inverse
 
 
@@ -42,7 +39,7 @@ def test_solutions_and_brackets(options):
         quadratic = (rows.targets * truth).sum().item()
         previous = -float("inf")
         for steps in (0, 1, 3, 8, 60):
-            found = solve_rows(process, rows, noise, inverse, 1e-10, steps)
+            found = NoisySystem(process, rows, noise).solve(inverse, 1e-10, steps)
             assert found.lower - 1e-6 <= quadratic <= found.upper + 1e-6
             assert found.lower >= previous - 1e-9
             previous = found.lower
@@ -53,7 +50,7 @@ def test_solutions_and_brackets(options):
 
 def test_a_warm_start_needs_fewer_steps_and_a_bad_one_does_no_harm():
     process, rows, noise, _, _, inverse = prepared(3, 80, 6)
-    product = lambda v: noisy_product(process, rows, noise, v)  # noqa: E731
+    product = NoisySystem(process, rows, noise).product
     cold = solve(product, rows.targets, inverse, 1e-6)
     warm = solve(product, rows.targets, inverse, 1e-6, start=cold.vectors)
     assert warm.iterations == 0 < cold.iterations
@@ -66,7 +63,7 @@ def test_better_preconditioners_need_fewer_steps():
     steps = []
     for size in (2, 20, 60):
         process, rows, noise, _, _, inverse = prepared(4, 120, size)
-        steps.append(solve_rows(process, rows, noise, inverse, 1e-6, 200).iterations)
+        steps.append(NoisySystem(process, rows, noise).solve(inverse, 1e-6, 200).iterations)
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] < steps[0]
 
@@ -74,7 +71,7 @@ def test_better_preconditioners_need_fewer_steps():
 def test_zero_vectors_give_the_collapsed_bound_back():
     process, rows, noise, points, lower, _ = prepared(5, 30, 6, mean=True, weighted=True)
     totals = gather_totals(process, rows, points, lower, noise)
-    at = quadratic_bracket(process, rows, points, lower, noise, torch.zeros_like(rows.targets))
+    at = NoisySystem(process, rows, noise).bracket(points, lower, torch.zeros_like(rows.targets))
     torch.testing.assert_close(
         collapsed_bound(at.totals, noise, quadratic=at.upper), collapsed_bound(totals, noise)
     )
@@ -84,10 +81,10 @@ def test_zero_vectors_give_the_collapsed_bound_back():
 @pytest.mark.parametrize("end", ["upper", "lower"])
 def test_the_bracket_has_the_gradient_of_a_fixed_vector(end):
     process, rows, noise, points, _, inverse = prepared(6, 25, 5, mean=True)
-    vectors = solve_rows(process, rows, noise, inverse, 0.0, 2).vectors
+    vectors = NoisySystem(process, rows, noise).solve(inverse, 0.0, 2).vectors
 
     def value():
-        at = quadratic_bracket(process, rows, points, inducing_factor(process, points), noise, vectors)
+        at = NoisySystem(process, rows, noise).bracket(points, inducing_factor(process, points), vectors)
         return getattr(at, end)
 
     leaves = [noise, *process.parameters()]

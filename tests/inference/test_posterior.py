@@ -7,9 +7,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from orbitwise.functionals import DirectionalDerivative, Evaluation, FeatureMap, OrbitAverage
 from orbitwise.inference import Moments, Posterior
 from orbitwise.inference.exact import ExactPosterior, condition
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sampling import MixturePosterior, sample_posterior
 from orbitwise.inference.sparse import held_rows, iterative, nystrom
-from orbitwise.inference.sparse.totals import Observations
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process

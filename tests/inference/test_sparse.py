@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.totals import Observations
 from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import SampledOrbit

@@ -160,12 +160,14 @@ def test_two_classes_and_sticks_speak_for_the_own_class():
     mean = np.arange(1.0, 3.0).reshape(1, 1, 2).repeat(3, axis=0)
     three = labelled(np.full((3, 3), 1 / 3), [0, 1, 2], "abc")
     model = InvariantGPClassifier(likelihood="stick_breaking")
-    model.classes_, model._problem_ = np.arange(3), SimpleNamespace(likelihood=Bernoulli())
+    model.classes_ = np.arange(3)
+    model.model_ = SimpleNamespace(latent=SimpleNamespace(likelihood=Bernoulli()))
     change, _ = own_change(model, three, np.arange(3), mean, mean)
     assert change.ravel().tolist() == [1.0, 2.0, -2.0]
     two = labelled(np.full((2, 2), 0.5), [0, 1])
     model = InvariantGPClassifier()
-    model.classes_, model._problem_ = np.arange(2), SimpleNamespace(likelihood=Gaussian())
+    model.classes_ = np.arange(2)
+    model.model_ = SimpleNamespace(latent=SimpleNamespace(likelihood=Gaussian()))
     change, _ = own_change(model, two, np.arange(2), mean[:2, :, :1], mean[:2, :, :1])
     assert change.ravel().tolist() == [-1.0, 1.0]
 

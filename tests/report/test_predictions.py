@@ -141,7 +141,7 @@ def test_half_a_test_set_and_unknown_labels_are_refused(turned):
 def test_bands_hold_the_probabilities_and_widen_with_the_variance(likelihood, count):
     model = InvariantGPClassifier(likelihood=likelihood)
     model.scale_, model.classes_ = 2.0, np.arange(count)
-    model._problem_ = SimpleNamespace(likelihood=class_likelihood(likelihood, count))
+    model.model_ = SimpleNamespace(latent=SimpleNamespace(likelihood=class_likelihood(likelihood, count)))
     columns = (
         count - 1 if likelihood == "stick_breaking" or (count == 2 and likelihood == "one_hot") else count
     )

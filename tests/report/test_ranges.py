@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from sklearn.base import clone
@@ -78,7 +79,7 @@ def test_errors_that_cannot_be_had_say_why(turned, tmp_path, monkeypatch):
     assert "were not computed before the model was saved" in found.reason
     assert not learned_ranges(again)[0].is_known
     monkeypatch.setattr(ranges, "expected_seconds", lambda *_: 150.0)
-    again._learned_parameters = turned.model._learned_parameters
+    again.fit_result_ = replace(again.fit_result_, parameters=turned.model.fit_result_.parameters)
     assert "would take about 3 minutes" in range_errors(again).reason
 
 

@@ -27,10 +27,10 @@ def fitted(invariance, num_nodes=4, **settings):
 def test_evidences_are_those_of_averages_written_out():
     model = fitted("affine", normalize_y=False)
     values, gain = CommonNodes(4).evidences(model)
-    x, y = model._model.x, model._model.targets[:, 0].numpy()
+    x, y = model.model_.observations[0].x, model.model_.observations[0].targets[:, 0].numpy()
 
     def slow(num_nodes, scramble):
-        orbit = freeze_in_common(model._functional, num_nodes, scramble).orbit
+        orbit = freeze_in_common(model.model_.latent.functional, num_nodes, scramble).orbit
         moved = [orbit.points(row[None]).points[0] for row in x]
         with torch.no_grad():
             blocks = [[model.kernel_(one, other).to_dense().mean() for other in moved] for one in moved]

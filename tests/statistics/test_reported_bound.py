@@ -110,7 +110,7 @@ def test_estimators_report_the_bound_of_the_integral(kind, inference, monkeypatc
             model = kind(invariance=orbit, random_state=seed, **settings).fit(LINE.numpy(), y)
         posterior = model.posterior_
         nodes = OrbitAverage(model.orbit_.freeze(64, rule="gauss"))
-        targets = WAVE[:, None] if is_regressor else model._problem_.targets
+        targets = WAVE[:, None] if is_regressor else model.model_.observations[0].targets
         with torch.no_grad():
             rows = nodes.atoms(LINE)
             projection = project(posterior.process, posterior.inducing, posterior.lower, rows)

@@ -20,7 +20,7 @@ from rich.console import Console
 from orbitwise.cli.data import Source, Task, demo_data, infer_task, read
 from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import Folder, check_new, model_file
-from orbitwise.cli.invariances import candidates, not_images, parse
+from orbitwise.cli.invariances import candidates, not_images
 from orbitwise.cli.learning import Plan, Run, demo_plan
 from orbitwise.cli.models import Format, exported, report_of_data, report_of_folder
 from orbitwise.cli.models import predict as write_predictions
@@ -142,14 +142,19 @@ def learn(
         int | None, typer.Option(min=0, help="Most iterations of each optimisation.")
     ] = None,
     max_nodes: Annotated[
-        int | None, typer.Option(min=2, help="Most points that represent an orbit; they double up to this.")
+        int | None,
+        typer.Option(
+            min=2, help="Most transforms of an input to average over; they double up to this number."
+        ),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="Most seconds to search for the ranges of an invariance.")
+        float | None, typer.Option(min=0.001, help="Most seconds to search for the ranges of one invariance.")
     ] = None,
-    num_inducing: Annotated[int | None, typer.Option(min=1, help="Number of inducing points.")] = None,
+    num_inducing: Annotated[
+        int | None, typer.Option(min=1, help="Number of inducing points, which stand for all rows.")
+    ] = None,
     num_nodes: Annotated[
-        int | None, typer.Option(min=2, help="Exact number of points that represent an orbit.")
+        int | None, typer.Option(min=2, help="Average over exactly this many transforms of an input.")
     ] = None,
     num_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of stochastic steps; by default until they converge.")
@@ -157,21 +162,18 @@ def learn(
 ) -> None:
     """Learn from data, and compare invariances by the evidence of the training data.
 
-    The evidence, or marginal likelihood, says how probable the training data are under a model; it needs no
-    validation set.
+    The evidence (marginal likelihood) says how probable a model makes these data. No validation set is used.
 
     Example: orbitwise learn digits.npz --target y --invariance none --invariance affine --out result
 
-    A run that was killed, or stopped with Ctrl-C, resumes with --resume. It ends with the same model, bit for
-    bit if OMP_NUM_THREADS is the same.
+    A run that was killed, or stopped with Ctrl-C, resumes with --resume and ends with the same model.
+
+    The models are equal bit for bit if OMP_NUM_THREADS is the same.
     """
     source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size_of(resize, "--resize"))
     as_read = read(source).take(rows, seed)
     read_data = as_read.as_images(size_of(image_shape, "--image-shape"), channels)
     held_out = None if test is None else read(replace(source, path=test, part="test"), read_data.expected)
-    names = candidates(invariance or [], read_data)
-    for name in names:
-        parse(name, read_data)
     found = infer_task(read_data.targets) if task is None else task
     chosen = {
         "inference": inference,
@@ -183,7 +185,13 @@ def learn(
         "num_steps": num_steps,
     }
     given = {name: value for name, value in chosen.items() if value is not None}
-    plan, console = Plan(found, names, seed, device, given), _console()
+    plan = Plan(found, candidates(invariance or [], read_data), seed, device, given)
+    asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
+    asked |= {"ignore": ignore, "image_shape": image_shape, "resize": resize, "bad_rows": bad_rows}
+    asked |= {"channels": None if channels == "auto" else channels, "time_limit": time_limit}
+    asked |= {"device": device, "seed": seed, **chosen, "out": out}
+    about, console = {"data": data, "command": command_of("learn", data, asked)}, _console()
+    run = Run(read_data, held_out, plan, Folder(out), console, about)
     if task is None:
         other = "regression" if found == "classification" else "classification"
         console.print(f"{found} of {read_data.target!r} (use --task {other} if that is wrong)")
@@ -191,12 +199,6 @@ def learn(
     notes += ["" if invariance else not_images(read_data)]
     for note in filter(None, notes):
         console.print(note, markup=False)
-    asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
-    asked |= {"ignore": ignore, "image_shape": image_shape, "resize": resize, "bad_rows": bad_rows}
-    asked |= {"channels": None if channels == "auto" else channels, "time_limit": time_limit}
-    asked |= {"device": device, "seed": seed, **chosen, "out": out}
-    about = {"data": data, "command": command_of("learn", data, asked)}
-    run = Run(read_data, held_out, plan, Folder(out), console, about)
     run.learn(resume, force, time_limit, with_report)
 
 
@@ -276,7 +278,7 @@ def report(
 
 @app.command()
 def show(model: ModelPath) -> None:
-    """Show a model on one screen: learned ranges, evidence, data, versions.
+    """Show a model on one screen: learned ranges, evidence, data and versions.
 
     Example: orbitwise show result
     """

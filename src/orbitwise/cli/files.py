@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, final
+from typing import IO, Any, cast, final
 
 import numpy as np
 from numpy.lib import format as npy
@@ -223,10 +223,10 @@ class Rows:
         return found
 
 
-def number_in(cell: Any) -> float | None:
+def number_in(cell: object) -> float | None:
     """The number that a cell holds, None where it holds something else."""
     try:
-        return float(cell)
+        return float(cast("str | float", cell))
     except (TypeError, ValueError):
         return None
 

@@ -7,7 +7,6 @@ import hashlib
 import io
 import itertools
 import json
-import math
 import os
 import platform
 import shutil
@@ -27,7 +26,7 @@ from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
 from orbitwise.cli.invariances import IMAGE_CANDIDATES, has_images, parse
 from orbitwise.cli.models import measure
 from orbitwise.cli.showing import Metrics, comparison_table
-from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search
+from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search, seconds_in
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
 from orbitwise.estimators.estimator import (
@@ -85,6 +84,10 @@ class Plan:
             "device": self.device,
             "options": dict(self.options),
         }
+
+    def invariances(self, data: Data) -> dict[str, Invariance]:
+        """What the names stand for with these data, or an error that says why they cannot be used."""
+        return {name: parse(name, data) for name in self.names}
 
     def estimator(self, data: Data, invariance: Invariance) -> Estimator:
         """The estimator for the task, not fitted."""
@@ -145,7 +148,7 @@ class Learner:
     def __init__(self, data: Data, plan: Plan, folder: Folder, watch: Watch) -> None:
         self.data, self.plan, self.folder, self.watch = data, plan, folder, watch
         self.settings = plan.settings(data)
-        self.invariances = {name: parse(name, data) for name in plan.names}
+        self.invariances = plan.invariances(data)
         self.stopped: dict[str, str] = {}
         self.loaded: set[str] = set()
 
@@ -268,7 +271,7 @@ class Learner:
                 raise CommandError("it was learned from other data or with other settings")
             if about.get("sha256") != file_digest(file):
                 raise CommandError("it was changed after it was learned")
-            model, seconds = load(file, self.plan.device), _seconds(about.get("seconds"))
+            model, seconds = load(file, self.plan.device), seconds_in(about.get("seconds"))
             self.loaded.add(name)
             return candidate_of(name, model, seconds, len(self.data))
         except (CommandError, StorageError, OSError) as error:
@@ -319,6 +322,7 @@ class Run:
         self.test = test
         if test is not None:
             self.test = replace(test, y=checked_test_targets(test, self.data.targets, plan.task))
+        plan.invariances(self.data)
         is_numbers = plan.task == "regression"
         check_sizes(
             np.asarray(data.X, dtype=np.float64),
@@ -457,10 +461,6 @@ def _set_aside(file: Path) -> Path:
     aside = next(each for each in names if not os.path.lexists(each))
     os.replace(file, aside)
     return aside
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
 
 
 def _digest(data: Data) -> str:

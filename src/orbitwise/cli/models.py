@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,10 +21,12 @@ from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets,
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.files import npz_arrays, table_writer
 from orbitwise.cli.folders import EARLIER, Folder, file_digest, is_earlier
+from orbitwise.cli.watching import seconds_in
 from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.report.ranges import Model as ReportedModel
 from orbitwise.report.ranges import orbit_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.storage import load
@@ -171,7 +173,7 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
             f"this model is of class {type(model).__name__}, which is given its invariance and learns none: "
             "there is nothing to export; models that `orbitwise learn` makes have an invariance to export"
         )
-    orbit, form = orbit_of(model), layout_of(model)
+    orbit, form = orbit_of(cast(ReportedModel, model)), layout_of(model)
     if to == "json":
         if builtin:
             raise CommandError("--builtin needs a library; leave it out for --to json")
@@ -275,7 +277,7 @@ def report_of_data(model: Model, source: Source, test: Source | None, file: Path
     """The report of a model on data that are given."""
     from orbitwise.report import write_report
 
-    if not isinstance(model, GaussianProcess) or hasattr(model, "spelling_"):
+    if not isinstance(model, ReportedModel):
         raise CommandError(
             f"this model is of class {type(model).__name__}; reports are of models that "
             "`orbitwise learn` makes: use `orbitwise show` or `orbitwise predict`"
@@ -307,9 +309,8 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
         file = folder.path / "candidates" / Path(str(entry.get("file"))).name
         if not file.is_file() or (not is_earlier(about) and entry.get("sha256") != file_digest(file)):
             return None
-        seconds = entry.get("seconds")
-        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
-        candidate = candidate_of(str(entry.get("name")), load(file), spent, max(count, 1))
+        seconds = seconds_in(entry.get("seconds"))
+        candidate = candidate_of(str(entry.get("name")), load(file), seconds, max(count, 1))
         found.append(replace(candidate, **_evidence_on_nodes(entry)))
     nodes = _count(about.get("num_nodes"), 0)
     return Comparison(tuple(found), nodes or None) if len(found) > 1 else None

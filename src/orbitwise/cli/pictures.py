@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -20,13 +21,13 @@ from orbitwise.estimators.validation import layout_of
 from orbitwise.report.figures import BLUE, GREY, INK, LIGHT, STYLE, shortened
 from orbitwise.report.numbers import with_error
 from orbitwise.report.pictures import painter_for
-from orbitwise.report.ranges import Range, learned_ranges
+from orbitwise.report.ranges import Model, Range, learned_ranges
 from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison
 from orbitwise.storage import write_atomically
 
 NUM_EXAMPLES, NUM_SAMPLES = 4, 7
 TILE, GAP, PARTING = 1.0, 0.12, 0.3
-"""Sides of an image, gaps between them, and the one behind the real images."""
+"""The side of an image, the gap between images, and the gap after the real images."""
 EVIDENCE_WIDTH, HEIGHT = 4.6, 3.9
 DOTS_PER_INCH = 160
 LINE_LENGTH, MOST_LINES = 88, 4
@@ -35,7 +36,7 @@ LINE_LENGTH, MOST_LINES = 88, 4
 def write_picture(
     file: Path, comparison: Comparison, X: NDArray[np.float64], y: NDArray[Any], seed: int = 0
 ) -> Path | None:
-    """Write a PNG of the comparison beside the orbit of its best; None where there is neither to show."""
+    """Write a PNG of the comparison and of the learned orbit; None if there is neither to show."""
     model = comparison.best_estimator
     has_orbit = model.orbit_ is not None and layout_of(model).image_shape is not None
     has_rivals = len(comparison.candidates) > 1
@@ -46,10 +47,11 @@ def write_picture(
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # names of candidates may be in any script
         warnings.filterwarnings("ignore", message="(?s).*[Gg]lyph")
-        figure = Figure(figsize=(sum(widths), HEIGHT), layout="constrained", facecolor="white")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # pyright: ignore
+        figure = Figure(
+            (sum(widths), HEIGHT), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1), facecolor="white"
+        )
         FigureCanvasAgg(figure)
-        panels: Any = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+        panels = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
         if has_rivals:
             draw_evidence(panels[0], comparison)
         if has_orbit:
@@ -61,7 +63,7 @@ def write_picture(
 
 
 def draw_evidence(axes: Axes, comparison: Comparison) -> None:
-    """How much more evidence each candidate has than no invariance, or than the least, with its error."""
+    """How much more evidence each candidate has than no invariance, or than the worst, with its error."""
     candidates = comparison.candidates
     plain = next((each for each in candidates if each.name == NO_INVARIANCE), candidates[-1])
     leads = [comparison.difference(each, plain) for each in candidates]
@@ -99,8 +101,8 @@ def draw_evidence(axes: Axes, comparison: Comparison) -> None:
     axes.set_title("What the training data support", loc="left")
 
 
-def draw_orbit(axes: Axes, model: Any, rows: NDArray[np.float64], seed: int) -> None:
-    """Real images, framed, each beside random points of its learned orbit."""
+def draw_orbit(axes: Axes, model: Model, rows: NDArray[np.float64], seed: int) -> None:
+    """Real images in frames, each with random points of its learned orbit."""
     painter = painter_for(rows, layout_of(model))
     height, width = painter.size
     ratio = height / width
@@ -147,7 +149,7 @@ def examples_of(y: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 
 def _range(each: Range) -> str:
-    """A range with its error; lines break between ranges only."""
+    """A range with its error; lines break only between ranges."""
     label = "smooth over" if each.name.startswith("smoothness") else each.label
     return f"{label} {each.text()}{each.remark()}".replace(" ", "\N{NO-BREAK SPACE}")
 

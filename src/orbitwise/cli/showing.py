@@ -1,4 +1,4 @@
-"""What is shown on a terminal: the comparison, a model on one screen, and the data sets there are."""
+"""Tables for the terminal: a comparison, a model on one screen, and the available data sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from orbitwise import datasets
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import EARLIER, Folder, is_earlier
-from orbitwise.selection.compare import Candidate, Comparison
+from orbitwise.selection.compare import Comparison
 from orbitwise.storage import describe
 from orbitwise.storage.container import printable
 
@@ -27,10 +27,10 @@ HEADINGS = {
 
 
 def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics: Metrics) -> Table:
-    """Every candidate in a line, the one with the most evidence first, and the one that is kept in bold."""
+    """One row per candidate, by decreasing evidence; the candidate that is kept is bold."""
     kinds = [key for key in HEADINGS if any(key in each for each in metrics.values())]
     table = Table(
-        title="Evidence of the training data",
+        title="Evidence of the training data (in nats, more is better)",
         title_justify="left",
         caption=escape(comparison.verdict) if len(comparison.candidates) > 1 else None,
         caption_justify="left",
@@ -38,12 +38,14 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
     headings = ("invariance", "log evidence", "behind", "per row", *(HEADINGS[kind][0] for kind in kinds))
     for heading in (*headings, "seconds"):
         table.add_column(heading, justify="left" if heading == "invariance" else "right")
+    leader = comparison.leader
     for candidate in comparison.candidates:
         notes = ["tie"] if candidate.name in comparison.tied else []
         if not notes and candidate.name in comparison.undecided and candidate is not comparison.best:
             notes = ["undecided"]
         notes += [f"stopped: {stopped[candidate.name]}"] if candidate.name in stopped else []
         name = escape(candidate.name + (f" ({', '.join(notes)})" if notes else ""))
+        behind = comparison.difference(leader, candidate).text().removesuffix(" nats")
         error = f" ± {candidate.standard_error:,.1f}" if candidate.standard_error > 0 else ""
         cells = [
             HEADINGS[kind][1].format(metrics.get(candidate.name, {}).get(kind, float("nan")))
@@ -52,7 +54,7 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
         table.add_row(
             name,
             f"{candidate.log_evidence:,.1f}{error}",
-            _behind(candidate, comparison),
+            "" if candidate is leader else behind,
             f"{candidate.per_datum:,.3f}",
             *cells,
             f"{candidate.seconds:.1f}",
@@ -61,16 +63,8 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
     return table
 
 
-def _behind(candidate: Candidate, comparison: Comparison) -> str:
-    """How far a candidate is behind the one with the most evidence."""
-    leader = comparison.leader
-    return (
-        "" if candidate is leader else comparison.difference(leader, candidate).text().removesuffix(" nats")
-    )
-
-
 def model_table(file: Path) -> Table:
-    """A model on one screen, without loading it: learned bounds, evidence, data, versions."""
+    """A model on one screen, without loading it: learned ranges, evidence, data and versions."""
     about, settings, kept, mixed = Folder(file.parent).steadily(lambda: _read(file))
     table = Table(title=escape(str(file)), title_justify="left", show_header=False, box=None)
     table.add_column(style="bold")
@@ -108,7 +102,7 @@ def model_table(file: Path) -> Table:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
-    """What a model says, the settings and the comparison of its run, and why these two are left out."""
+    """The description of a model, settings and comparison of its run, and why these two are missing."""
     about, folder = describe(file), Folder(file.parent)
     if file.name != folder.model.name or not (folder.settings.is_file() or folder.comparison.is_file()):
         return about, {}, {}, []
@@ -130,5 +124,5 @@ def datasets_table() -> Table:
     return table
 
 
-def _number(value: Any) -> str:
+def _number(value: float | list[float]) -> str:
     return ", ".join(f"{each:.4g}" for each in value) if isinstance(value, list) else f"{value:.4g}"

@@ -22,6 +22,7 @@ from typing import final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from orbitwise.cli.files import number_in
 from orbitwise.inference.disk import open_unlinked
 from orbitwise.inference.optimise.orbit_search import FIRST_NODES
 
@@ -122,7 +123,7 @@ class Stopwatch:
             if file.is_file():
                 with open(file, errors="replace", opener=open_unlinked) as kept:
                     lines = kept.read().splitlines()
-        self._before = sum(_seconds(line) for line in lines)
+        self._before = sum(map(seconds_in, lines))
         self._start = self._kept = time.perf_counter()
 
     @property
@@ -247,9 +248,7 @@ def _left(seconds: float) -> str:
     return f"about {minutes} min left" if minutes < 120 else f"about {round(minutes / 60)} h left"
 
 
-def _seconds(line: str) -> float:
-    """The seconds in a line, 0 if it holds anything else."""
-    try:
-        return float(line) if 0 <= float(line) < MOST_SECONDS else 0.0
-    except ValueError:
-        return 0.0
+def seconds_in(value: object) -> float:
+    """The seconds that a file holds, 0 if it holds anything else."""
+    found = number_in(value)
+    return found if found is not None and 0 <= found < MOST_SECONDS else 0.0

@@ -16,25 +16,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
-from orbitwise.estimators.engines import (
-    Engine,
-    ExactObjective,
-    Fit,
-    Problem,
-    Tilts,
-    choose_engine,
-    fit_collapsed,
-    fit_exact,
-    fit_variational,
-    noise_of,
-    progress_of,
-)
-from orbitwise.estimators.estimator import LearnedOrbit, answering, iterations_of, learning
+from orbitwise.estimators.engines import Engine, Tilts, check_engine, engine_for
+from orbitwise.estimators.estimator import EngineEstimator, answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
-from orbitwise.estimators.learned_ranges import Start, adopt
 from orbitwise.estimators.likelihoods import LabelCoding, class_likelihood, class_probabilities
 from orbitwise.estimators.machines.machine import warn_of_one_class
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
     check_data,
     check_inputs,
@@ -42,7 +30,7 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,
@@ -51,6 +39,8 @@ from orbitwise.inference.calibration import (
     two_columns,
 )
 from orbitwise.inference.defaults import default_kernel
+from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -61,7 +51,7 @@ GIVE = "Scale the columns of X, take another kernel or invariance, or label more
 
 
 @final
-class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
+class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     """Classification by a Gaussian process f(x) = L_x g whose invariance is learned by the evidence.
 
     Parameters
@@ -123,9 +113,9 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
 
     stored = Stored(
         fitted={
-            "_problem_": Field((Problem,)),
             "classes_": REPORTED_ARRAY,
             "inference_": TEXT,
+            "model_": Field((RegressionModel,)),
             "scale_": NUMBER,
         },
         sometimes={"leave_one_out_log_loss_": REPORTED, "noise_": NUMBER},
@@ -163,7 +153,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         self.noise = noise
         self.image_shape = image_shape
         self.channels: Channels = channels
-        self.inference = inference
+        self.inference: Engine = inference
         self.num_inducing = num_inducing
         self.num_nodes = num_nodes
         self.max_nodes = max_nodes
@@ -196,21 +186,23 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         if self.noise not in ("evidence", "leave_one_out"):
             raise ValueError(f"noise must be 'evidence' or 'leave_one_out', not {self.noise!r}.")
         check_search(self)
-        problem = self._problem(x, torch.from_numpy(codes))
-        if self.noise == "leave_one_out" and not isinstance(problem.likelihood, Gaussian):
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        generator = torch.Generator(self.device).manual_seed(seed)
+        self.model_ = self._prepared(x, torch.from_numpy(codes))
+        model, (rows,) = self.model_.latent, self.model_.observations
+        if self.noise == "leave_one_out" and not isinstance(model.likelihood, Gaussian):
             raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
-        engine = choose_engine(self.inference, problem)
-        if self.tilts != "remembered" and (engine != "variational" or not problem.likelihood.needs_tilt):
+        check_engine(self.inference, model.likelihood)
+        auto = engine_for(len(rows), isinstance(model.likelihood, Gaussian))
+        engine = auto if self.inference == "auto" else self.inference
+        if self.tilts != "remembered" and (engine != "variational" or not model.likelihood.needs_tilt):
             raise ValueError(
                 f"tilts={self.tilts!r} is for stochastic inference of sticks: use "
                 "likelihood='stick_breaking' with inference='variational', or leave tilts out."
             )
-        start = self._taken_start()
-        if start is not None:
-            adopt(problem.modules, start.member._problem_.modules)
-        fit = self._run(engine, problem, start)
-        self._store(fit, problem, engine, torch.from_numpy(codes))
-        said = self._probabilities(*self._row_moments(problem.x)).argmax(1).cpu()
+        self.inference_ = engine
+        self._store(self._run(model, self.model_.observations, generator), torch.from_numpy(codes))
+        said = self._probabilities(*self._row_moments(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
         name, given = type(self).__name__, torch.from_numpy(codes)
         warn_of_one_class(name, self.classes_, said, has_no_label, given, GIVE)
@@ -237,7 +229,7 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
     def likelihood_(self) -> Likelihood:
         """The likelihood with its learned parameters."""
         check_is_fitted(self)
-        return self._problem_.likelihood
+        return self.model_.latent.likelihood
 
     def moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """The posterior mean and variance of f for every row and output, as tensors."""
@@ -253,77 +245,44 @@ class InvariantGPClassifier(LearnedOrbit, ClassifierMixin, BaseEstimator):
         )
         return mean, variance.expand_as(mean)
 
-    def _problem(self, x: NDArray[np.float64], codes: torch.Tensor) -> Problem:
-        seed = int(check_random_state(self.random_state).randint(2**31))
+    def _prepared(self, x: NDArray[np.float64], codes: torch.Tensor) -> RegressionModel:
+        """The model to be learned, and codes of the labels as its targets."""
         likelihood = class_likelihood(self.likelihood, len(self.classes_))
         targets = likelihood.encode_labels(codes, len(self.classes_))
-        previous = getattr(self, "_problem_", None) if self.warm_start else None
-        functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
-        functional = functional.double().to(self.device)
-        self._set_orbit(functional, x)
-        rows = torch.from_numpy(np.array(x)).to(self.device) - self.form_.background
-        if previous is not None and previous.x.shape[1] == x.shape[1]:
-            functional, process, likelihood = previous.functional, previous.process, previous.likelihood
-            self._set_orbit(functional, x)
+        previous = getattr(self, "model_", None) if self.warm_start else None
+        if previous is not None and previous.observations[0].x.shape[1] == x.shape[1]:
+            self._set_orbit(previous.latent.functional, x)
+            latent = previous.latent
+            rows = self._rows(x)
         else:
+            functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
+            functional = functional.double().to(self.device)
+            self._set_orbit(functional, x)
+            rows = self._rows(x)
             base = default_kernel(rows, functional.is_identity and x.shape[1] <= 20)
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
-        generator = torch.Generator(self.device).manual_seed(seed)
-        return Problem(
-            process.to(self.device),
-            functional,
-            likelihood.to(self.device),
-            rows,
-            targets.to(self.device),
-            generator,
-        )
+            latent = LatentModel(process, functional, likelihood)
+        unit = torch.ones(targets.shape[1], dtype=torch.float64)
+        rows = Observations(Evaluation(), rows, targets.to(self.device))
+        return RegressionModel(latent.to(self.device), (rows,), TargetScale(torch.zeros_like(unit), unit))
 
-    @torch.no_grad()
-    def evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
-        """The exact evidence of the training data on other nodes."""
-        return float(ExactObjective(self._problem_, freeze(self._problem_.functional)).evidence())
+    def _rows(self, x: NDArray[np.float64]) -> torch.Tensor:
+        return torch.from_numpy(np.array(x)).to(self.device) - self.form_.background
 
-    def _run(self, engine: Engine, problem: Problem, start: Start | None = None) -> Fit:
-        def report(step: int, bound: float) -> None:
-            if self.callback is not None:
-                self.callback(step, bound)
-            if self.verbose:
-                print(f"{engine} {step:5d}  {bound:,.1f}")
-
-        progress = progress_of(self, engine, *problem.parts)
-        learning = (iterations_of(self), self.num_restarts, report, progress)
-        if engine == "exact" and start is not None:
-            resumed = (start.num_nodes, start.max_iterations, 0, report)
-            return fit_exact(problem, *resumed, max_seconds=self.max_seconds, is_resumed=True)
-        if engine == "exact":
-            return fit_exact(problem, self.num_nodes, *learning, self.max_nodes, self.max_seconds)
-        if engine == "collapsed":
-            return fit_collapsed(problem, self.num_nodes, self.num_inducing, *learning)
-        return fit_variational(
-            problem, self.num_inducing, self.num_steps, self.batch_size, report, progress, self.tilts
-        )
-
-    def _store(self, fit: Fit, problem: Problem, engine: Engine, codes: torch.Tensor) -> None:
-        self._problem_ = problem
-        self.inference_ = engine
-        self.posterior_, self.functional_ = fit.posterior, fit.functional
-        self.kernel_ = problem.process.kernel
-        self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
-        self.log_evidence_error_ = fit.standard_error
-        self.history_, self.converged_ = fit.history, fit.converged
+    def _store(self, result: FitResult, codes: torch.Tensor) -> None:
+        """Remember the fit; for one-hot codes also the scale of the softmax and the noise asked for."""
+        vars(self).pop("noise_", None)
+        vars(self).pop("leave_one_out_log_loss_", None)
         self.scale_ = 1.0
-        if fit.at_noise is not None:
-            self._calibrate(fit.at_noise, noise_of(problem.likelihood).item(), codes.to(self.device))
-        self._set_objective(fit.objective, problem.parameters)
-        self._set_search(fit.search)
-        self._set_half_bound(fit.half_bound)
-
-    def _calibrate(self, at_noise: Callable[[float], Any], noise: float, codes: torch.Tensor) -> None:
-        """Choose the noise by leave-one-out where asked to, and the scale of the softmax always."""
-        if self.noise == "leave_one_out":
-            noise = least_noise(lambda value: held_out_loss(at_noise(value)[1], codes), 4 * noise)
-        self.posterior_, held_out = at_noise(noise)
-        scores = two_columns(held_out)
-        self.noise_ = noise
-        self.scale_ = cautious_scale(scores, codes)
-        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
+        if result.noise is not None:
+            codes, noise = codes.to(self.device), result.noise
+            if self.noise == "leave_one_out":
+                noise = least_noise(
+                    lambda value: held_out_loss(result.at_noise(value).held_out_means(), codes), 4 * noise
+                )
+            result = result.at_noise(noise)
+            scores = two_columns(result.held_out_means())
+            self.noise_ = noise
+            self.scale_ = cautious_scale(scores, codes)
+            self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
+        self._set_result(result, self.model_.latent.process)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
@@ -27,29 +27,42 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from orbitwise.declarations import FLAG, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
+from orbitwise.estimators.engines import (
+    FIRST_STEPS,
+    MOST_STEPS,
+    Callback,
+    EngineName,
+    FitSettings,
+    Tilts,
+    run_engine,
+)
 from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
-    Learned,
     Start,
+    adopt,
     learned_errors,
     parameter_errors,
     searched_errors,
     zero_range_errors,
 )
-from orbitwise.estimators.regression_model import TargetScale, constant_part
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.inference.posterior import Posterior
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
-from orbitwise.process.process import Moments
+from orbitwise.process.process import Moments, Process
 from orbitwise.transforms.images import check_image_shape
 
 P = ParamSpec("P")
@@ -112,8 +125,6 @@ def _require_finite(values: Any, found: str) -> None:
 
 
 ITERATIONS, DRAWN_ITERATIONS = 200, 40
-FIRST_STEPS, MOST_STEPS = 400, 3000
-"""The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
 ADVICE = {
     "gap": "raise max_iterations",
     "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
@@ -276,12 +287,13 @@ class FittedForm(ABC):
         return self.form_.background
 
 
-class LearnedOrbit(FittedForm):
+class LearnedOrbit(FittedForm, ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
     posterior_: Posterior
     functional_: Functional
+    fit_result_: FitResult
     stored = Stored(
         fitted={
             **EVIDENCE,
@@ -289,6 +301,7 @@ class LearnedOrbit(FittedForm):
             "orbit_": Field((Orbit, NoneType)),
         },
         sometimes={
+            "_num_nodes": Field((int,), least=1),
             "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
             "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
             "search_": Field((list,), Field((dict,)), is_record=True),
@@ -325,39 +338,38 @@ class LearnedOrbit(FittedForm):
                 stacklevel=users_level(sys._getframe()),
             )
 
-    def _set_objective(self, objective: Callable[[], torch.Tensor], parameters: list[nn.Parameter]) -> None:
-        """Remember what was maximised over what, for error bars."""
-        self._objective, self._learned_parameters = objective, [p for p in parameters if p.requires_grad]
-        if hasattr(self, "_orbit_errors"):
-            del self._orbit_errors
-
-    def _begin_at(self, start: Start) -> None:
-        """Have the next fit, by exact inference, go on from a member's solution."""
-        self._start = start
-
-    def _taken_start(self) -> Start | None:
-        """Where this fit is to begin; later ones begin anew."""
-        return vars(self).pop("_start", None)
-
-    def _set_half_bound(self, bound: float | None) -> None:
-        """Remember the bound of half as many inducing points: the order of candidates may have changed."""
-        vars(self).pop("_half_bound", None)
-        if bound is not None:
-            self._half_bound = bound
-
-    def _set_search(self, search: Learned | None) -> None:
-        """Remember how the ranges of the orbit were found, and how sure they are."""
-        for name in ("search_", "stopped_by_", "_orbit_intervals", "_num_nodes"):
+    def _set_result(self, result: FitResult, process: Process) -> None:
+        """Remember what an engine found: posterior, evidence, how learning went, and how sure ranges are."""
+        for name in (
+            *("search_", "stopped_by_", "certificate_", "_num_nodes"),
+            *("_orbit_errors", "_orbit_intervals"),
+        ):
             vars(self).pop(name, None)
-        if search is None:
+        self.fit_result_ = result
+        self.posterior_, self.functional_ = result.posterior, result.functional
+        self.kernel_ = process.kernel
+        self.log_evidence_, self.evidence_kind_ = result.log_evidence, result.kind
+        self.log_evidence_error_ = result.standard_error
+        self.converged_, self.history_ = result.converged, list(result.history)
+        if result.certificate is not None:
+            self.certificate_ = result.certificate
+        if result.search is None:
             return
-        found = search.found
+        found = result.search.found
         self.search_ = [asdict(stage) for stage in found.stages]
         self.stopped_by_, self._num_nodes = found.message, found.num_nodes
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
-                self.orbit_.learned, search.coordinates, found
+                self.orbit_.learned, result.search.coordinates, found
             )
+
+    @property
+    def _objective(self) -> Callable[[], torch.Tensor]:
+        return self.fit_result_.objective
+
+    @property
+    def _learned_parameters(self) -> list[nn.Parameter]:
+        return list(self.fit_result_.parameters)
 
     @property
     def orbit_intervals_(self) -> dict[str, tuple[float, float]]:
@@ -383,10 +395,11 @@ class LearnedOrbit(FittedForm):
         if self.orbit_ is None or not self.orbit_.learned():
             return {}
         if not hasattr(self, "_orbit_errors"):
+            objective, parameters = self.fit_result_.objective, list(self.fit_result_.parameters)
             with torch.inference_mode(False), torch.enable_grad():
-                errors = parameter_errors(self._objective, self._learned_parameters)
-                zeros = zero_range_errors(self.orbit_, self._objective)
-            self._orbit_errors = learned_errors(self.orbit_.learned, self._learned_parameters, errors) | zeros
+                errors = parameter_errors(objective, parameters)
+                zeros = zero_range_errors(self.orbit_, objective)
+            self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
         return self._orbit_errors
 
     @property
@@ -458,11 +471,92 @@ class LearnedOrbit(FittedForm):
         return {"prior": float((prior / scale).mean()), "posterior": float((posterior / scale).mean())}
 
 
-class RegressionPredictions(FittedForm):
+class EngineEstimator(LearnedOrbit, ABC):
+    """Mixed into estimators that run one of three engines: their settings, starts, and evidence elsewhere."""
+
+    checkpoint: str | None
+    callback: Callback | None
+    verbose: bool
+    num_nodes: int | None
+    max_nodes: int | None
+    max_seconds: float | None
+    max_iterations: int | None
+    num_restarts: int
+    num_inducing: int
+    num_steps: int | None
+    batch_size: int
+    device: str
+    model_: RegressionModel
+    inference_: EngineName
+    tilts: Tilts = "remembered"
+
+    def begin_at(self, start: Start) -> None:
+        """Have the next fit, by exact inference, resume from a member's solution; later ones begin anew."""
+        self._start = start
+
+    @torch.no_grad()
+    def evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
+        """The exact evidence of the training data with the functional frozen by `freeze`, on other nodes."""
+        model = self.model_.at(freeze(self.model_.latent.functional))
+        return float(model.exact.evidence()) - model.log_unit
+
+    def _report(self, step: int, bound: float) -> None:
+        if self.callback is not None:
+            self.callback(step, bound)
+        if self.verbose:
+            print(f"{self.inference_} {step:5d}  {bound:,.1f}")
+
+    def _run(
+        self,
+        model: LatentModel,
+        observations: tuple[Observations, ...],
+        generator: torch.Generator,
+        max_inducing: int | None = None,
+    ) -> FitResult:
+        """What the engine `inference_` finds, from the solution of a member where one was given."""
+        start: Start | None = vars(self).pop("_start", None)
+        settings = FitSettings(
+            generator,
+            self.num_nodes,
+            self.max_nodes,
+            self.max_seconds,
+            iterations_of(self),
+            self.num_restarts,
+            self.num_inducing if max_inducing is None else min(max_inducing, self.num_inducing),
+            self.num_steps,
+            self.batch_size,
+            self.tilts,
+            callback=self._report,
+        )
+        if start is not None:
+            adopt([model], [start.member.model_.latent])
+        if start is not None and self.inference_ == "exact":
+            resumed = (start.num_nodes, start.max_iterations)
+            settings = replace(
+                settings, num_nodes=resumed[0], max_iterations=resumed[1], num_restarts=0, is_resumed=True
+            )
+        else:
+            settings = replace(settings, progress=self._progress(model, observations, generator))
+        return run_engine(self.inference_, model, observations, settings)
+
+    def _progress(
+        self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator
+    ) -> Progress | None:
+        """What a fit that starts from these parts leaves in the folder `checkpoint`, to resume from."""
+        names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
+        settings = {name: getattr(self, name) for name in (*names, "batch_size")}
+        if self.tilts != "remembered":
+            settings["tilts"] = self.tilts
+        data = [(each.functional, *each.tensors) for each in observations]
+        return Progress.of(self.checkpoint, self.inference_, settings, model, data, generator)
+
+
+class RegressionPredictions(FittedForm, ABC):
     """Mixed into regressors: predictions of f and of its functionals, in units of the targets."""
 
     posterior_: Posterior
     functional_: Functional
+    model_: RegressionModel
     target_scale_: TargetScale
     _place: str
     stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
@@ -479,13 +573,20 @@ class RegressionPredictions(FittedForm):
     def _is_vector(self) -> bool:
         return self.target_scale_.is_vector
 
-    @abstractmethod
+    @property
+    def _likelihood(self) -> Likelihood:
+        """The likelihood of standardised targets."""
+        check_is_fitted(self)
+        return self.model_.latent.likelihood
+
     def _standardised_noise(self) -> torch.Tensor:
-        """The noise variance of a standardised target: one entry, or one for each output."""
+        """The variance of Gaussian noise of a standardised target."""
+        assert isinstance(self._likelihood, Gaussian)
+        return self._likelihood.noise.detach()
 
     def _other_likelihood(self) -> Likelihood | None:
         """The likelihood of standardised targets where it is not Gaussian noise."""
-        return None
+        return None if isinstance(self._likelihood, Gaussian) else self._likelihood
 
     @answering
     def predict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -31,32 +32,34 @@ NORMAL = 1.4826
 
 @final
 class InvariantKernelRidge(RegressorMixin, RiskMachine):
-    """Regression by the least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), L f what should vanish.
+    """Regression by the f of least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), where L f should vanish.
 
-    With squared losses it is the mean of a Gaussian process that saw y with noise variance 1/(2C), and
-    L f = 0 with 1/(2 strength). Targets are counted in their deviations (1.4826 times the median
-    distance from the median), which matters to other losses and their widths alone.
+    With squared losses f is the posterior mean of a Gaussian process that observed y with noise variance
+    1/(2C), and L f = 0 with noise variance 1/(2 strength). Targets are divided by a robust deviation (1.4826
+    times the median distance from the median), which matters only to other losses and their widths.
 
     Parameters
     ----------
     kernel, invariance, bandwidth, basis, image_shape, channels, solver, random_state
         As in `InvariantSVC`.
     C : float, default=10.0
-        How often a target counts, λ.
+        The weight λ of the targets. The loss of a row is multiplied by C and by its sample weight.
     strength : float or "evidence", default=0.001
-        How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
-        bandwidth by the evidence of y given that L f = 0, the basis integrated out.
+        The weight ν of the invariance; 0 is no invariance. "evidence" chooses ν, C and the bandwidth by the
+        evidence of y given L f = 0, its probability density before it was seen, the basis integrated out.
     loss, invariance_loss : str or Loss, default="squared"
-        Of targets and of functionals: "squared", "absolute", "epsilon_insensitive", or a loss.
+        The losses of targets and of what should vanish: "squared", "absolute", "epsilon_insensitive", or a
+        loss.
     Cs, strengths : sequences of float, default=None
-        What the evidence chooses from; None takes wide grids.
+        The values that the evidence chooses from; None takes wide grids.
 
     Attributes
     ----------
-    machine_, C_, strength_, bandwidth_ : what was found, and with which settings.
-    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least, and the iterations; one for
-        every output. The risk is that of targets in units of their deviations, and so is its bound.
-    log_evidence_, evidence_kind_ : with strength="evidence"; the scale of f is at its best, too.
+    machine_ : the function.
+    C_, strength_, bandwidth_ : the settings that were given or chosen.
+    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least risk, and the number of
+        iterations, one entry per output. Both are those of targets divided by their deviations.
+    log_evidence_, evidence_kind_ : with strength="evidence", the evidence at the best scale of f.
     """
 
     _choosers = ("evidence",)
@@ -128,16 +131,16 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
 
     @answering
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row."""
+        """f at every row."""
         return self._values(Evaluation(), check_inputs(self, X))
 
     @answering
     def predict_functional(self, functional: Functional, X: ArrayLike) -> NDArray[np.float64]:
-        """Another functional of f, say its slopes `Gradient()`."""
+        """Another functional of f, for example its slopes `Gradient()`."""
         check_is_fitted(self)
         return self._values(functional, check_inputs(self, X, plain=functional.is_identity))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.single_output = False
         tags.target_tags.multi_output = True
@@ -168,9 +171,9 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
 
 
 def robust_deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]) -> Float[Tensor, " c"]:
-    """How far targets are from the median of their output: a standard deviation that few outliers move.
+    """The distance of targets from the median of their output: a deviation that outliers hardly move.
 
-    The standard deviation where most targets are the same, the size of a constant, and 1 where all are zero.
+    It is the standard deviation where most targets are equal, the size of a constant, and 1 if all are zero.
     """
     size = targets.abs().amax(-1, keepdim=True)
     size = torch.where(size > 0, size, 1.0)
@@ -182,7 +185,7 @@ def robust_deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"
 
 
 def _median(values: Float[Tensor, "c n"], share: Float[Tensor, " n"]) -> Float[Tensor, "c 1"]:
-    """The least value that at least half of the weight does not exceed."""
+    """The smallest value that at least half of the weight does not exceed."""
     ordered, order = values.sort(-1)
     place = (share[order].cumsum(-1) < 0.5 - 1e-9).sum(-1, keepdim=True)
     return ordered.gather(-1, place.clamp_max(values.shape[-1] - 1))

@@ -15,31 +15,29 @@ from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.estimators.machines.machine import MachineClassifier
-from orbitwise.estimators.machines.rows import InvarianceRows, laplacian_rows
-from orbitwise.estimators.machines.task import MachineTask
+from orbitwise.estimators.machines.task import InvarianceRows, MachineTask, laplacian_rows
 from orbitwise.losses import Loss
 
 
 @final
 class LaplacianSVC(MachineClassifier):
-    """Classification by the least ½|f|² + C Σ ℓ(y f(x)) + strength fᵀLf, L the Laplacian of all points.
+    """Classification by the f of least ½|f|² + C Σ ℓ(y f(x)) + strength fᵀLf, L the Laplacian of all points.
 
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
         None takes a Gaussian kernel of the `bandwidth`.
     num_neighbours : int, default=6
-        Of every point in the graph; cross-validation chooses among the `neighbours` instead.
+        The number of neighbours of every point in the graph, unless cross-validation chooses it.
     weighting : {"heat", "binary"}, default="heat"
-        Of the edges: by distance, or 1.
+        The weights of edges: exp(-d²/2w²) at distance d, w the mean distance of neighbours, or 1.
     normalized : bool, default=True
         Whether L is the normalised Laplacian.
     neighbours : sequence of int, default=(3, 6, 12)
-        What strength="cross_validation" chooses the number of neighbours from.
+        The numbers of neighbours that strength="cross_validation" chooses from.
     C, strength, loss, bandwidth, basis, class_weight, unlabeled_label, Cs, strengths,
     num_folds, random_state
-        As in `InvariantSVC`; by default the loss is "squared_hinge", C is 10 and the strength 0.1.
-        strength="evidence" needs loss="logistic" or "squared".
+        As in `InvariantSVC`, with other defaults. strength="evidence" needs loss="logistic" or "squared".
 
     Attributes
     ----------

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.averages import freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.fit_result import LearnedRanges
 from orbitwise.inference.optimise.ascent import (
     LEAST,
     RETRIED,
@@ -59,7 +60,7 @@ def may_contain(family: Any, member: Any) -> bool:
     It may still not contain it, because of what is fixed: only the evidence at its solution tells.
     """
     orbit, smaller = (getattr(each, "orbit_", None) for each in (family, member))
-    if orbit is None or not orbit.is_drawn or not hasattr(family, "_begin_at"):
+    if orbit is None or not orbit.is_drawn or not hasattr(family, "begin_at"):
         return False
     # the default kernel of no invariance may have a lengthscale for each column
     shapes = [[each.shape for each in model.kernel_.parameters()] for model in (family, member)]
@@ -115,16 +116,6 @@ EVALUATIONS = 30
 
 Objective = Callable[[Functional, torch.dtype], Callable[[], Tensor]]
 """The objective of a model whose functional was frozen, its rows in this precision."""
-
-
-@final
-@dataclass(frozen=True)
-class Learned:
-    """What a search found, the functional on its nodes, and the coordinates it was found in."""
-
-    found: Found
-    functional: Functional
-    coordinates: Coordinates
 
 
 def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Functional:
@@ -210,7 +201,7 @@ def learn_orbit(
     generator: torch.Generator | None = None,
     is_noisy: bool = True,
     is_resumed: bool = False,
-) -> Learned:
+) -> LearnedRanges:
     """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
 
     `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
@@ -261,7 +252,7 @@ def learn_orbit(
             value = float(objective(frozen, x.dtype)())
         if not abs(value - found.value) < ROUNDING * len(x):
             found = search(x.dtype).finished(found)
-    return Learned(found, frozen, coordinates)
+    return LearnedRanges(found, frozen, coordinates)
 
 
 def _searched(
@@ -282,7 +273,7 @@ def _searched(
 @torch.no_grad()
 def _unlearned(
     objective: Objective, functional: Functional, coordinates: Coordinates, x: Tensor, num_nodes: int
-) -> Learned:
+) -> LearnedRanges:
     """Everything as it was given, with the objective there on the nodes and on others."""
     sets = [freeze_at(functional, num_nodes, scramble) for scramble in range(1 + OTHERS)]
     value, *others = (float(objective(frozen, x.dtype)()) for frozen in sets)
@@ -291,7 +282,7 @@ def _unlearned(
     message = "nothing was to be learned"
     found = Found(point, num_nodes, value, message, [], [], is_settled, np.zeros_like(point))
     found.others = others
-    return Learned(found, sets[0], coordinates)
+    return LearnedRanges(found, sets[0], coordinates)
 
 
 STEP = 0.02

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 import torch
@@ -16,49 +17,26 @@ from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from orbitwise.declarations import COUNT, POSITIVE, Field, Stored
+from orbitwise.declarations import COUNT, EARLIER, POSITIVE, SMALLEST, Field, Stored
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
-from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.model import ExactEvidence, LatentModel, Observations
+from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
-from orbitwise.process.process import Process, Rows
+from orbitwise.process.process import Process
 
 
-class Replicates(NamedTuple):
-    """Distinct inputs in a fixed order, with mean, weight and scatter of the targets seen there."""
+def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> Observations:
+    """Distinct inputs in a fixed order, with mean, weight and scatter of the targets seen there.
 
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    scatter: NDArray[np.float64]
-
-    def log_factor(self, noise: Tensor) -> Tensor:
-        """What merging takes out of the log likelihood, for the noise variance σ²."""
-        if bool((self.weight == 1).all()):
-            return torch.zeros_like(noise)
-        outputs = self.y.shape[1]
-        extra = float((self.weight - 1).sum())
-        constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(np.log(self.weight).sum()))
-        return constant - 0.5 * outputs * extra * torch.log(noise) - 0.5 * float(self.scatter.sum()) / noise
-
-    def without_noise(self) -> Replicates:
-        """The same rows for noiseless targets: repeating one says nothing new, so it counts once."""
-        rounding = self.weight[:, None] * (1e-12 * np.abs(self.y)) ** 2
-        if bool((self.scatter > rounding).any()):
-            raise ValueError(
-                "noise=0 says that targets are exact, but equal inputs have different targets; "
-                "give a positive noise, or None to learn it."
-            )
-        return self._replace(weight=np.ones_like(self.weight), scatter=np.zeros_like(self.scatter))
-
-
-def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> Replicates:
-    """Merge rows with equal inputs; rows of weight zero are left out."""
+    Rows of weight zero are left out.
+    """
     kept = weight > 0
     if not kept.any():
         raise ValueError("All sample weights are zero: at least one row needs a positive weight.")
@@ -76,11 +54,23 @@ def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.flo
 
     total = sums(np.ones_like(y[:, :1]))
     mean = sums(y) / total
-    return Replicates(distinct, mean, total[:, 0], sums((y - mean[place]) ** 2))
+    parts = (distinct, mean, total[:, 0], sums((y - mean[place]) ** 2))
+    return Observations(Evaluation(), *map(torch.from_numpy, parts))
+
+
+def without_noise(rows: Observations) -> Observations:
+    """The same rows for noiseless targets: repeating one says nothing new, so it counts once."""
+    assert rows.scatter is not None
+    rounding = rows.weights()[:, None] * (1e-12 * rows.targets.abs()) ** 2
+    if bool((rows.scatter > rounding).any()):
+        raise ValueError(
+            "noise=0 says that targets are exact, but equal inputs have different targets; "
+            "give a positive noise, or None to learn it."
+        )
+    return replace(rows, weight=torch.ones_like(rows.weights()), scatter=torch.zeros_like(rows.scatter))
 
 
 Observation = tuple[Functional, ArrayLike, ArrayLike, float | None]
-NOISE_FLOOR = 1e-8
 NOISE_START = 0.05
 
 
@@ -127,149 +117,98 @@ class EvidenceTerms(NamedTuple):
     jitter: float
 
 
-class Extra(NamedTuple):
-    """An observation of another functional in standardised units, with the mean square of its targets."""
-
-    functional: Functional
-    x: Tensor
-    targets: Tensor
-    noise: Tensor | None
-    size: float
-
-
 @final
-class RegressionModel(nn.Module):
-    """y = scale·(L g) + shift + noise for merged rows, and observations of other functionals of f.
+@dataclass
+class RegressionModel:
+    """y = scale·f + shift + noise: a latent model of standardised targets, and what is observed.
 
-    `likelihood` is another one than Gaussian noise, and None where that is learned here.
+    The first observations are of f itself, equal rows merged; others are of other functionals of f.
     """
 
-    stored = Stored({"raw_noise": Field(read="raw_noise.0"), "width": COUNT}, build="of_no_rows")
+    latent: LatentModel
+    observations: tuple[Observations, ...]
+    target_scale: TargetScale
 
-    def __init__(
-        self,
-        replicates: Replicates,
-        functional: Functional,
-        process: Process,
-        noise: float | None,
-        scale: Tensor,
-        shift: Tensor,
-        extras: Sequence[Extra],
-        likelihood: Likelihood | None = None,
-    ) -> None:
-        super().__init__()
-        self.functional = functional
-        self.process = process
-        self.scale, self.shift = scale, shift
-        self.replicates = replicates
-        self.extras = list(extras)
-        self.x = torch.from_numpy(replicates.x)
-        self.weight = torch.from_numpy(replicates.weight)
-        targets = (torch.from_numpy(replicates.y) - shift) / scale
-        self.targets = torch.cat([targets, *(extra.targets for extra in extras)])
-        learned = [
-            NOISE_START if noise is None else None,
-            *(None if e.noise is not None else NOISE_START for e in extras),
-        ]
-        self.fixed_noise = None if noise is None else noise / scale.square()
-        self.raw_noise = nn.ParameterList(
-            nn.Parameter(
-                torch.tensor(np.log(start or 1.0), dtype=torch.float64), requires_grad=start is not None
-            )
-            for start in learned
-        )
-        self.likelihood = likelihood
+    stored = Stored(
+        {
+            "fixed_noise": EARLIER,
+            "functional": Field(read="latent.functional"),
+            "likelihood": Field(read="latent.likelihood"),
+            "outputs": EARLIER,
+            "process": Field(read="latent.process"),
+            "raw_noise": EARLIER,
+            "scale": Field(least=SMALLEST, read="target_scale.scale"),
+            "shift": Field(read="target_scale.shift"),
+            "width": COUNT,
+        },
+        build="of_no_rows",
+    )
 
     @classmethod
     def of_no_rows(
         cls,
-        functional: Functional,
         process: Process,
-        scale: Float[Tensor, " c"],
-        shift: Float[Tensor, " c"],
-        fixed_noise: Float[Tensor, " k"] | None,
-        raw_noise: Float[Tensor, ""],
+        functional: Functional,
         width: int,
         likelihood: Likelihood | None = None,
+        scale: Float[Tensor, " c"] | None = None,
+        shift: Float[Tensor, " c"] | None = None,
+        outputs: int = 1,
+        fixed_noise: Float[Tensor, " k"] | None = None,
+        raw_noise: Float[Tensor, ""] | None = None,
     ) -> RegressionModel:
-        """A model of no rows: it knows its noise, and a later fit resumes from it."""
-        none = np.zeros((0, len(scale)))
-        replicates = Replicates(np.zeros((0, width)), none, np.zeros(0), none)
-        noise = None if fixed_noise is None else 1.0
-        model = cls(replicates, functional, process, noise, scale, shift, [], likelihood)
-        model.fixed_noise = fixed_noise
-        model.raw_noise[0].data = raw_noise
-        return model
+        """A model of no rows, from which a later fit resumes; the noise is Gaussian without a likelihood."""
+        if likelihood is None and fixed_noise is not None:
+            likelihood = Gaussian(fixed_noise[0].item(), learnable=False)
+        elif likelihood is None:
+            likelihood = Gaussian()
+            if raw_noise is not None:
+                likelihood.raw_noise.data = raw_noise.reshape(1)
+        unit = torch.ones(outputs, dtype=torch.float64)
+        to = TargetScale(torch.zeros_like(unit) if shift is None else shift, unit if scale is None else scale)
+        x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, len(to.scale)))
+        latent = LatentModel(process, functional, likelihood)
+        return cls(latent, (Observations(Evaluation(), x, targets),), to)
 
     @property
     def width(self) -> int:
         """The number of columns of the inputs."""
-        return self.x.shape[1]
+        return self.observations[0].x.shape[1]
 
-    def noise(self) -> Tensor:
-        """The noise variance of one standardised target, in one entry (or one for each output, if fixed)."""
-        if self.fixed_noise is not None:
-            return self.fixed_noise
-        return (self.raw_noise[0].exp() + NOISE_FLOOR).reshape(1)
+    def at(self, functional: Functional) -> RegressionModel:
+        """The same model with f = L g of another functional, say a frozen one; all else is shared."""
+        return replace(self, latent=self.latent.at(functional))
 
-    def rows(self, functional: Functional | None = None, precision: torch.dtype = torch.float64) -> Rows:
-        """The atoms of all observations, lowered afresh (learnable orbits move them).
+    def to(self, device: str | torch.device) -> RegressionModel:
+        """The model moved to a device; the scale of the targets stays, because predictions come back."""
+        observations = tuple(each.to(device) for each in self.observations)
+        return replace(self, latent=self.latent.to(device), observations=observations)
 
-        `functional` stands for the model's own where it is given, say on other nodes.
-        """
-        functional = self.functional if functional is None else functional
-        return [
-            functional.atoms(self.x.to(precision)),
-            *((extra.functional @ functional).atoms(extra.x.to(precision)) for extra in self.extras),
-        ]
+    @property
+    def exact(self) -> ExactEvidence:
+        """The exact evidence of all observations, standardised; the functional must be frozen."""
+        return ExactEvidence(self.latent, self.observations)
 
-    def row_noise(self) -> Tensor:
-        """The noise variance of every row."""
-        extras = zip(self.extra_noise(), self.extras, strict=True)
-        return torch.cat(
-            [self.noise()[0] / self.weight, *(noise.expand(len(e.targets)) for noise, e in extras)]
-        )
+    @property
+    def log_unit(self) -> float:
+        """log p(standardised y) - log p(y) of all observations."""
+        return sum(each.count for each in self.observations) * self.target_scale.log_unit
 
-    def extra_noise(self) -> list[Tensor]:
-        """The noise variance of each observation of another functional, standardised."""
-        return [
-            extra.size * (raw.exp() + NOISE_FLOOR) if extra.noise is None else extra.noise
-            for raw, extra in zip(list(self.raw_noise)[1:], self.extras, strict=True)
-        ]
-
-    def objective(
-        self, functional: Functional | None = None, precision: torch.dtype = torch.float64
-    ) -> Tensor:
-        """Log evidence of the standardised targets plus log hyperpriors; see `rows`."""
-        rows = self.rows(functional, precision)
-        terms = exact.evidence(self.process, rows, self.targets, self.row_noise())
-        return terms.value + self._merged() + log_prior(self.process)
+    def other_noise(self) -> list[float | NDArray[np.float64]]:
+        """The noise variance of each observation of another functional, in units of the targets squared."""
+        return [self.target_scale.variance(each.noise.detach()) for each in self.latent.others]
 
     @torch.no_grad()
-    def evidence(self, posterior: exact.ExactPosterior | None = None) -> EvidenceTerms:
+    def evidence(self, posterior: exact.ExactPosterior) -> EvidenceTerms:
         """The evidence of the targets as given: merging is undone, and standardising by its Jacobian."""
-        terms = (self.posterior() if posterior is None else posterior).evidence()
-        count = float(self.weight.sum()) + sum(len(extra.targets) for extra in self.extras)
-        value = float(terms.value + self._merged()) - count * float(self.scale.log().sum())
-        scatter = float(self._scatter().sum())
+        first, noise = self.observations[0], self.latent.noise
+        terms, scale = posterior.evidence(), self.target_scale.scale
+        value = float(terms.value + first.merged_term(noise)) - self.log_unit
         # -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) of all rows: that of the means, and the scatter around them
-        fit = float(terms.fit) - (0.5 * scatter / float(self.noise()[0]) if scatter else 0.0)
-        constant = -0.5 * count * len(self.scale) * math.log(2 * math.pi)
+        fit = float(terms.fit) + first.scatter_term(float(noise))
+        count = sum(each.count for each in self.observations)
+        constant = -0.5 * count * len(scale) * math.log(2 * math.pi)
         return EvidenceTerms(value, fit, value - fit - constant, constant, terms.jitter)
-
-    def posterior(self, functional: Functional | None = None) -> exact.ExactPosterior:
-        """The posterior of g at the present hyperparameters; see `rows`."""
-        return exact.condition(self.process, self.rows(functional), self.targets, self.row_noise())
-
-    def merged_rows(self) -> Replicates:
-        """The replicates with scatter in standardised units."""
-        return self.replicates._replace(scatter=self._scatter())
-
-    def _merged(self) -> Tensor:
-        return self.merged_rows().log_factor(self.noise()[0])
-
-    def _scatter(self) -> NDArray[np.float64]:
-        return self.replicates.scatter / self.scale.square().numpy()
 
 
 def prepare(
@@ -281,15 +220,19 @@ def prepare(
     noise: float | None,
     mean: str,
     normalize_y: bool,
-    one_sided: Any,
-    observations: Sequence[Any],
+    one_sided: Literal["auto"] | bool,
+    observations: Sequence[object],
     is_image: bool = False,
     likelihood: Likelihood | None = None,
+    is_vector: bool = False,
 ) -> RegressionModel:
-    """A model ready to be trained, from validated data and the arguments of an estimator."""
-    replicates = merge(x, y, weight) if noise != 0 else merge(x, y, weight).without_noise()
-    functional = functional.double()
-    points = torch.from_numpy(replicates.x)
+    """A model ready to be trained, from validated data and the arguments of an estimator.
+
+    Without a `likelihood`, noise is Gaussian, of the variance `noise` or learned.
+    """
+    merged = merge(x, y, weight)
+    rows = without_noise(merged) if noise == 0 else merged
+    functional, points = functional.double(), rows.x
     with torch.no_grad():
         atoms = functional.atoms(points)
     exact.refuse_drawn(atoms)
@@ -301,11 +244,11 @@ def prepare(
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     centre = 0.0
     if likelihood is None or (likelihood.is_additive and not likelihood.has_heavy_tails):
-        scale, shift = _standardisation(replicates, normalize_y, keeps_constants)
+        scale, shift = _standardisation(rows, normalize_y, keeps_constants)
     elif likelihood.is_additive:
         scale, shift = _robust_standardisation(y, normalize_y, keeps_constants)
     else:
-        scale, shift = _standardisation(replicates, False, False)
+        scale, shift = _standardisation(rows, False, False)
         centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
@@ -318,12 +261,44 @@ def prepare(
         process.variance(atoms.rows(slice(0, 1)))
     except (IndexError, RuntimeError) as error:
         raise ValueError(f"kernel does not take points of width {atoms.points.shape[-1]}: {error}") from error
-    extras = [_extra(observation, x.shape[1], scale, shift) for observation in observations]
-    if len(scale.unique()) > 1 and (noise is not None or any(extra.noise is not None for extra in extras)):
+    to = TargetScale(shift, scale, is_vector)
+    others = [_observed(observation, x.shape[1], to) for observation in observations]
+    variances = [None if likelihood is not None else noise, *(variance for _, variance in others)]
+    if len(scale.unique()) > 1 and any(variance is not None for variance in variances):
         raise ValueError(
             "A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one."
         )
-    return RegressionModel(replicates, functional, process, noise, scale, shift, extras, likelihood)
+    own = _noise(noise, to) if likelihood is None else likelihood
+    latent = LatentModel(process, functional, own, [_noise(v, to, rows.size) for rows, v in others])
+    assert rows.scatter is not None
+    rows = replace(rows, targets=to.standardised(rows.targets), scatter=rows.scatter / scale.square())
+    return RegressionModel(latent, (rows, *(each for each, _ in others)), to)
+
+
+def _noise(variance: float | None, scale: TargetScale, size: float = 1.0) -> Gaussian:
+    """Noise of this variance, in units of the targets squared, or learned noise for targets of this size."""
+    if variance is not None:
+        return Gaussian(float(variance / scale.scale[0] ** 2), learnable=False)
+    return Gaussian(size * (NOISE_START + NOISE_FLOOR) - NOISE_FLOOR)
+
+
+def sparse_form(model: RegressionModel) -> RegressionModel:
+    """The model with Gaussian noise that stays above `NOISE_FLOOR`, as sparse engines need; else as it is."""
+    latent = model.latent
+    if not isinstance(latent.likelihood, Gaussian):
+        return model
+    is_fixed = latent.likelihood.is_fixed
+    noise = latent.noise.item() + (NOISE_FLOOR if is_fixed else 0.0)
+    likelihood = Gaussian(noise, learnable=not is_fixed).to(latent.noise.device)
+    return replace(model, latent=LatentModel(latent.process, latent.functional, likelihood))
+
+
+def generator_on(device: str | torch.device, generator: torch.Generator) -> torch.Generator:
+    """The generator itself where it is there already, else one on the device with its seed."""
+    device = torch.device(device)
+    if generator.device.type == device.type:
+        return generator
+    return torch.Generator(device).manual_seed(generator.initial_seed())
 
 
 def constant_part(functional: Functional, x: Tensor) -> Tensor:
@@ -337,14 +312,15 @@ def _constant_part(block: Block) -> Tensor:
     return (block.weights * (block.order == 0)).sum(-1).detach()
 
 
-def _standardisation(replicates: Replicates, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
-    outputs = replicates.y.shape[1]
+def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+    outputs = rows.targets.shape[1]
     if not normalize_y:
         return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-    weight = replicates.weight[:, None]
-    shift = (weight * replicates.y).sum(0) / weight.sum() if centre else np.zeros(outputs)
-    squares = (weight * (replicates.y - shift) ** 2 + replicates.scatter).sum(0) / weight.sum()
-    size = np.abs(replicates.y).max(0)
+    assert rows.scatter is not None
+    y, scatter, weight = rows.targets.numpy(), rows.scatter.numpy(), rows.weights().numpy()[:, None]
+    shift = (weight * y).sum(0) / weight.sum() if centre else np.zeros(outputs)
+    squares = (weight * (y - shift) ** 2 + scatter).sum(0) / weight.sum()
+    size = np.abs(y).max(0)
     # Targets that are constant but for rounding keep the scale 1.
     scale = np.where(squares > (1e-12 * size) ** 2, np.sqrt(squares), 1.0)
     return torch.from_numpy(scale), torch.from_numpy(np.asarray(shift))
@@ -372,12 +348,13 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
     if mean == "linear":
         trend = LinearTrend(points)
         with torch.no_grad():
-            trend.bias.fill_(centre)
+            trend.bias.data.fill_(centre)
         return trend
     raise ValueError(f"mean must be 'zero', 'constant' or 'linear', not {mean!r}.")
 
 
-def _extra(observation: Any, width: int, scale: Tensor, shift: Tensor) -> Extra:
+def _observed(observation: object, width: int, scale: TargetScale) -> tuple[Observations, float | None]:
+    """An observation of another functional in standardised units, and its noise variance as given."""
     if (
         not isinstance(observation, tuple | list)
         or len(observation) != 4
@@ -389,13 +366,12 @@ def _extra(observation: Any, width: int, scale: Tensor, shift: Tensor) -> Extra:
     y = torch.from_numpy(check_numbers(targets, "The targets of an observation", ensure_2d=False))
     if noise is not None:
         check_variance(noise, "The noise of an observation")
-        noise = torch.tensor(float(noise), dtype=torch.float64) / scale[0] ** 2
     functional = copy.deepcopy(functional).double()
-    total = constant_part(functional, x)
-    if y.numel() != len(total) * len(scale) or len(y) not in (len(x), len(total)):
+    total, outputs = constant_part(functional, x), len(scale.scale)
+    if y.numel() != len(total) * outputs or len(y) not in (len(x), len(total)):
         raise ValueError(
             f"Inputs of shape {tuple(x.shape)} make {len(total)} rows of {type(functional).__name__}, "
-            f"each with {len(scale)} targets, but targets of shape {tuple(y.shape)} were given."
+            f"each with {outputs} targets, but targets of shape {tuple(y.shape)} were given."
         )
-    y = (y.reshape(len(total), len(scale)) - total[:, None] * shift) / scale
-    return Extra(functional, x, y, noise, float(y.square().mean()) or 1.0)
+    y = (y.reshape(len(total), outputs) - total[:, None] * scale.shift) / scale.scale
+    return Observations(functional, x, y), noise

@@ -4,45 +4,47 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, final
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
-from orbitwise.estimators.engines import Engine, Fit, engine_for
-from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
+from orbitwise.estimators.engines import ENGINES, NODES, Engine, EngineName, engine_for
+from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
-from orbitwise.estimators.learned_ranges import adopt, freeze_at
-from orbitwise.estimators.likelihoods import NoiseName
-from orbitwise.estimators.regression_engines import (
-    check_settings,
-    fit_model,
-    fit_sparse,
-    other_likelihood,
-    place,
-    regression_engine,
-    resume,
-    sparse_problem,
+from orbitwise.estimators.learned_ranges import freeze_at
+from orbitwise.estimators.likelihoods import NoiseName, regression_likelihood
+from orbitwise.estimators.regression_model import (
+    Observation,
+    RegressionModel,
+    generator_on,
+    prepare,
+    sparse_form,
 )
-from orbitwise.estimators.regression_model import Observation, RegressionModel, TargetScale, prepare
-from orbitwise.estimators.validation import check_training
-from orbitwise.functionals.functional import Functional
+from orbitwise.estimators.validation import check_counts, check_training
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.sparse.certificate import Certificate
+from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.sparse.certificate import Certificate, certify
+from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
+
+REFINED_ATOMS = 8_192
+"""Up to so many points of orbits, conjugate gradients narrow the certificate of a collapsed fit."""
 
 
 @final
 class InvariantGPRegressor(
-    LearnedOrbit, RegressionPredictions, RegressorMixin, MultiOutputMixin, BaseEstimator
+    EngineEstimator, RegressionPredictions, RegressorMixin, MultiOutputMixin, BaseEstimator
 ):
     """Gaussian-process regression of a function f(x) = L_x g that is invariant by construction.
 
@@ -127,9 +129,8 @@ class InvariantGPRegressor(
 
     stored = Stored(
         fitted={
-            "_functional": Field((Functional,)),
-            "_model": Field((RegressionModel,)),
             "inference_": TEXT,
+            "model_": Field((RegressionModel,)),
             "observation_noise_": Field((list,), Field((int, float, np.ndarray)), least=0),
         },
         sometimes={
@@ -176,14 +177,14 @@ class InvariantGPRegressor(
         self.image_shape = image_shape
         self.channels: Channels = channels
         self.normalize_y = normalize_y
-        self.one_sided = one_sided
+        self.one_sided: Literal["auto"] | bool = one_sided
         self.num_nodes = num_nodes
         self.max_nodes = max_nodes
         self.max_seconds = max_seconds
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.random_state = random_state
-        self.inference = inference
+        self.inference: Engine = inference
         self.num_inducing = num_inducing
         self.num_steps = num_steps
         self.batch_size = batch_size
@@ -211,21 +212,18 @@ class InvariantGPRegressor(
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         if observations:
             self.form_.require_channels_first("Observations of other functionals")
-        check_settings(self)
-        likelihood = other_likelihood(self, targets, weight, observations)
-        if likelihood is None:
-            engine = regression_engine(self, len(weight), observations)
-        else:
-            engine = engine_for(len(x), exact_serves=False) if self.inference == "auto" else self.inference
+        self._check_settings()
+        likelihood = self._other_than_gaussian(targets, weight, observations)
+        self.inference_ = self._engine(len(x), len(weight), likelihood, observations)
         seed = int(check_random_state(self.random_state).randint(2**31))
         generator = torch.Generator().manual_seed(seed)
-        previous = getattr(self, "_model", None) if self.warm_start else None
-        if previous is not None and previous.x.shape[1] == x.shape[1]:
-            functional, kernel = self._functional.cpu(), previous.process.kernel.cpu()
+        previous = getattr(self, "model_", None) if self.warm_start else None
+        if previous is not None and previous.observations[0].x.shape[1] == x.shape[1]:
+            functional, kernel = previous.latent.functional.cpu(), previous.latent.process.kernel.cpu()
         else:
             functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
             previous, kernel = None, self.kernel
-        self._functional = functional.double()
+        functional = functional.double()
         self._set_orbit(functional, x)
         x = x - self.form_.background
         model = prepare(
@@ -242,78 +240,128 @@ class InvariantGPRegressor(
             observations,
             is_image=self.form_.image_shape is not None,
             likelihood=likelihood,
-        )
+            is_vector=is_vector,
+        ).at(functional)
         if previous is not None:
-            resume(model, previous)
-        place(model, functional, self.device)
-        self.inference_ = engine
-        start = self._taken_start()
-        if start is not None:
-            before = start.member
-            adopt((functional, model.process), (before._functional, before._model.process))
-            adopt((model.raw_noise,), (before._model.raw_noise,))
-        if engine == "exact":
-            fit = fit_model(self, model, functional, generator, self._report, start)
-            parameters = list(model.parameters())
+            _resume(model.latent, previous.latent)
+        self.target_scale_ = model.target_scale
+        self.model_ = model = model.to(self.device)
+        if self.inference_ == "exact":
+            result = self._run(model.latent, model.observations, generator)
         else:
-            problem = sparse_problem(model, functional, x, targets, self.device, generator)
-            fit, parameters = fit_sparse(self, model, problem, self._report), problem.parameters
-        self.target_scale_ = TargetScale(model.shift, model.scale, is_vector)
-        self._store(model, fit)
-        self._set_objective(fit.objective, parameters)
-        self._set_search(fit.search)
-        self._set_half_bound(fit.half_bound)
+            result = self._fit_sparse(x, targets, generator)
+        self._store(result.in_units(-model.log_unit))
         return self
-
-    @torch.no_grad()
-    def evidence_on(self, freeze: Callable[[Functional], Functional]) -> float:
-        """The exact evidence of the training data on other nodes."""
-        return self._model.evidence(self._model.posterior(freeze(self._functional))).value
-
-    def _standardised_noise(self) -> torch.Tensor:
-        return self._model.noise()
-
-    def _other_likelihood(self) -> Likelihood | None:
-        check_is_fitted(self)
-        return self._model.likelihood
 
     @property
     def likelihood_(self) -> Likelihood:
         """The likelihood of standardised targets, with its learned parameters."""
         check_is_fitted(self)
-        if self._model.likelihood is not None:
-            return self._model.likelihood
         if self.noise == 0:
             raise AttributeError("Targets without noise have no likelihood.")
-        noise = self._model.noise().detach()
-        return Gaussian(noise[0].item())
+        return self._likelihood
 
-    def _report(self, step: int, bound: float) -> None:
-        if self.callback is not None:
-            self.callback(step, bound)
-        if self.verbose:
-            print(f"{self.inference_} {step:5d}  {bound:,.1f}")
+    def _check_settings(self) -> None:
+        """Raise a ValueError where the numbers for the engines, or the name of one, make no sense."""
+        if self.inference not in ENGINES:
+            raise ValueError(f"inference must be one of {', '.join(ENGINES)}, not {self.inference!r}.")
+        check_counts(self, ("num_inducing", "num_steps", "batch_size"))
 
-    def _store(self, model: RegressionModel, fit: Fit) -> None:
-        self._model = model
-        self.posterior_, self.functional_ = fit.posterior, fit.functional
-        self.kernel_ = model.process.kernel
-        with torch.no_grad():
-            self.noise_, *self.observation_noise_ = (
-                self.target_scale_.variance(noise) for noise in (model.noise(), *model.extra_noise())
+    def _other_than_gaussian(
+        self, y: NDArray[np.float64], weight: NDArray[np.float64], observations: Sequence[object]
+    ) -> Likelihood | None:
+        """The likelihood of the targets where it is not Gaussian noise."""
+        likelihood = regression_likelihood(self.likelihood)
+        if isinstance(likelihood, Gaussian):
+            if isinstance(self.likelihood, Likelihood):
+                raise ValueError(
+                    "Gaussian noise is given by its variance: use likelihood='gaussian' and noise=…."
+                )
+            return None
+        name = type(likelihood).__name__
+        reasons = {
+            "observations of other functionals": len(observations) > 0,
+            "sample weights other than 1": bool((weight != 1).any()),
+            f"noise={self.noise!r} (start from an instance, such as StudentT(scale=0.1), instead)": (
+                self.noise is not None
+            ),
+            "inference='exact'": self.inference == "exact",
+        }
+        if refused := [reason for reason, holds in reasons.items() if holds]:
+            raise ValueError(
+                f"The likelihood {name} does not take {', '.join(refused)}; Gaussian noise does."
             )
-        if model.likelihood is not None:
-            del self.noise_
-        self.log_evidence_, self.evidence_kind_ = fit.log_evidence, fit.kind
-        self.log_evidence_error_ = fit.standard_error
-        self.converged_, self.history_ = fit.converged, fit.history
-        vars(self).pop("certificate_", None)
-        if fit.certificate is not None:
-            self.certificate_ = fit.certificate
-        if isinstance(fit.posterior, ExactPosterior):
-            terms = model.evidence(fit.posterior)
+        likelihood.check_targets(torch.from_numpy(y))
+        return likelihood
+
+    def _engine(
+        self,
+        num_rows: int,
+        num_targets: int,
+        likelihood: Likelihood | None,
+        observations: Sequence[object],
+    ) -> EngineName:
+        """The engine for these data: by the number of rows, but exact where no other one serves."""
+        if likelihood is not None:
+            return engine_for(num_rows, exact_serves=False) if self.inference == "auto" else self.inference
+        reasons = {"observations of other functionals": len(observations) > 0, "noise=0": self.noise == 0}
+        needs_exact = [reason for reason, holds in reasons.items() if holds]
+        if self.inference in ("collapsed", "variational"):
+            if needs_exact:
+                reason = ", ".join(needs_exact)
+                raise ValueError(
+                    f"inference={self.inference!r} does not take {reason}: use inference='exact'."
+                )
+            return self.inference
+        return "exact" if self.inference == "exact" or needs_exact else engine_for(num_targets)
+
+    def _fit_sparse(
+        self, x: NDArray[np.float64], targets: NDArray[np.float64], generator: torch.Generator
+    ) -> FitResult:
+        """The sparse engine of `inference_`; a collapsed bound of exact rows gets a certificate."""
+        model = sparse_form(self.model_)
+        if self.noise is None:
+            self.model_ = model
+        latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
+        if len(merged) == len(x) and bool((merged.weights() == 1).all()):
+            # rows that were not merged stay in the order in which they came
+            standardised = model.target_scale.standardised(torch.from_numpy(targets))
+            merged = Observations(merged.functional, rows, standardised).to(self.device)
+        observations, generator = (merged,), generator_on(self.device, generator)
+        if self.inference_ == "variational":
+            most = len(merged) * (NODES if latent.is_drawn else 1)
+            return self._run(latent, observations, generator, most)
+        held = latent.learned if self.max_iterations == 0 else []
+        for parameter in held:
+            parameter.requires_grad_(False)
+        result = self._run(latent, observations, generator)
+        for parameter in held:
+            parameter.requires_grad_(True)
+        objective = result.objective
+        if isinstance(objective, SparseModel) and not latent.is_drawn:
+            num_atoms = len(merged) * objective.observations.num_atoms
+            result = replace(result, certificate=certify(objective, num_atoms <= REFINED_ATOMS))
+        return replace(result, converged=result.converged and not held, parameters=latent.learned)
+
+    @torch.no_grad()
+    def _store(self, result: FitResult) -> None:
+        self._set_result(result, self.model_.latent.process)
+        for name in ("noise_", "evidence_terms_", "jitter_"):
+            vars(self).pop(name, None)
+        if isinstance(self._likelihood, Gaussian):
+            self.noise_ = self.target_scale_.variance(self._standardised_noise())
+        self.observation_noise_ = self.model_.other_noise()
+        if isinstance(result.posterior, ExactPosterior):
+            terms = self.model_.evidence(result.posterior)
             parts = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}
             self.evidence_terms_, self.jitter_ = parts, terms.jitter
-        else:
-            vars(self).pop("evidence_terms_", None)
-            vars(self).pop("jitter_", None)
+
+
+def _resume(model: LatentModel, previous: LatentModel) -> None:
+    """Start where an earlier model ended: its likelihood and mean (kernel and orbit are shared already)."""
+    mean, before = model.process.mean_module, previous.process.mean_module
+    pairs = [(model.likelihood, previous.likelihood), (mean, before)]
+    for new, old in pairs:
+        is_given = any(isinstance(each, Gaussian) and each.is_fixed for each in (new, old))
+        if type(new) is type(old) and not is_given:
+            new.load_state_dict(old.state_dict())

@@ -20,24 +20,24 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
-from orbitwise.estimators.regression_engines import generator_on, place
-from orbitwise.estimators.regression_model import RegressionModel, TargetScale, merge, prepare
+from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
 from orbitwise.estimators.validation import check_counts, check_training
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
 from orbitwise.inference.sparse.bounds import BoundName, best_q, common_bracket, safe_bracket
 from orbitwise.inference.sparse.certificate import Budget, Certificate, Outcome, learn
 from orbitwise.inference.sparse.model import ITERATIVE_ROWS, Selection, SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor
-from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals
+from orbitwise.inference.sparse.totals import Totals, gather_totals
 from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -74,6 +74,7 @@ class Stream:
         lower, totals = inducing_factor(model.process, inducing), model.totals
         sources = None if model.chosen is None else model.observations.x[model.chosen]
         merged = float(model.taken_out())
+        assert isinstance(model.likelihood, Gaussian)
         parts = (model.process, model.functional, model.likelihood)
         return cls(*parts, inducing, sources, lower, totals, merged, num_rows)
 
@@ -101,12 +102,11 @@ class Stream:
 def observe(stream: Stream, x: Tensor, targets: Tensor, weight: Tensor) -> Stream:
     """The stream with more rows, at the same hyperparameters."""
     rows = merge(x.cpu().numpy(), targets.numpy(), weight.numpy())
-    count = None if bool((rows.weight == 1).all()) else torch.from_numpy(rows.weight).to(x.device)
-    observations = Observations(
-        stream.functional, torch.from_numpy(rows.x).to(x), torch.from_numpy(rows.y).to(x), count
-    )
-    totals = gather_totals(stream.process, observations, stream.inducing, stream.lower, stream.noise)
-    merged = float(rows.log_factor(stream.noise.cpu()))
+    merged = float(rows.merged_term(stream.noise.cpu()))
+    if bool((rows.weights() == 1).all()):
+        rows = replace(rows, weight=None)
+    rows = rows.to(x.device).through(stream.functional)
+    totals = gather_totals(stream.process, rows, stream.inducing, stream.lower, stream.noise)
     seen = float(weight.sum())
     if stream.totals is not None:
         totals, merged, seen = stream.totals.merge(totals), stream.merged + merged, stream.num_rows + seen
@@ -248,7 +248,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.invariance = invariance
         self.num_inducing = num_inducing
         self.tolerance = tolerance
-        self.bound = bound
+        self.bound: BoundName = bound
         self.selection = selection
         self.optimize_inducing = optimize_inducing
         self.max_inducing = max_inducing
@@ -258,7 +258,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.image_shape = image_shape
         self.channels: Channels = channels
         self.normalize_y = normalize_y
-        self.one_sided = one_sided
+        self.one_sided: Literal["auto"] | bool = one_sided
         self.num_nodes = num_nodes
         self.max_iterations = max_iterations
         self.num_steps = num_steps
@@ -293,10 +293,10 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             self.normalize_y,
             self.one_sided,
             (),
+            is_vector=is_vector,
         )
-        place(model, frozen, self.device)
-        sparse = self._sparse(model, frozen)
-        self.target_scale_ = TargetScale(model.shift, model.scale, is_vector)
+        self.target_scale_ = model.target_scale
+        sparse = self._sparse(sparse_form(model.to(self.device)))
         wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if wanted is not None and wanted > sparse.num_rows:
             warnings.warn(
@@ -306,7 +306,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             )
         generator = generator_on(self.device, generator)
         moves = self.optimize_inducing is not False
-        journal = self._journal(model, sparse, generator)
+        journal = self._journal(sparse, *sparse.observations.tensors, generator)
         search = (wanted, self.selection, moves, self._report, journal)
         outcome = learn(sparse, self.tolerance, budget, generator, *search)
         self._store(sparse, outcome, float(weight.sum()))
@@ -338,57 +338,61 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             self._stream = learn_from(self, rows, standardised.to(self.device), num_rows)
         else:
             self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
-        self.posterior_ = self._stream.posterior()
         certificate = self._stream.certificate(self.tolerance)
-        self._certify(certificate, self._stream.num_rows)
+        result = replace(self.fit_result_, posterior=self._stream.posterior(), certificate=certificate)
+        self._keep(result, self._stream.num_rows)
         return self
 
-    def _sparse(self, model: RegressionModel, functional: Functional) -> SparseModel:
-        weight = None if bool((model.weight == 1).all()) else model.weight
-        observations = Observations(functional, model.x, model.targets, weight)
-        likelihood = Gaussian(model.noise()[0].item(), learnable=model.fixed_noise is None).to(self.device)
+    def _sparse(self, model: RegressionModel) -> SparseModel:
+        latent, (rows,) = model.latent, model.observations
+        if bool((rows.weights() == 1).all()):
+            rows = replace(rows, weight=None)
         with torch.no_grad():
-            atoms = functional.atoms(model.x[:1])
-        few = atoms.points.shape[-2] <= FEW_ATOMS or model.process.shares_symmetry(atoms)
+            atoms = latent.functional.atoms(rows.x[:1])
+        few = atoms.points.shape[-2] <= FEW_ATOMS or latent.process.shares_symmetry(atoms)
         moves = self.num_inducing != "auto" if self.optimize_inducing == "auto" else self.optimize_inducing
-        if self.bound == "cg" and len(model.x) > ITERATIVE_ROWS:
+        if self.bound == "cg" and len(rows) > ITERATIVE_ROWS:
             raise ValueError(
                 f"bound='cg' costs O(N²) a step and takes up to {ITERATIVE_ROWS:,} rows, "
-                f"not {len(model.x):,}: use bound='tight'."
+                f"not {len(rows):,}: use bound='tight'."
             )
         return SparseModel(
-            model.process,
-            observations,
-            likelihood,
-            self.bound,  # pyright: ignore
+            latent.process,
+            rows.through(latent.functional),
+            latent.likelihood,
+            self.bound,
             "f" if few else "g",
             bool(moves) and self.max_iterations > 0,
-            model.merged_rows().log_factor,
         )
 
-    def _journal(self, model: RegressionModel, *parts: Any) -> Journal | None:
+    def _journal(self, *parts: nn.Module | Tensor | torch.Generator | None) -> Journal | None:
         settings = [getattr(self, name) for name in SETTINGS]
-        rows = (model.x, model.targets, model.weight, model.merged_rows().scatter, model.fixed_noise)
-        progress = Progress.of(self.checkpoint, "sparse", settings, model, *rows, *parts)
+        progress = Progress.of(self.checkpoint, "sparse", settings, *parts)
         return None if progress is None else progress.journal
 
     def _store(self, sparse: SparseModel, outcome: Outcome, num_rows: float) -> None:
-        self.functional_, self.kernel_ = sparse.functional, sparse.process.kernel
         self._stream = Stream.of(sparse, num_rows)
-        self.posterior_ = sparse.posterior() if self.bound == "cg" else self._stream.posterior()
-        self._certify(outcome.certificate, num_rows)
-        self.history_, self.converged_ = outcome.history, outcome.converged
-        self._set_objective(sparse, list(sparse.parameters()))
+        result = FitResult(
+            sparse.posterior() if self.bound == "cg" else self._stream.posterior(),
+            sparse.functional,
+            outcome.certificate.lower,
+            "lower bound",
+            0.0,
+            outcome.converged,
+            sparse,
+            [parameter for parameter in sparse.parameters() if parameter.requires_grad],
+            outcome.history,
+            certificate=outcome.certificate,
+        )
+        self._keep(result, num_rows)
 
-    def _certify(self, certificate: Any, num_rows: float) -> None:
-        self.certificate_ = certificate.shifted(-num_rows * self.target_scale_.log_unit)
-        self.log_evidence_, self.evidence_kind_ = self.certificate_.lower, "lower bound"
-        self.log_evidence_error_ = 0.0
+    def _keep(self, result: FitResult, num_rows: float) -> None:
+        self._set_result(result.in_units(-num_rows * self.target_scale_.log_unit), self._stream.process)
         self.noise_ = self.target_scale_.variance(self._standardised_noise())
 
-    @torch.no_grad()
-    def _standardised_noise(self) -> torch.Tensor:
-        return self._stream.noise.reshape(1)
+    @property
+    def _likelihood(self) -> Gaussian:
+        return self._stream.likelihood
 
     def _report(self, step: int, bound: float) -> None:
         if self.callback is not None:

@@ -1,4 +1,4 @@
-"""InvariantSVC: a kernel machine whose function hardly changes where it should not (RKHS: InvSVM)."""
+"""InvariantSVC: kernel classification by a function that hardly changes along given moves (RKHS: InvSVM)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from orbitwise.losses import Logistic, Loss, Multinomial
 
 @final
 class InvariantSVC(MachineClassifier):
-    """Classification by the least ½|f|² + C Σ ℓ₁(y f(x)) + strength Σ ℓ₂(L f), L f what should vanish.
+    """Classification by the f of least ½|f|² + C Σ ℓ₁(y f(x)) + strength Σ ℓ₂(L f), where L f should vanish.
 
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        None takes a Gaussian kernel of the `bandwidth`. Derivatives need a kernel that has them.
+        None takes a Gaussian kernel of the `bandwidth`. Invariances with derivatives need a differentiable
+        kernel.
     invariance : None, str, FiniteOrbit, Functional or list, default="gradient"
-        What should be small at all points, labelled and not (docs/invariances.md has all names):
+        What should be small at all points, labelled or not (docs/invariances.md has all names):
 
-        - "gradient": all partial derivatives times the bandwidth, which frees them of the unit of X;
-        - "tangent", "moves", "affine", "rotation", "translation", …: derivatives along moves of images, those
-          of "affine" and its parts times an ordinary size of the move;
+        - "gradient": all partial derivatives times the bandwidth, so that the unit of X does not matter;
+        - "tangent", "moves", "affine", "rotation", "translation", …: derivatives along moves of images; those
+          of "affine" and its parts are multiplied by an ordinary size of the move;
         - "flip", "permutation", …, or a `FiniteOrbit`: differences between f of a moved input and f of it;
         - "differences": the same for images moved as in the paper;
         - "local_average": the average of f around a point minus its value there;
@@ -35,28 +36,29 @@ class InvariantSVC(MachineClassifier):
         - a functional, or a list of (functional, inputs) or (functional, inputs, weights), taken as they are,
           in the unit of X.
     C : float, default=100.0
-        How often a label counts, λ. One row's loss is multiplied by C and its weight.
+        The weight λ of the labels. The loss of a row is multiplied by C and by its sample weight.
     strength : float, "evidence" or "cross_validation", default=0.001
-        How often a row of the invariance counts, ν; 0 is no invariance. "evidence" chooses ν, C and the
-        bandwidth by the labels' evidence: Laplace's for the logistic loss, exact for the squared one.
-        "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
-        Both pass over machines that say one class for all points without a label.
+        The weight ν of the invariance, by which the loss of each of its rows is multiplied; 0 is no
+        invariance. "evidence" chooses ν, C and the bandwidth by the evidence of the labels, the probability
+        that the model gave them before it saw them: by Laplace's approximation for the logistic loss, exactly
+        for the squared one. "cross_validation" chooses ν and C by held-out labels, whose points stay among
+        the unlabelled ones. Both skip settings that predict one class for all points without a label.
     loss : str or Loss, default="logistic"
-        Of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with a width of its own.
+        The loss of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with its own width.
     invariance_loss : str or Loss, default="squared"
-        Of functionals: "squared", "absolute", "epsilon_insensitive", or a loss.
+        The loss of what should vanish: "squared", "absolute", "epsilon_insensitive", or a loss.
     bandwidth : float or "median", default="median"
-        Of the Gaussian kernel; "median" is the median distance of all points. With another kernel it is only
-        the unit of length of the invariance.
+        The width of the Gaussian kernel; "median" is the median distance of all points. With another kernel
+        it is only the unit of length of the invariance.
     basis : {"bias", "linear", "none"}, default="bias"
-        Functions that are not penalised. Few and unequal labels do better without: what keeps f flat leaves
-        a bias free to go to the larger class.
+        Functions that are not penalised. With few and unequal labels "none" does better, because a bias may
+        follow the larger class while the penalties keep the rest of f flat.
     multi_class : {"ovr", "multinomial"}, default="ovr"
         One against the rest, or one loss of all classes (with loss="logistic").
     class_weight : None, "balanced" or dict, default=None
-        "balanced" lets every class count the same; a dict has how often labels of a class count.
+        "balanced" gives all classes the same total weight; a dict holds a factor per class.
     unlabeled_label : object, default=None
-        A value of y that means "no label". None: every value is a class.
+        The value of y that means "no label". None means that every value is a class.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -66,19 +68,20 @@ class InvariantSVC(MachineClassifier):
     solver : str, default="auto"
         "newton", "lbfgs", "newton_cg", "random", "steepest" or "stochastic".
     Cs, strengths : sequences of float, default=None
-        What to choose from, where there is a choice; None takes wide grids.
+        The values to choose from where `strength` names a method; None takes wide grids.
     num_folds : int, default=5
-        Folds of the cross-validation, at most the labels of the smallest class.
+        The number of folds of the cross-validation, at most the number of labels of the smallest class.
     random_state : int, default=None
-        Of solvers that draw rows, and of the folds that calibrate probabilities.
+        The seed of solvers that draw rows at random, and of the folds.
 
     Attributes
     ----------
-    classes_, machine_, C_, strength_, bandwidth_ : what was found, and with which settings.
-    channels_ : "first" or "last", where images had their channels; None where there are none.
-    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least, and the iterations; one for
-        every output.
-    log_evidence_, evidence_kind_, cv_error_ : of what was chosen, where there was a choice.
+    classes_, machine_ : the classes, and the function that decides between them.
+    C_, strength_, bandwidth_ : the settings that were given or chosen.
+    channels_ : "first" or "last", where images had their channels; None for other inputs.
+    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least risk, and the number of
+        iterations, one entry per output.
+    log_evidence_, evidence_kind_, cv_error_ : the evidence or the cross-validated error of the choice.
     """
 
     def __init__(

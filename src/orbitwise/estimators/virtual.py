@@ -8,10 +8,10 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.svm import SVC
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -35,20 +35,21 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
     Parameters
     ----------
     invariance : None, str, Orbit or callable, default=None
-        How copies are made: "moves" shifts, turns, scales and shears images; an orbit, or a name that stands
-        for one ("affine", "signal:shift", …), is drawn from `num_copies` times per row; a function turns rows
-        [n, d] into copies [n, k, d]. None makes none.
+        How copies are made: "moves" shifts, rotates, scales and shears images; an orbit, or the name of one
+        ("affine", "signal:shift", …), is sampled `num_copies` times per row; a function turns rows [n, d]
+        into copies [n, k, d]. None makes no copies.
     virtual : {"samples", "support_vectors"}, default="samples"
-        Copies of all samples, or of the support vectors of a first machine without copies, on which, with the
-        support vectors themselves, a second one is trained (Schölkopf, Burges, Vapnik, 1996).
+        Whether all samples are copied, or only the support vectors of a first machine without copies. In the
+        second case a second machine is trained on the support vectors and their copies (Schölkopf, Burges,
+        Vapnik, 1996).
     C : float, default=1.0
         The penalty of `sklearn.svm.SVC`; a copy counts as a sample.
     bandwidth : float or "median", default="median"
-        Of the Gaussian kernel exp(-|x-x′|²/2b²).
+        The width b of the Gaussian kernel exp(-|x-x′|²/2b²); "median" is the median distance of the samples.
     moves : sequence of (name, amount), default=PAPER_MOVES
-        Of "moves".
+        The moves of invariance="moves".
     num_copies : int, default=8
-        Of an orbit.
+        The number of copies per row that are drawn from an orbit.
     class_weight : None, dict or "balanced", default=None
         As in `sklearn.svm.SVC`.
     image_shape : tuple of int, default=None
@@ -58,12 +59,13 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
         1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
         rows with the channels first.
     random_state : int, default=None
-        Of copies that are drawn.
+        The seed of copies that are drawn.
 
     Attributes
     ----------
-    classes_, svc_, bandwidth_, num_samples_ : what was learned, and from how many rows and copies.
-    channels_ : "first" or "last", where images had their channels; None where there are none.
+    classes_, svc_, bandwidth_ : the classes, the fitted `sklearn.svm.SVC`, and the width of its kernel.
+    num_samples_ : the number of rows and copies that it learned from.
+    channels_ : "first" or "last", where images had their channels; None for other inputs.
     """
 
     stored = Stored(
@@ -129,7 +131,7 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
 
     @answering
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
+        """f at every row: [n] for two classes, positive for the second; else [n, classes]."""
         check_is_fitted(self)
         return self.svc_.decision_function(check_inputs(self, X).numpy())
 
@@ -142,40 +144,39 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
         return SVC(C=self.C, class_weight=self.class_weight).set_params(gamma=0.5 / self.bandwidth_**2)
 
     def _copies(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[n, k, d]."""
-        if is_none(self.invariance):
+        """The copies of every row, [n, k, d]."""
+        invariance = self.invariance
+        if is_none(invariance):
             return np.zeros((len(x), 0, x.shape[1]))
-        if self.invariance == "moves":
-            if self.form_.image_shape is None:
-                raise ValueError(
-                    "invariance='moves' is one of images: pass image_shape=(height, width), or X with image "
-                    "dimensions."
-                )
-            background = float(x.min())
-            moved = moved_images(torch.from_numpy(x - background), self.form_.image_shape, self.moves)
-            return moved.numpy() + background
-        if isinstance(self.invariance, Orbit | str):
-            named = self.invariance
-            shape = Inputs(x.shape[1], input_shape(self))
-            source = orbit_of(named, shape, "copy") if isinstance(named, str) else named
+        if isinstance(invariance, Orbit | str):
             # warps fill with zeros, which must be the background
-            background = float(x.min()) if is_of_images(named) else 0.0
-            seed = int(check_random_state(self.random_state).randint(2**31))
-            generator = torch.Generator().manual_seed(seed)
-            rows = torch.from_numpy(x - background)
-            with torch.no_grad():
-                orbit = drawn_form(source)
-                moved = orbit.move(rows, orbit.noise((len(x), self.num_copies), generator, rows))
-            return moved.numpy() + background
-        if not callable(self.invariance):
+            background = float(x.min()) if is_of_images(invariance) else 0.0
+            return self._moved(torch.from_numpy(x - background), invariance).numpy() + background
+        if not callable(invariance):
             raise TypeError(
                 "invariance must be None, a name, an orbit or a function of rows, not "
-                f"{type(self.invariance).__name__} {self.invariance!r}."
+                f"{type(invariance).__name__} {invariance!r}."
             )
         # a function of the user takes and gives rows as the user does
-        copies = np.asarray(self.invariance(self.form_.outward(x)), dtype=np.float64)
+        copies = np.asarray(invariance(self.form_.outward(x)), dtype=np.float64)
         if copies.ndim != 3 or copies.shape[::2] != x.shape or not np.isfinite(copies).all():
             raise ValueError(
                 f"invariance must turn rows {x.shape} into finite copies [n, k, d], not {copies.shape}."
             )
         return self.form_.inward(copies)
+
+    def _moved(self, x: Float[torch.Tensor, "n d"], invariance: Orbit | str) -> Float[torch.Tensor, "n k d"]:
+        """Rows moved by the listed moves, or at random by an orbit."""
+        if invariance == "moves":
+            if self.form_.image_shape is None:
+                raise ValueError(
+                    "invariance='moves' is one of images: pass image_shape=(height, width), or X with image "
+                    "dimensions."
+                )
+            return moved_images(x, self.form_.image_shape, self.moves)
+        if isinstance(invariance, str):
+            invariance = orbit_of(invariance, Inputs(x.shape[1], input_shape(self)), "copy")
+        generator = torch.Generator().manual_seed(self._seed())
+        with torch.no_grad():
+            orbit = drawn_form(invariance)
+            return orbit.move(x, orbit.noise((len(x), self.num_copies), generator, x))

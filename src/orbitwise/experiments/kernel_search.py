@@ -42,7 +42,7 @@ from orbitwise.kernels.spelling import (
 from orbitwise.process.process import Process
 from orbitwise.selection.search.auto import AutoGPRegressor, Scaling
 from orbitwise.selection.search.greedy import SearchData, fit
-from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, fresh, functional_of_claims
+from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, functional_of_claims, start_from_data
 
 
 @final
@@ -215,7 +215,7 @@ def starts_of(
     own = scaling.inverse.undo(hypothesis)
     parts = [multiply(part, factor=1 / variance) for part in summands(own.expression)]
     own = replace(own, expression=add(*parts), noise=(own.noise or 0.0) / variance)
-    return [own, *(fresh(own, scaling.apply(x), y, seed) for seed in (None, *range(1, num_fresh)))]
+    return [own, *(start_from_data(own, scaling.apply(x), y, seed) for seed in (None, *range(1, num_fresh)))]
 
 
 def carbon_dioxide(scoring: Any = "bic", n_jobs: int | None = None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from orbitwise.functionals import Evaluation, Functional, OrbitAverage
 from orbitwise.inference.components import Component, components, summands
 from orbitwise.kernels import parse, spell
 from orbitwise.orbits import FiniteOrbit
-from orbitwise.selection.evidence import integrate_evidence
+from orbitwise.selection.evidence import ImportanceSample, integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
 from orbitwise.selection.model_posterior import PredictiveMixture, mixture_of
 from orbitwise.transforms.vectors import Translation
@@ -125,6 +125,7 @@ def marginalise(
         # a flat direction or few effective draws are in the record: is_peak, effective_draws, pareto_shape
         warnings.simplefilter("ignore", category=UserWarning)
         found = integrate_evidence(fitted.hyperparameters, "importance", num_draws)
+    assert isinstance(found.details, ImportanceSample)
     mixture = mixture_of(fitted, found, num_members)
     facts = {
         "log_evidence": found.log_evidence,

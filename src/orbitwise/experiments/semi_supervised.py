@@ -25,10 +25,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.estimators.machines.rows import gradient_rows, laplacian_rows
 from orbitwise.estimators.machines.task import (
-    Scores,
-    held_out_scores,
+    gradient_rows,
+    laplacian_rows,
     least_error,
     median_distance,
     rate_grid,
@@ -37,7 +36,7 @@ from orbitwise.estimators.machines.task import (
 from orbitwise.experiments.records import write_record
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
-from orbitwise.inference.risk.machines import fold, nearest_positive
+from orbitwise.inference.risk.machines import Scores, fold, held_out_scores, nearest_positive
 from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import Hinge, Logistic, Loss, Squared
 from orbitwise.process.process import Process

@@ -23,8 +23,8 @@ from torch import Tensor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.model import SparseModel
-from orbitwise.inference.sparse.totals import Observations
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
 from orbitwise.functionals.averages import drawn_form
@@ -49,32 +51,33 @@ class OrbitTransform(nn.Module):
         self.orbit = copy.deepcopy(drawn_form(orbit)).requires_grad_(False)
         self._check_moves()
 
-    def forward(self, image: Any, *others: Any, generator: torch.Generator | None = None) -> Any:
+    def forward(self, image: object, *others: object, generator: torch.Generator | None = None) -> object:
         """The moved image, followed by the other arguments where there are any."""
-        moved = self._move_any(image, self.generator if generator is None else generator)
-        return (moved, *others) if others else moved
-
-    def _move_any(self, image: Any, generator: torch.Generator | None) -> Any:
+        generator = self.generator if generator is None else generator
         if isinstance(image, Tensor):
-            return self._move_pixels(image, generator)
-        if isinstance(image, np.ndarray):
-            # channels last, as albumentations and PIL have them
-            flat = torch.from_numpy(np.array(image))
-            moved = self._move_pixels(flat.movedim(-1, 0) if flat.dim() == 3 else flat, generator)
-            return np.ascontiguousarray((moved.movedim(0, -1) if flat.dim() == 3 else moved).numpy())
-        if hasattr(image, "mode") and hasattr(image, "convert"):
-            from PIL import Image
-
+            moved = self._move_pixels(image, generator)
+        elif isinstance(image, np.ndarray):
+            moved = self._move_array(image, generator)
+        elif isinstance(image, Image.Image):
             if image.mode not in PICTURES:
                 raise ValueError(
                     f"A PIL image must have one of the modes {', '.join(PICTURES)}, not {image.mode!r}: "
                     "use image.convert('RGB')."
                 )
-            return Image.fromarray(self._move_any(np.asarray(image), generator))
-        raise TypeError(
-            f"An exported orbit moves tensors [*, C, H, W], arrays [H, W, C] and PIL images, not "
-            f"{type(image).__name__}."
-        )
+            moved = Image.fromarray(self._move_array(np.asarray(image), generator))
+        else:
+            raise TypeError(
+                f"An exported orbit moves tensors [*, C, H, W], arrays [H, W, C] and PIL images, not "
+                f"{type(image).__name__}."
+            )
+        return (moved, *others) if others else moved
+
+    def _move_array(self, image: NDArray, generator: torch.Generator | None) -> NDArray:
+        """An array with its channels last, as albumentations and PIL have them, moved."""
+        pixels = torch.from_numpy(np.array(image))
+        has_channels = pixels.dim() == 3
+        moved = self._move_pixels(pixels.movedim(-1, 0) if has_channels else pixels, generator)
+        return np.ascontiguousarray((moved.movedim(0, -1) if has_channels else moved).numpy())
 
     def _move_pixels(self, image: Tensor, generator: torch.Generator | None) -> Tensor:
         """A tensor of any precision [*, C, H, W] or [H, W], moved."""
@@ -109,8 +112,8 @@ class OrbitTransform(nn.Module):
             weights = getattr(part, "weights", None)
             if isinstance(weights, Tensor) and not torch.allclose(weights, weights[:1]):
                 raise ValueError(
-                    f"An orbit whose elements carry weights is no augmentation: leave those of "
-                    f"{type(part).__name__} out."
+                    f"An orbit with weights cannot be an augmentation: leave out the weights of "
+                    f"{type(part).__name__}."
                 )
         device = next((tensor.device for tensor in self.orbit.state_dict().values()), None)
         row = torch.zeros(1, math.prod(self.image_shape), device=device)
@@ -118,7 +121,7 @@ class OrbitTransform(nn.Module):
         moved = self.orbit.move(row, noise)
         if moved.shape[-1] != row.shape[-1]:
             raise ValueError(
-                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}, so it is no augmentation."
+                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}: it cannot be an augmentation."
             )
 
     def extra_repr(self) -> str:
@@ -132,7 +135,7 @@ def image_shape_of(orbit: object, image_shape: Sequence[int] | None = None) -> t
             f"Only orbits can be exported, not {type(orbit).__name__}: pass an orbit, or `orbit_` of an "
             "estimator that was fitted with an invariance of images."
         )
-    shapes: list[Any] = [getattr(part, "image_shape", None) for part in orbit.modules()]
+    shapes = [getattr(part, "image_shape", None) for part in orbit.modules()]
     known: set[tuple[int, int, int]] = {shape for shape in shapes if shape is not None}
     if image_shape is not None:
         known.add(check_image_shape(image_shape))
@@ -142,7 +145,7 @@ def image_shape_of(orbit: object, image_shape: Sequence[int] | None = None) -> t
             "image_shape=(channels, height, width)."
         )
     if len(known) > 1:
-        raise ValueError(f"The orbit and image_shape speak of images of different shapes: {sorted(known)}.")
+        raise ValueError(f"The orbit and image_shape are of images of different shapes: {sorted(known)}.")
     return known.pop()
 
 

@@ -10,15 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from orbitwise.export.faithful import OrbitTransform, image_shape_of
-from orbitwise.export.symmetries import names_of, orbit_of
+from orbitwise.export.moves import orbit_of, symmetries_of
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import LIMITS, ImageOrbit
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.ranges import Bounds, Interval, Widths
 
 FORMAT = "orbitwise orbit"
 VERSION = 1
@@ -64,7 +66,7 @@ def from_json(text: str | bytes | Mapping[str, Any]) -> Orbit:
     data = _parsed(text)
     if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise ValueError(
-            f"This is no {FORMAT!r} of version {VERSION}, as orbitwise.export.to_json writes, but "
+            f"This is not an {FORMAT!r} of version {VERSION}, which orbitwise.export.to_json writes, but "
             f"{_short(data.get('format'))} of version {_short(data.get('version'))}."
         )
     sizes = data.get("image_shape")
@@ -79,9 +81,12 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
     if isinstance(orbit, FrozenOrbit):
         return _written(orbit.source, shape)
     if isinstance(orbit, ComposedOrbit):
-        return {"kind": "composed", "stages": [_written(stage, shape) for stage in orbit.stages]}  # pyright: ignore
+        return {
+            "kind": "composed",
+            "stages": [_written(stage, shape) for stage in orbit.stages if isinstance(stage, Orbit)],
+        }
     if isinstance(orbit, FiniteOrbit):
-        return {"kind": "finite", "elements": list(names_of(orbit, shape))}
+        return {"kind": "finite", "elements": list(symmetries_of(orbit, shape))}
     if not isinstance(orbit, ImageOrbit | DeformationOrbit):
         raise ValueError(
             f"{type(orbit).__name__} has no JSON form; ImageOrbit, DeformationOrbit, a FiniteOrbit of flips "
@@ -146,7 +151,7 @@ def _parsed(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             text = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"This is no JSON text: {error}.") from error
+            raise ValueError(f"This is not JSON text: {error}.") from error
     if not isinstance(text, Mapping):
         raise ValueError(f"An orbit is a JSON object, not {_short(text)}.")
     return text
@@ -167,7 +172,7 @@ def _learnable(orbit: ImageOrbit | DeformationOrbit) -> list[str]:
     return names + [name for name, parameter in raw.items() if parameter.requires_grad]
 
 
-def _chosen(part: Any, mask: Any) -> list[str]:
+def _chosen(part: Bounds | Widths, mask: Tensor) -> list[str]:
     return [name for name, chosen in zip(part.names, mask.tolist(), strict=True) if chosen]
 
 
@@ -190,9 +195,9 @@ def _number(data: Mapping[str, Any], key: str, default: float) -> float:
 
 def _finite(name: str, value: object) -> float:
     # true and false are numbers for Python, and numbers of many digits are none for a computer
-    if type(value) not in (int, float) or not abs(value) < 1e300:  # pyright: ignore
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
         raise ValueError(f"{_short(name)} must be made of finite numbers, not {_short(value)}.")
-    return float(value)  # pyright: ignore
+    return float(value)
 
 
 def _short(value: object) -> str:

@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from orbitwise.export.albumentations import albumentations_call
-from orbitwise.export.builtin import library, tried
-from orbitwise.export.calls import Call, code, modules_of
 from orbitwise.export.faithful import image_shape_of
 from orbitwise.export.json_form import to_json
-from orbitwise.export.kornia import kornia_call
-from orbitwise.export.torchvision import torchvision_call
+from orbitwise.export.libraries import LIBRARIES
+from orbitwise.export.nearest import code, modules_of
 from orbitwise.orbits.orbit import Orbit
 
-Library = Literal["torchvision", "kornia", "albumentations"]
-CALLS: dict[str, Callable[[Orbit, tuple[int, int, int], float], Call]] = {
-    "albumentations": albumentations_call,
-    "kornia": kornia_call,
-    "torchvision": torchvision_call,
-}
-MODULES = {
-    "albumentations": "albumentations",
-    "kornia": "kornia.augmentation",
-    "torchvision": "torchvision.transforms.v2",
-}
-IMPORTS = {
-    "albumentations": "import albumentations",
-    "kornia": "from kornia import augmentation",
-    "torchvision": "from torchvision.transforms import v2",
-}
+LibraryName = Literal["torchvision", "kornia", "albumentations"]
 FAITHFUL = '''"""An invariance that orbitwise learned, for {library}: `from {module} import transform`.
 
 {learned}
@@ -58,7 +36,7 @@ transform = {call}
 
 def to_script(
     orbit: Orbit,
-    library: Library,
+    library: LibraryName,
     *,
     image_shape: Sequence[int] | None = None,
     faithful: bool = True,
@@ -75,14 +53,15 @@ def to_script(
     about = {"library": library, "learned": learned, "module": module if module.isidentifier() else "…"}
     if faithful:
         return FAITHFUL.format(**about, orbit=to_json(orbit, shape), fill=f", fill={fill!r}" if fill else "")
-    call = CALLS[library](orbit, shape, float(fill))
-    imports = [IMPORTS[library], *(f"import {name}" for name in sorted(modules_of(call)))]
-    name = IMPORTS[library].split()[-1]
+    written = LIBRARIES[library]
+    call = written.call(orbit, shape, float(fill))
+    imports = [written.statement, *(f"import {name}" for name in sorted(modules_of(call)))]
+    name = written.statement.split()[-1]
     return BUILTIN.format(**about, imports="\n".join(sorted(imports)), call=code(call, name))
 
 
 def run_script(
-    text: str, library: Library, image_shape: Sequence[int], *, faithful: bool = True
+    text: str, library: LibraryName, image_shape: Sequence[int], *, faithful: bool = True
 ) -> str | None:
     """Run the text of `to_script` on one image: None where it ran, or why the library it needs is not here.
 
@@ -91,23 +70,15 @@ def run_script(
     content = compile(text, f"<{library}>", "exec")
     if not faithful or library == "albumentations":
         try:
-            _library(library)
+            LIBRARIES[library].load()
         except ImportError as error:
             return str(error)
-    space: dict[str, Any] = {"__name__": "augmentation"}
+    space: dict[str, object] = {"__name__": "augmentation"}
     exec(content, space)
-    tried(lambda image: _applied(space["transform"], image, library, faithful), image_shape)
+    transform = space["transform"]
+    if not callable(transform):
+        raise TypeError(
+            f"The `transform` of the file must be a function of an image; {transform!r} is not callable."
+        )
+    LIBRARIES[library].try_out(transform, image_shape)
     return None
-
-
-def _library(name: Library) -> Any:
-    return library(MODULES[name])
-
-
-def _applied(transform: Any, image: Tensor, library: Library, faithful: bool) -> Tensor:
-    """One image [c, h, w] moved the way that a library hands images over."""
-    if library == "albumentations":
-        array = np.ascontiguousarray(image.numpy().transpose(1, 2, 0), dtype=np.float32)
-        moved = transform(image=array)["image"].reshape(array.shape)
-        return torch.from_numpy(np.ascontiguousarray(moved.transpose(2, 0, 1)))
-    return transform(image) if faithful or library == "torchvision" else transform(image[None])[0]

@@ -5,11 +5,10 @@ Positive hyperparameters are held as logarithms. Starts come from the inputs and
 
 from __future__ import annotations
 
-from abc import ABC
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict, Unpack, final
+from typing import Any, NamedTuple, TypedDict, Unpack, final, overload
 
 import numpy as np
 import torch
@@ -53,49 +52,63 @@ class KernelArguments(TypedDict, total=False):
     eps: float
 
 
-class LogScaleKernel(Kernel, ABC):
-    """A kernel whose positive hyperparameters are learned on a logarithmic scale."""
+@final
+class LogScale:
+    """A positive hyperparameter of a kernel, learned on a logarithmic scale as its parameter `raw_<name>`.
 
-    has_lengthscale = False
+    It is an attribute of the class, and reads and sets the value: one for all entries, or one for each.
+    """
 
-    def _learn(
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, kernel: None, owner: type[Kernel]) -> LogScale: ...
+
+    @overload
+    def __get__(self, kernel: Kernel, owner: type[Kernel]) -> Tensor: ...
+
+    def __get__(self, kernel: Kernel | None, owner: type[Kernel]) -> LogScale | Tensor:
+        if kernel is None:
+            return self
+        return getattr(kernel, f"raw_{self.name}_constraint").transform(getattr(kernel, f"raw_{self.name}"))
+
+    def __set__(self, kernel: Kernel, value: Tensor | float) -> None:
+        raw = getattr(kernel, f"raw_{self.name}")
+        values = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
+        values = values.reshape(raw.shape) if values.numel() == raw.numel() else values.expand(raw.shape)
+        constraint = getattr(kernel, f"raw_{self.name}_constraint")
+        kernel.initialize(**{f"raw_{self.name}": constraint.inverse_transform(values)})
+
+    def register(
         self,
-        name: str,
+        kernel: Kernel,
         shape: Sequence[int],
         constraint: Interval | None = None,
         prior: Distribution | None = None,
     ) -> None:
-        """Register the hyperparameter `name`, which needs a property of that name, with its prior."""
-        self.register_parameter(f"raw_{name}", nn.Parameter(torch.zeros(*shape)))
-        self.register_constraint(f"raw_{name}", log_positive() if constraint is None else constraint)
+        """Give a kernel the parameter, with a constraint other than by exponentials, and a prior."""
+        kernel.register_parameter(f"raw_{self.name}", nn.Parameter(torch.zeros(*shape)))
+        kernel.register_constraint(f"raw_{self.name}", log_positive() if constraint is None else constraint)
         if prior is not None:
             if not isinstance(prior, Prior):
-                raise TypeError(f"{name}_prior must be a gpytorch Prior, not {type(prior).__name__}.")
-            self.register_prior(f"{name}_prior", prior, name)
-
-    def _value(self, name: str) -> Tensor:
-        """The hyperparameter at its present raw value."""
-        return getattr(self, f"raw_{name}_constraint").transform(getattr(self, f"raw_{name}"))
-
-    def _assign(self, name: str, value: Tensor | float) -> None:
-        """Set the hyperparameter: one value for all of its entries, or one for each."""
-        raw = getattr(self, f"raw_{name}")
-        values = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
-        values = values.reshape(raw.shape) if values.numel() == raw.numel() else values.expand(raw.shape)
-        constraint = getattr(self, f"raw_{name}_constraint")
-        self.initialize(**{f"raw_{name}": constraint.inverse_transform(values)})
+                raise TypeError(f"{self.name}_prior must be a gpytorch Prior, not {type(prior).__name__}.")
+            kernel.register_prior(f"{self.name}_prior", prior, self.name)
 
 
 @final
-class CentredLinearKernel(LogScaleKernel):
+class CentredLinearKernel(Kernel):
     """variance · (x - centre)ᵀ(x′ - centre): lines that pass through zero at a centre that is learned.
 
-    `centre` has `ard_num_dims` entries, or one that serves all columns; times a periodic kernel it is the
-    time at which a growing cycle had no size.
+    `centre` has `ard_num_dims` entries, or one for all columns. Times a periodic kernel, it is the time at
+    which a growing cycle had no size.
     """
 
+    has_lengthscale = False
     centre: nn.Parameter
     raw_variance: nn.Parameter
+    variance: LogScale = LogScale("variance")
+    """The variance of the slope."""
 
     def __init__(
         self,
@@ -104,22 +117,13 @@ class CentredLinearKernel(LogScaleKernel):
         **arguments: Unpack[KernelArguments],
     ) -> None:
         super().__init__(ard_num_dims=ard_num_dims, **arguments)
-        self._learn("variance", (*self.batch_shape, 1, 1), variance_constraint)
+        CentredLinearKernel.variance.register(self, (*self.batch_shape, 1, 1), variance_constraint)
         centre = torch.zeros(*self.batch_shape, 1, ard_num_dims or 1)
         self.register_parameter("centre", nn.Parameter(centre))
 
     @property
     def is_stationary(self) -> bool:
         return False
-
-    @property
-    def variance(self) -> Tensor:
-        """The variance of the slope."""
-        return self._value("variance")
-
-    @variance.setter
-    def variance(self, value: Tensor | float) -> None:
-        self._assign("variance", value)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
         left, right = x1 - self.centre.to(x1), x2 - self.centre.to(x2)

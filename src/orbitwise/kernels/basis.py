@@ -11,12 +11,13 @@ from typing import Unpack, final
 
 import torch
 from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from orbitwise.declarations import POSITIVE, Field, Stored
-from orbitwise.kernels.bases import KernelArguments, LogScaleKernel
+from orbitwise.kernels.bases import KernelArguments, LogScale
 
 
 @final
@@ -92,7 +93,7 @@ def _refuse_code(kernel: BasisKernel) -> str | None:
 
 
 @final
-class BasisKernel(LogScaleKernel):
+class BasisKernel(Kernel):
     """k(x, x′) = φ(x)ᵀ Σ φ(x′) with a diagonal Σ.
 
     `basis` is one of the bases here, or any function or module that makes features [*batch, n, J] of inputs
@@ -102,8 +103,13 @@ class BasisKernel(LogScaleKernel):
     number.
     """
 
+    has_lengthscale = False
     raw_variance: nn.Parameter
     raw_ratio: nn.Parameter
+    variance: LogScale = LogScale("variance")
+    """The prior variance of the weights."""
+    ratio: LogScale = LogScale("ratio")
+    """γ of weights="geometric": how much smaller the variance is from one degree to the next."""
 
     stored = Stored({"basis": Field((PolynomialBasis, FourierBasis, BumpBasis))}, refuse=_refuse_code)
 
@@ -126,31 +132,13 @@ class BasisKernel(LogScaleKernel):
         if (weights == "separate") != (num_features is not None):
             raise ValueError("num_features belongs to weights='separate', which needs it.")
         self.basis, self.weights, self.num_features = basis, weights, num_features
-        self._learn("variance", [num_features or 1], variance_constraint, variance_prior)
+        BasisKernel.variance.register(self, [num_features or 1], variance_constraint, variance_prior)
         if weights == "geometric":
-            self._learn("ratio", [1], ratio_constraint, ratio_prior)
+            BasisKernel.ratio.register(self, [1], ratio_constraint, ratio_prior)
             self.ratio = 2.0
         elif ratio_prior is not None or ratio_constraint is not None:
             raise ValueError("A ratio belongs to weights='geometric'.")
         self.variance = 1.0
-
-    @property
-    def variance(self) -> Float[Tensor, " k"]:
-        """The prior variance of the weights."""
-        return self._value("variance")
-
-    @variance.setter
-    def variance(self, value: float | Tensor) -> None:
-        self._assign("variance", value)
-
-    @property
-    def ratio(self) -> Float[Tensor, " 1"]:
-        """γ of weights="geometric": how much smaller the variance is from one degree to the next."""
-        return self._value("ratio")
-
-    @ratio.setter
-    def ratio(self, value: float | Tensor) -> None:
-        self._assign("ratio", value)
 
     def scaled_features(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n features"]:
         """Σ^½ φ(x)."""

@@ -37,7 +37,7 @@ SIGN = re.compile(r"\s*(?P<mark>[-+])")
 
 @final
 class SpellingError(ValueError):
-    """Text that is no kernel; `position` is where it goes wrong, counted from 0."""
+    """Text that does not spell a kernel; `position` is where it goes wrong, counted from 0."""
 
     def __init__(self, text: str, position: int, problem: str) -> None:
         line = re.sub(r"\s", " ", text)
@@ -235,7 +235,7 @@ class Parser:
         self.tokens = tokens_of(text)
 
     def whole(self) -> Expression:
-        """The expression that all of the text stands for."""
+        """The expression that the whole text means."""
         if self.token.kind == "end":
             raise self._failure("The text is empty; a kernel is spelled as in 'rbf*periodic + rq'.")
         expression = self._sum()
@@ -333,7 +333,7 @@ class Parser:
             return stem, self._bounded(int(digits), stem, base.option, token.position)
         if name in ("noise", "white"):
             raise self._failure(
-                "Noise is no kernel here: estimators learn the noise variance beside it.", token.position
+                "Noise is not a kernel here: estimators learn the noise variance themselves.", token.position
             )
         near = get_close_matches(name, [*BASES, *ALIASES], n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -529,10 +529,10 @@ def parse(
     separate_lengthscales: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Kernel:
-    """The GPyTorch kernel that a spelling stands for, every positive hyperparameter held as its logarithm.
+    """The GPyTorch kernel of a spelling, with every positive hyperparameter held as its logarithm.
 
-    `num_dims` is the number of columns of the inputs; it is needed by kernels with one hyperparameter a
-    column, and columns are checked against it. `separate_lengthscales` writes `ard` into every base kernel.
+    `num_dims` is the number of columns of the inputs. Kernels with one hyperparameter per column need it, and
+    columns are checked against it. `separate_lengthscales` writes `ard` into every base kernel.
     Hyperparameters start at 1 where the text gives none; `orbitwise.kernels.start` sets them from data.
     """
     if num_dims is not None and (isinstance(num_dims, bool) or num_dims < 1):
@@ -542,7 +542,7 @@ def parse(
 
 
 def parse_expression(text: str, num_dims: int | None = None) -> Expression:
-    """The sums and products that a spelling stands for, as plain data."""
+    """The sums and products of a spelling, as plain data."""
     if not isinstance(text, str):
         raise TypeError(
             f"A kernel is spelled in a str, such as 'rbf*periodic + rq', not {type(text).__name__}."

@@ -13,26 +13,31 @@ from typing import Any, Literal, NamedTuple, Unpack, cast, final
 
 import torch
 from gpytorch.constraints import Interval
+from gpytorch.kernels import Kernel
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.kernels.activations import ACTIVATIONS, Activation, mean_square, second_moment
-from orbitwise.kernels.bases import KernelArguments, LogScaleKernel
+from orbitwise.kernels.bases import KernelArguments, LogScale
 
 
-class WideKernel(LogScaleKernel, ABC):
+class WideKernel(Kernel, ABC):
     """The prior covariance of a network with infinitely many units or channels in every hidden layer.
 
     `weight_variance` and `bias_variance` are those of all layers, weights scaled by one over the number of
-    their inputs. They are learned on a logarithmic scale; a bias variance of 0 says that there are no biases.
-    Each may be given a `gpytorch.priors.Prior` and another constraint.
+    their inputs. They are learned on a logarithmic scale. A bias variance of 0 means no biases. Each may be
+    given a `gpytorch.priors.Prior` and another constraint.
     """
 
+    has_lengthscale = False
     activation: Activation
     raw_weight_variance: nn.Parameter
     raw_bias_variance: nn.Parameter
+    weight_variance: LogScale = LogScale("weight_variance")
+    """The variance of weights, times the number of inputs of a unit."""
+    _learned_bias_variance: LogScale = LogScale("bias_variance")
 
     stored = Stored({"depth": Field(least=1, most=1000)})
 
@@ -55,11 +60,13 @@ class WideKernel(LogScaleKernel, ABC):
         self.activation = cast(Activation, activation)
         self.residual = residual
         shape = (*self.batch_shape, 1, 1)
-        self._learn("weight_variance", shape, weight_variance_constraint, weight_variance_prior)
-        self._assign("weight_variance", weight_variance)
+        constraint, prior = weight_variance_constraint, weight_variance_prior
+        WideKernel.weight_variance.register(self, shape, constraint, prior)
+        self.weight_variance = weight_variance
         if bias_variance > 0:
-            self._learn("bias_variance", shape, bias_variance_constraint, bias_variance_prior)
-            self._assign("bias_variance", bias_variance)
+            constraint, prior = bias_variance_constraint, bias_variance_prior
+            WideKernel._learned_bias_variance.register(self, shape, constraint, prior)
+            self.bias_variance = bias_variance
         elif bias_variance_prior is not None or bias_variance_constraint is not None:
             raise ValueError(
                 "bias_variance=0 has nothing to learn: give it neither a prior nor a constraint."
@@ -71,20 +78,11 @@ class WideKernel(LogScaleKernel, ABC):
         return hasattr(self, "raw_bias_variance")
 
     @property
-    def weight_variance(self) -> Tensor:
-        """The variance of weights, times the number of inputs of a unit."""
-        return self._value("weight_variance")
-
-    @weight_variance.setter
-    def weight_variance(self, value: Tensor | float) -> None:
-        self._assign("weight_variance", value)
-
-    @property
     def bias_variance(self) -> Tensor:
         """The variance of biases."""
         if not self.has_bias:
             return torch.zeros_like(self.raw_weight_variance)
-        return self._value("bias_variance")
+        return self._learned_bias_variance
 
     @bias_variance.setter
     def bias_variance(self, value: Tensor | float) -> None:
@@ -92,7 +90,7 @@ class WideKernel(LogScaleKernel, ABC):
             raise ValueError(
                 "This network has no biases; make one with bias_variance > 0 to have some to learn."
             )
-        self._assign("bias_variance", value)
+        self._learned_bias_variance = value
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
         if params.get("last_dim_is_batch"):
@@ -204,7 +202,8 @@ class Layers(NamedTuple):
     def moments(
         self, products: Tensor, left: list[Tensor], right: list[Tensor], weight: Tensor, bias: Tensor
     ) -> Tensor:
-        """E[φ(u)φ(v)] of the last layer from products of pixels; `left`, `right` hold variances a layer."""
+        """E[φ(u)φ(v)] of the last layer from products of pixels; `left` and `right` hold the variances of
+        every layer."""
         inner = self.convolve(products, weight, bias)
         for layer in range(self.depth - 1):
             moment = second_moment(self.activation, inner, left[layer], right[layer])
@@ -293,8 +292,8 @@ def _box_sum(values: Tensor, size: int, is_circular: bool) -> Tensor:
 
 ENTRIES_AT_ONCE = {"cpu": 2**18, "cuda": 2**25}
 """Covariances of positions held at a time: on a CPU what stays in its caches, on a GPU enough to fill it. A
-few arrays of this size (or of one pair of images, if that is more) are all that is held beside inputs and
-result, and in the backward pass as well."""
+few arrays of this size (or of one pair of images, if that is more) are all that is held besides inputs
+and result, in the backward pass, too."""
 
 
 @final
@@ -377,7 +376,7 @@ class WideConvolutionKernel(WideKernel):
         return max(1, entries // math.prod(self.image_shape[-2:]))
 
     def _positions(self, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
-        """Pixels [h, w, n, c] and the variances [h, w, n] of every layer: once an image, not once a pair."""
+        """Pixels [h, w, n, c] and the variances [h, w, n] of every layer, once per image."""
         channels, height, width = self.image_shape
         if x.shape[-1] != channels * height * width:
             raise ValueError(

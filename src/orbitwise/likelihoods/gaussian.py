@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Stored
+from orbitwise.declarations import Field, Stored
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
@@ -21,25 +21,45 @@ NOISE_FLOOR = 1e-8
 
 @final
 class Gaussian(Likelihood):
-    """y = f + ε with ε ~ N(0, σ²). `num_outputs` above 0 gives each output a variance of its own."""
+    """y = f + ε with ε ~ N(0, σ²). `num_outputs` above 0 gives each output a variance of its own.
+
+    A learned variance stays above `NOISE_FLOOR`. One that is not `learnable` is as given, and may be 0.
+    """
 
     is_additive = True
 
-    stored = Stored({"noise": OMITTED})
+    stored = Stored(
+        {"num_outputs": Field(read="num_variances")}, build="given_or_learned", infinite=("raw_noise",)
+    )
 
     def __init__(self, noise: float = 0.1, num_outputs: int = 0, learnable: bool = True) -> None:
         super().__init__()
-        if not (math.isfinite(noise) and noise > 0):
+        if not (math.isfinite(noise) and (noise > 0 or (noise == 0 and not learnable))):
             raise ValueError(f"noise must be a positive, finite variance, not {noise!r}.")
-        start = torch.full((max(1, num_outputs),), math.log(noise), dtype=torch.float64)
+        start = torch.full(
+            (max(1, num_outputs),), math.log(noise) if noise else -math.inf, dtype=torch.float64
+        )
+        self.given = None if learnable else float(noise)
         self.raw_noise = nn.Parameter(start, requires_grad=learnable)
-        self.num_outputs = num_outputs
         self.shares_curvature = num_outputs == 0
+        self.num_variances = num_outputs
+
+    @classmethod
+    def given_or_learned(cls, num_outputs: int, given: float | None = None) -> Gaussian:
+        """Noise of a given variance, or of one that is learned."""
+        return cls(num_outputs=num_outputs) if given is None else cls(given, num_outputs, learnable=False)
 
     @property
     def noise(self) -> Float[Tensor, " c"]:
         """σ²: one entry, or one for each output."""
+        if self.given is not None:
+            return torch.full_like(self.raw_noise, self.given)
         return self.raw_noise.exp() + NOISE_FLOOR
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the variance is as given, and not learned."""
+        return self.given is not None
 
     def log_density(
         self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]

@@ -166,7 +166,8 @@ def range_errors(model: Model) -> RangeErrors:
     """The errors of all ranges; none where they take long to compute, or the training data are gone."""
     try:
         if not hasattr(model, "_orbit_errors"):
-            seconds = expected_seconds(model._objective, model._learned_parameters)
+            result = model.fit_result_
+            seconds = expected_seconds(result.objective, list(result.parameters))
             if seconds > ERROR_SECONDS:
                 return RangeErrors({}, {}, _too_long(seconds))
         return RangeErrors(model.orbit_errors_, model.orbit_intervals_)

@@ -24,6 +24,7 @@ from orbitwise.estimators.learned_ranges import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.inference.optimise.orbit_search import FINELY
 from orbitwise.selection.differences import (
+    Candidate,
     CommonNodes,
     Difference,
     common_nodes,
@@ -41,37 +42,6 @@ FEW_COLUMNS = 5
 
 Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
 """Fits a family again from the solution of its member, both given with their evidence on common nodes."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One invariance, fitted.
-
-    `difference` is its evidence less that of the leader, in nats, and `difference_error` the standard error
-    of that; both are known after a comparison. Where nodes were used, `evidences` are those on common sets of
-    nodes, and `gain` says how much they rose from half as many. `half_bound` is the bound of half as many
-    inducing points, `upper` a bound from above, where there are such bounds.
-    """
-
-    name: str
-    log_evidence: float
-    standard_error: float
-    per_datum: float
-    evidence_kind: str
-    learned: dict[str, tuple[float, float]]
-    seconds: float
-    estimator: Any
-    evidences: tuple[float, ...] = ()
-    gain: float = 0.0
-    half_bound: float | None = None
-    upper: float | None = None
-    difference: float | None = None
-    difference_error: float | None = None
-
-    @property
-    def score(self) -> float:
-        """What candidates are ranked by: the mean evidence on common nodes, or the evidence itself."""
-        return sum(self.evidences) / len(self.evidences) if self.evidences else self.log_evidence
 
 
 @dataclass(frozen=True)
@@ -249,7 +219,7 @@ def _with_data(estimator: Any, X: ArrayLike, y: ArrayLike) -> Any:
     if num_nodes is None or has_data(estimator):
         return estimator
     again = cast(Any, clone(estimator)).set_params(checkpoint=None, callback=None)
-    again._begin_at(Start(estimator, num_nodes, 0))
+    again.begin_at(Start(estimator, num_nodes, 0))
     return fit_quietly(again, X, y)
 
 
@@ -281,7 +251,7 @@ def fit_from_member(
     most = iterations_of(given)
     for iterations in (most, 0) if most > 0 else ():
         estimator = cast(Any, clone(given)).set_params(checkpoint=None, callback=callback)
-        estimator._begin_at(Start(member.estimator, nodes.num_nodes, iterations))
+        estimator.begin_at(Start(member.estimator, nodes.num_nodes, iterations))
         estimator, seconds = _fit(estimator, X, y)
         estimator.set_params(checkpoint=given.checkpoint, callback=given.callback)
         # on one number of nodes a fit does not see what their doubling gains; the first fit may have
@@ -314,6 +284,7 @@ def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candi
     """A fitted estimator as a candidate; `count` rows were fitted."""
     orbit = getattr(estimator, "orbit_", None)
     certificate = getattr(estimator, "certificate_", None)
+    result = getattr(estimator, "fit_result_", None)
     return Candidate(
         name,
         estimator.log_evidence_,
@@ -323,7 +294,7 @@ def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candi
         {} if orbit is None else dict(orbit.learned()),
         seconds,
         estimator,
-        half_bound=getattr(estimator, "_half_bound", None),
+        half_bound=None if result is None else result.half_bound,
         upper=None if certificate is None else certificate.upper,
     )
 

@@ -77,8 +77,39 @@ def nodes_of(estimator: Any) -> int | None:
 
 def has_data(estimator: Any) -> bool:
     """Whether the training data are there, which are not stored with a model."""
-    model = estimator._problem_ if hasattr(estimator, "_problem_") else estimator._model
-    return len(model.x) > 0
+    return len(estimator.model_.observations[0]) > 0
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """One invariance, fitted.
+
+    `difference` is its evidence less that of the leader, in nats, and `difference_error` the standard error
+    of that; both are known after a comparison. Where nodes were used, `evidences` are those on common sets of
+    nodes, and `gain` says how much they rose from half as many. `half_bound` is the bound of half as many
+    inducing points, `upper` a bound from above, where there are such bounds.
+    """
+
+    name: str
+    log_evidence: float
+    standard_error: float
+    per_datum: float
+    evidence_kind: str
+    learned: dict[str, tuple[float, float]]
+    seconds: float
+    estimator: Any
+    evidences: tuple[float, ...] = ()
+    gain: float = 0.0
+    half_bound: float | None = None
+    upper: float | None = None
+    difference: float | None = None
+    difference_error: float | None = None
+
+    @property
+    def score(self) -> float:
+        """What candidates are ranked by: the mean evidence on common nodes, or the evidence itself."""
+        return sum(self.evidences) / len(self.evidences) if self.evidences else self.log_evidence
 
 
 WORTH_MENTIONING = math.log(3)
@@ -157,7 +188,7 @@ class Difference:
         return f"{abs(self.nats):,.1f}{error} nats"
 
 
-def difference_between(first: Any, second: Any) -> Difference:
+def difference_between(first: Candidate, second: Candidate) -> Difference:
     """The lead of one candidate over another: on common nodes, where both were evaluated there."""
     kind = "exact" if first.evidence_kind == second.evidence_kind == "exact" else "lower bound"
     if first.evidences and len(first.evidences) == len(second.evidences):
@@ -178,13 +209,16 @@ def difference_between(first: Any, second: Any) -> Difference:
     return Difference(nats, spread, 0.0, half, overlap, kind, is_inverted, unsettled)
 
 
-def _is_unsettled(candidate: Any) -> bool:
+def _is_unsettled(candidate: Candidate) -> bool:
     """Whether the learning of a candidate ended too early, so that its evidence may still rise."""
     return hasattr(candidate.estimator, "fit") and shortfall(candidate.estimator) is not None
 
 
 def verdict_of(
-    leader: Any, best: Any, others: Sequence[tuple[Any, Difference]], num_nodes: int | None
+    leader: Candidate,
+    best: Candidate,
+    others: Sequence[tuple[Candidate, Difference]],
+    num_nodes: int | None,
 ) -> str:
     """Who is best, by how much, and what would decide it; `others` are not the leader, the nearest first."""
     if not others:
@@ -207,7 +241,7 @@ def verdict_of(
     return " ".join(sentences)
 
 
-def _where(difference: Difference, leader: Any, num_nodes: int | None) -> str:
+def _where(difference: Difference, leader: Candidate, num_nodes: int | None) -> str:
     if difference.kind == "exact":
         return "on the nodes of the fits" if num_nodes is None else f"on {num_nodes} nodes"
     estimator = leader.estimator

@@ -110,7 +110,7 @@ def laplace(
 ) -> LaplaceFit:
     """Find the mode from `start` (the present parameters by default), and the curvature there.
 
-    The modules' parameters are left as they were.
+    The modules' parameters stay unchanged.
     """
     z = nn.Parameter((hyperparameters.vector() if start is None else start).double().clone())
     if not len(z):
@@ -295,7 +295,7 @@ def bridge(
     """The integral of exp(log_density), from samples of that density."""
     chains, count, size = samples.shape
     if count < 40:
-        raise ValueError(f"Bridge sampling needs at least 40 samples a chain, not {count}.")
+        raise ValueError(f"Bridge sampling needs at least 40 samples per chain, not {count}.")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     samples = samples.double()
     first, second = samples[:, : count // 2], samples[:, count // 2 :]
@@ -465,7 +465,7 @@ def integrate_evidence(
     `num_samples` counts draws of the proposal, samples of all chains, or samples at each power. `sampler`
     draws from a log density, (log density, start, number, seed) -> [chains, n, p]; by default it is NUTS, in
     coordinates in which the Laplace fit is a standard normal (it needs the extra `bayes`). The modules'
-    parameters are left as they were.
+    parameters stay unchanged.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}.")

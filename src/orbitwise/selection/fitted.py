@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import functional_of
-from orbitwise.estimators.regression_model import NOISE_FLOOR, NOISE_START, RegressionModel, prepare
+from orbitwise.estimators.regression_model import NOISE_START, RegressionModel, prepare
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.functionals.averages import freeze_functional
-from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters, Reading
 from orbitwise.inference.optimise.hyperpriors import DEFAULT_SCALE
+from orbitwise.likelihoods.gaussian import NOISE_FLOOR
 
 
 @final
@@ -35,12 +36,8 @@ class ModelEvidence:
     model: RegressionModel
 
     def __call__(self) -> Tensor:
-        model = self.model
-        terms = exact.evidence(model.process, model.rows(), model.targets, model.row_noise())
-        count = float(model.weight.sum()) + sum(len(extra.targets) for extra in model.extras)
-        merged = model.merged_rows().log_factor(model.noise()[0])
         # p(y) = p(standardised y) / scale, for every row and output
-        return terms.value + merged - count * model.scale.log().sum().item()
+        return self.model.exact.evidence() - self.model.log_unit
 
 
 @final
@@ -56,14 +53,7 @@ class FittedHyperparameters:
         """The regressor with its hyperparameters at z, conditioned on the same data."""
         self.hyperparameters.set(vector)
         # Data are shared; what carries hyperparameters is copied.
-        data = (
-            self.model.x,
-            self.model.weight,
-            self.model.targets,
-            self.model.replicates,
-            *self.model.extras,
-        )
-        model = copy.deepcopy(self.model, {id(each): each for each in data})
+        model = replace(self.model, latent=copy.deepcopy(self.model.latent))
         with torch.no_grad():
             return _conditioned(self.estimator, model)
 
@@ -82,7 +72,7 @@ def hyperparameters_of(
 
 
 def fitted_hyperparameters(
-    estimator: InvariantGPRegressor,
+    estimator: BaseEstimator,
     priors: Mapping[str, Distribution] | None = None,
     default_scale: float = DEFAULT_SCALE,
 ) -> FittedHyperparameters:
@@ -96,24 +86,26 @@ def fitted_hyperparameters(
             f"Hyperparameters are integrated out of exact regressors only, not of {kind}: fit "
             "InvariantGPRegressor(inference='exact')."
         )
-    model = copy.deepcopy(estimator._model)
-    fitted = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    _put(model, _start(estimator, model))
-    hyperparameters = Hyperparameters(ModelEvidence(model), model, priors, _readings(model), default_scale)
-    _put(model, fitted)
+    model = estimator.model_.at(estimator.functional_)
+    model = replace(model, latent=copy.deepcopy(model.latent))
+    latent = model.latent
+    fitted = {name: parameter.detach().clone() for name, parameter in latent.named_parameters()}
+    _put(latent, _start(estimator, model))
+    hyperparameters = Hyperparameters(ModelEvidence(model), latent, priors, _readings(model), default_scale)
+    _put(latent, fitted)
     return FittedHyperparameters(estimator, model, hyperparameters)
 
 
 def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str, Tensor]:
     """Where a fit of this estimator begins: the kernel's values or the data's scale, the orbit's start."""
-    data = model.replicates
+    data = model.observations[0]
     functional = copy.deepcopy(
         functional_of(estimator.invariance, estimator.n_features_in_, input_shape(estimator))
     )
     begun = prepare(
-        data.x,
-        data.y,
-        data.weight,
+        data.x.cpu().numpy(),
+        model.target_scale.targets(data.targets).numpy(),
+        data.weights().cpu().numpy(),
         freeze_functional(functional.double(), 2, torch.Generator().manual_seed(0)),
         estimator.kernel,
         estimator.noise,
@@ -123,22 +115,21 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
         (),
         is_image=estimator.form_.image_shape is not None,
     )
-    start = {name: parameter.detach() for name, parameter in begun.named_parameters()}
-    for i in range(1, len(model.raw_noise)):
-        start[f"raw_noise.{i}"] = torch.tensor(NOISE_START, dtype=torch.float64).log()
+    start = {name: parameter.detach() for name, parameter in begun.latent.named_parameters()}
+    for i, extra in enumerate(model.observations[1:], 1):
+        start[f"likelihoods.{i}.raw_noise"] = torch.full((1,), extra.size * NOISE_START).double().log()
     return start
 
 
 def _readings(model: RegressionModel) -> dict[str, Reading]:
     """Noise variances in units of the targets squared; of the first output, where there are several."""
-    unit = model.scale[0].square().item()
-    sizes = {"noise": unit}
-    sizes |= {f"observation_noise.{i}": unit * extra.size for i, extra in enumerate(model.extras)}
+    unit = model.target_scale.scale[0].square().item()
+    names = ["noise", *(f"observation_noise.{i}" for i in range(len(model.latent.others)))]
 
-    def reading(name: str, size: float) -> Reading:
-        return Reading(name, lambda raw: size * (raw.exp() + NOISE_FLOOR), lambda raw: size * raw.exp())
+    def reading(name: str) -> Reading:
+        return Reading(name, lambda raw: unit * (raw.exp() + NOISE_FLOOR), lambda raw: unit * raw.exp())
 
-    return {f"raw_noise.{i}": reading(name, size) for i, (name, size) in enumerate(sizes.items())}
+    return {f"likelihoods.{i}.raw_noise": reading(name) for i, name in enumerate(names)}
 
 
 def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -151,12 +142,11 @@ def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 def _conditioned(estimator: InvariantGPRegressor, model: RegressionModel) -> InvariantGPRegressor:
     """A copy of the estimator that predicts by this model."""
     other: Any = copy.copy(estimator)
-    posterior = model.posterior()
-    other._model, other.posterior_ = model, posterior
-    other.functional_, other.kernel_ = model.functional, model.process.kernel
-    other.noise_, *other.observation_noise_ = (
-        other.target_scale_.variance(noise) for noise in (model.noise(), *model.extra_noise())
-    )
+    posterior = model.exact.posterior()
+    other.model_, other.posterior_ = model, posterior
+    other.functional_, other.kernel_ = model.latent.functional, model.latent.process.kernel
+    other.noise_ = other.target_scale_.variance(model.latent.noise.reshape(1))
+    other.observation_noise_ = model.other_noise()
     terms = model.evidence(posterior)
     other.log_evidence_ = terms.value
     other.evidence_terms_ = {"fit": terms.fit, "complexity": terms.complexity, "constant": terms.constant}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, Protocol, final, overload, runtime_checkable
 
 import numpy as np
 from gpytorch.kernels import Kernel
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from torch.distributions import Distribution
 
 from orbitwise.estimators.estimator import fit_quietly, warn_of_shortfalls
@@ -28,17 +28,33 @@ from orbitwise.selection.evidence import (
 )
 from orbitwise.selection.fitted import FittedHyperparameters, fitted_hyperparameters
 
+Model = BaseEstimator | Kernel
+
 LIGHTEST = 1e-12
 """Members with less weight than this are not asked."""
+
+
+Array = NDArray[np.float64]
+Prediction = Array | tuple[Array, Array]
+"""The mean of every row, or mean and deviation."""
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A fitted regressor, or a mixture of some."""
+
+    def predict(self, X: ArrayLike, return_std: bool = False, *, include_noise: bool = True) -> Prediction:
+        """The mean of new targets, and their deviation."""
+        ...
 
 
 @final
 @dataclass(frozen=True)
 class PredictiveMixture:
-    """Fitted regressors with weights: a regressor itself."""
+    """Fitted regressors with weights, which together predict as one."""
 
     members: Sequence[Any]
-    weights: NDArray[np.float64]
+    weights: Array
 
     def __post_init__(self) -> None:
         if len(self.members) != len(self.weights) or not len(self.members):
@@ -47,7 +63,15 @@ class PredictiveMixture:
             raise ValueError("Weights must be finite, not negative, and not all zero.")
         object.__setattr__(self, "weights", np.asarray(self.weights, float) / self.weights.sum())
 
-    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Any:
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[False] = False, include_noise: bool = True
+    ) -> Array: ...
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Prediction: ...
+
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Prediction:
         """The mean and the deviation of new targets; with `include_noise=False`, the deviation of f."""
         weights, means, deviations = self._predictions(X, include_noise)
         # Σ w m, and Σ w s² + Σ w (m - mean)²
@@ -57,7 +81,7 @@ class PredictiveMixture:
         variance = np.tensordot(weights, deviations**2 + (means - mean) ** 2, 1)
         return mean, np.sqrt(variance)
 
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
         """log p(y_i | x_i, data) of every new target: the logarithm of a mixture of normals."""
         targets = np.asarray(y, dtype=float)
         weights, means, deviations = self._predictions(X, include_noise=True)
@@ -68,7 +92,7 @@ class PredictiveMixture:
             logarithms = np.log(weights).reshape(-1, *[1] * targets.ndim)
         return np.asarray(logsumexp(each + logarithms, axis=0))
 
-    def quantile(self, X: ArrayLike, level: float, include_noise: bool = True) -> NDArray[np.float64]:
+    def quantile(self, X: ArrayLike, level: float, include_noise: bool = True) -> Array:
         """The quantile of a new y (without noise, of f) of every row: 0.025 and 0.975 bound a 95 % band."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, not {level}.")
@@ -82,9 +106,7 @@ class PredictiveMixture:
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return (low + high) / 2
 
-    def _predictions(
-        self, X: ArrayLike, include_noise: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _predictions(self, X: ArrayLike, include_noise: bool) -> tuple[Array, Array, Array]:
         """Weights, means and deviations of all members that count."""
         kept = [i for i, weight in enumerate(self.weights) if weight > LIGHTEST]
         pairs = [self.members[i].predict(X, return_std=True, include_noise=include_noise) for i in kept]
@@ -104,7 +126,7 @@ def average_hyperparameters(
     """A mixture of the fitted regressor at `num_samples` values of its hyperparameters from their posterior.
 
     "importance" draws `num_draws` values around the mode and resamples them by their weights; "nuts" takes
-    every so many of as many samples of a chain. Each distinct value costs one factorisation, now, and none
+    evenly spaced ones of as many samples of a chain. Each distinct value costs one factorisation now, none
     when predicting. Hyperpriors are as in `hyperparameters_of`.
     """
     if method not in ("importance", "nuts"):
@@ -137,8 +159,8 @@ class ModelEvidenceEntry:
     log_evidence: float
     standard_error: float | None
     prior: float
-    estimator: Any
-    predictor: Any
+    estimator: BaseEstimator
+    predictor: Predictor
 
 
 @final
@@ -169,11 +191,11 @@ class ModelPosterior:
         members = [model.predictor for model in self.models]
         return PredictiveMixture(members, np.array([model.probability for model in self.models]))
 
-    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Any:
+    def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Prediction:
         """Bayesian model averaging: the mean over models and the deviation of a new y, or of f alone."""
         return self.mixture().predict(X, return_std, include_noise)
 
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
         """log p(y_i | x_i, data) of new targets, averaged over models."""
         return self.mixture().log_density(X, y)
 
@@ -206,7 +228,7 @@ class ModelPosterior:
 
 
 def model_posterior(
-    models: Sequence[Any] | Mapping[str, Any],
+    models: Sequence[Model] | Mapping[str, Model],
     X: ArrayLike,
     y: ArrayLike,
     prior: Sequence[float] | Mapping[str, float] | None = None,
@@ -219,7 +241,7 @@ def model_posterior(
     """Fit every model and weigh it by its evidence; `models` are estimators or kernels, named or not.
 
     "optimum" takes the evidence at the best hyperparameters, which flatters models with many of them, but
-    serves any estimator with `log_evidence_`; the other methods integrate hyperparameters out of exact
+    works for any estimator with `log_evidence_`; the other methods integrate hyperparameters out of exact
     regressors (`integrate_evidence`), under registered hyperpriors, those of `hyperpriors[model][parameter]`,
     or defaults. "importance" and "bridge" average each model's predictions over `num_members` values of its
     hyperparameters; the others take them at the optimum. `prior` holds p(H), equal by default.
@@ -255,29 +277,30 @@ def model_posterior(
 
 
 def _judged(
-    estimator: Any,
+    estimator: BaseEstimator,
     method: str,
     priors: Mapping[str, Distribution] | None,
     num_samples: int,
     num_members: int,
     seed: int,
-) -> tuple[float, float | None, Any]:
+) -> tuple[float, float | None, Predictor]:
     """The log evidence of a fitted model, its standard error, and what predicts for it."""
     over_nodes = getattr(estimator, "log_evidence_error_", 0.0)
     if method == "optimum":
-        if not hasattr(estimator, "log_evidence_"):
+        value = getattr(estimator, "log_evidence_", None)
+        if value is None or not isinstance(estimator, Predictor):
             raise ValueError(f"{type(estimator).__name__} has no log_evidence_ to be weighed by.")
-        return estimator.log_evidence_, over_nodes, estimator
+        return value, over_nodes, estimator
     fitted = fitted_hyperparameters(estimator, priors)
     found = integrate_evidence(fitted.hyperparameters, method, num_samples, seed)
     error = found.standard_error
     error = (over_nodes or None) if error is None else math.hypot(error, over_nodes)
     averaged = method in ("importance", "bridge") and len(found.fit.mode) > 0
-    predictor = mixture_of(fitted, found, num_members, seed) if averaged else estimator
+    predictor = mixture_of(fitted, found, num_members, seed) if averaged else fitted.estimator
     return found.log_evidence, error, predictor
 
 
-def _named(models: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
+def _named(models: Sequence[Model] | Mapping[str, Model]) -> dict[str, BaseEstimator]:
     if not len(models):
         raise ValueError("model_posterior needs at least one model.")
     if not isinstance(models, Mapping):
@@ -292,7 +315,7 @@ def _named(models: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _prior(prior: Sequence[float] | Mapping[str, float] | None, names: list[str]) -> NDArray[np.float64]:
+def _prior(prior: Sequence[float] | Mapping[str, float] | None, names: list[str]) -> Array:
     if prior is None:
         return np.full(len(names), 1 / len(names))
     if isinstance(prior, Mapping):

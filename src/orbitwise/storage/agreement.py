@@ -30,11 +30,11 @@ from orbitwise.functionals.points import Evaluation, Wrap
 from orbitwise.inference.defaults import LinearTrend
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.linear_algebra import solve_lower
+from orbitwise.inference.model import Observations
 from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.inference.sparse.certificate import REASONS, Certificate
 from orbitwise.inference.sparse.iterative import IterativePosterior
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.totals import Observations
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
@@ -133,7 +133,8 @@ def _check_whitened_factor(q: WhitenedFactor) -> None:
 
 
 def _check_noise(likelihood: Gaussian) -> None:
-    require(is_plain_numbers(likelihood.noise.detach(), SMALLEST), "noise out of range")
+    least = 0.0 if likelihood.is_fixed else SMALLEST
+    require(is_plain_numbers(likelihood.noise.detach(), least), "noise out of range")
 
 
 def _check_scale(likelihood: Laplace | StudentT) -> None:
@@ -142,10 +143,9 @@ def _check_scale(likelihood: Laplace | StudentT) -> None:
 
 
 def _check_regression_model(model: RegressionModel) -> None:
-    require(is_plain_numbers(model.scale, SMALLEST), "a scale that is not positive")
-    noise = model.fixed_noise
-    require(noise is None or noise.shape in (model.scale.shape, (1,)), "noise of another shape")
-    require(is_plain_numbers(model.noise().detach(), 0.0), "noise out of range")
+    require(is_plain_numbers(model.target_scale.scale, SMALLEST), "a scale that is not positive")
+    if isinstance(likelihood := model.latent.likelihood, Gaussian):
+        require(is_plain_numbers(likelihood.noise.detach(), 0.0), "noise out of range")
 
 
 def _check_stream(stream: Stream) -> None:
@@ -365,7 +365,8 @@ def _check_process_model(model: Any, num_numbers: int) -> None:
     generator = torch.Generator().manual_seed(0)
     probes = torch.randn(2, width, generator=generator, dtype=torch.float64).to(_device(posterior))
     # those that predictions, or a later fit, lower inputs by
-    parts = [getattr(model, name) for name in ("_model", "_problem_", "_stream") if hasattr(model, name)]
+    parts = [model._stream] if hasattr(model, "_stream") else []
+    parts += [model.model_.latent] if hasattr(model, "model_") else []
     for functional in (*(part.functional for part in parts), model.functional_):
         _check_atoms(functional, posterior, num_numbers)
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
@@ -424,30 +425,29 @@ def most_atoms(functional: Functional) -> int:
 
 
 def _check_regression(model: Any, outputs: int) -> None:
-    require(
-        model.target_scale_.scale.shape == model.target_scale_.shift.shape == (outputs,),
-        "a scale of other outputs",
-    )
-    require(outputs == 1 or not model.target_scale_.is_vector, "several outputs in place of one")
-    with torch.no_grad():
-        noise = model._standardised_noise()
-    require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
-    require(is_plain_numbers(noise, 0.0), "noise out of range")
-    if getattr(getattr(model, "_model", None), "likelihood", None) is None:
+    to = model.target_scale_
+    require(to.scale.shape == to.shift.shape == (outputs,), "a scale of other outputs")
+    require(outputs == 1 or not to.is_vector, "several outputs in place of one")
+    likelihood = model._stream.likelihood if hasattr(model, "_stream") else model.model_.latent.likelihood
+    if isinstance(likelihood, Gaussian):
+        noise = likelihood.noise.detach()
+        require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
+        require(is_plain_numbers(noise, 0.0), "noise out of range")
         told = np.asarray(getattr(model, "noise_", None))
         require(told.dtype.kind in "fiu" and told.shape in ((), (1,), (outputs,)), "noise of other outputs")
     stream = getattr(model, "_stream", None)
     if stream is not None:
         of = stream.q.mean if stream.totals is None else stream.totals.product
         require(of.shape[1] == outputs, "totals of other outputs")
-    if hasattr(model, "_model"):
-        require(model._model.x.shape[1] == model.n_features_in_, "a model of other inputs")
-        require(model._model.scale.shape == (outputs,), "a model of other outputs")
+    if hasattr(model, "model_"):
+        require(model.model_.width == model.n_features_in_, "a model of other inputs")
+        require(model.model_.target_scale.scale.shape == (outputs,), "a model of other outputs")
 
 
 def _check_classification(model: Any, outputs: int) -> None:
-    count, problem = len(model.classes_), model._problem_
-    likelihood, kind = problem.likelihood, type(problem.likelihood)
+    count, (problem,) = len(model.classes_), model.model_.observations
+    likelihood = model.model_.latent.likelihood
+    kind = type(likelihood)
     columns = {Gaussian: 1 if count == 2 else count, Bernoulli: count - 1, Dirichlet: count, Softmax: count}
     codings = {"one_hot": Gaussian, "stick_breaking": Bernoulli, "dirichlet": Dirichlet, "softmax": Softmax}
     coding = model.likelihood

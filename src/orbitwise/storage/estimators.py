@@ -19,9 +19,10 @@ from torch import Tensor
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.learned_ranges import expected_seconds
-from orbitwise.estimators.regression_model import TargetScale
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.fit_result import FitResult
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.losses import Loss
 from orbitwise.orbits.certainty import describe_certainty
@@ -56,9 +57,12 @@ EARLIER = {
     "_scale": Field((int, float, Tensor), least=0, dtypes=("float64",)),
     "_shift": Field((Tensor,), dtypes=("float64",)),
     "channels_": MAYBE_TEXT,
+    "_functional": Field((Functional,)),
+    "_model": Field((RegressionModel,)),
+    "_problem_": Field((RegressionModel,)),
 }
-"""Fitted attributes of the first format; today they are in `form_`, and in `target_scale_` or `scale_`."""
-LEFT_OUT = {"_half_bound", "_objective", "_learned_parameters"}
+"""Fitted attributes of the first format; today they are in `form_`, `model_`, `target_scale_` or `scale_`."""
+LEFT_OUT = {"fit_result_"}
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Likelihood, Orbit, Functional, Loss),
@@ -156,7 +160,16 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     if hasattr(model, "orbit_"):
         if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
             model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
-        model._objective, model._learned_parameters = NoObjective(), []
+        model.fit_result_ = FitResult(
+            model.posterior_,
+            model.functional_,
+            model.log_evidence_,
+            model.evidence_kind_,
+            model.log_evidence_error_,
+            model.converged_,
+            NoObjective(),
+            certificate=getattr(model, "certificate_", None),
+        )
     return model
 
 
@@ -176,6 +189,8 @@ def _fitted_values(reader: Reader, declared: Stored, fitted: dict[str, Any], nam
         now["target_scale_"] = TargetScale(old["_shift"], old["_scale"], old["_is_vector"])
     elif "_scale" in old:
         now["scale_"] = old["_scale"]
+    if (model := old.get("_model", old.get("_problem_"))) is not None:
+        now["model_"] = model.at(old["_functional"]) if "_functional" in old else model
     given = {each: value for each, value in fitted.items() if each not in parts}
     if not set(declared.fitted) <= {*given, *now} <= set(fields):
         raise StorageError(f"The file has other attributes than those of {name}.")
@@ -198,12 +213,12 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
     orbit = getattr(model, "orbit_", None)
     if orbit is None or not orbit.learned() or hasattr(model, "_orbit_errors"):
         return []
-    if isinstance(model._objective, NoObjective):
+    if isinstance(model.fit_result_.objective, NoObjective):
         return ["orbit_errors_ was not there"]
     if error_seconds <= 0:
         return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
     try:
-        if expected_seconds(model._objective, model._learned_parameters) > error_seconds:
+        if expected_seconds(model.fit_result_.objective, list(model.fit_result_.parameters)) > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:

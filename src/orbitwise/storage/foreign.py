@@ -51,6 +51,7 @@ from sklearn.svm import SVC
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, POSITIVE, Field, Stored
+from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.storage.recipes import (
     Recipe,
     attribute_of,
@@ -84,6 +85,8 @@ PRIORS: dict[type[Prior], dict[str, str]] = {
     UniformPrior: {"a": "low", "b": "high"},
 }
 """Priors, the arguments that they are made with, and the attributes that tell these."""
+EARLIER_NAMES = {"Problem": RegressionModel}
+"""Names of classes in files of earlier versions."""
 FUNCTIONS = {
     "exp": torch.exp,
     "inverse_sigmoid": inv_sigmoid,

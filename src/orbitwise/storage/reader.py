@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from orbitwise.declarations import Field
 from orbitwise.storage.agreement import check_part
 from orbitwise.storage.container import StorageError, brief, tensor_of
-from orbitwise.storage.foreign import known_classes, recipe_of
+from orbitwise.storage.foreign import EARLIER_NAMES, known_classes, recipe_of
 from orbitwise.storage.recipes import Recipe, has_kind, in_range, is_plain_numbers, size_of
 
 MOST_OBJECTS = 5_000
@@ -42,7 +42,7 @@ class Reader:
         arrays: Mapping[str, NDArray[Any]] | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.classes = known_classes()
+        self.classes = known_classes() | EARLIER_NAMES
         self.arrays = {} if arrays is None else arrays
         self.device = torch.device("cpu") if device is None else device
         whole = sum(array.nbytes for array in self.arrays.values())

@@ -33,6 +33,8 @@ MOST_RECORDED = 2**1000
 
 def attribute_of(value: Any, name: str, each: Field) -> Any:
     """What an object says of an argument of its constructor."""
+    if each.is_earlier:
+        return None
     if each.switch:
         return START if attrgetter(each.switch)(value) else 0.0
     told = attrgetter(each.read or name)(value)

@@ -15,10 +15,7 @@ from orbitwise.estimators.machines.task import (
     RATES,
     Choice,
     MachineTask,
-    decided,
     first_that_tells,
-    held_out_scores,
-    one_class,
     rank_by_cross_validation,
     rank_by_evidence,
     rate_grid,
@@ -27,6 +24,7 @@ from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
 from orbitwise.inference.risk.evidence import laplace_evidence
+from orbitwise.inference.risk.machines import decided, held_out_scores, one_class
 from orbitwise.losses import Logistic, Loss, Squared, SquaredHinge
 
 
@@ -143,7 +141,7 @@ def held_out_by_hand(gram: Tensor, loss: Loss, y: Tensor, rate: float) -> Tensor
 
 @pytest.mark.parametrize(("loss", "at_once"), [(Logistic(), 2**25), (SquaredHinge(), 1)])
 def test_held_out_scores_are_those_of_machines_of_the_other_folds(loss: Loss, at_once: int, monkeypatch):
-    monkeypatch.setattr(choosing, "NUMBERS_AT_ONCE", at_once)
+    monkeypatch.setattr("orbitwise.inference.risk.machines.SYSTEMS_AT_ONCE", at_once)
     task, targets = task_of(), torch.cat([SIGNS, -SIGNS.flip(1)])
     grams = torch.stack([folded(task, strength) for strength in STRENGTHS])
     rates = rate_grid(grams, RATE)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from orbitwise.estimators.machines.rows import laplacian_rows
+from orbitwise.estimators.machines.task import laplacian_rows
 from orbitwise.functionals import Evaluation
 from orbitwise.functionals.graphs import neighbour_graph
 from orbitwise.process import Process

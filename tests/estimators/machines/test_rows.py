@@ -11,8 +11,8 @@ from torch import Tensor
 
 from orbitwise.estimators.invariances import NAMES as VOCABULARY
 from orbitwise.estimators.invariances import names_for
-from orbitwise.estimators.machines import rows as module
-from orbitwise.estimators.machines.rows import InvarianceRows, gradient_rows, invariance_rows
+from orbitwise.estimators.machines import task as module
+from orbitwise.estimators.machines.task import InvarianceRows, gradient_rows, invariance_rows
 from orbitwise.functionals import Difference, Evaluation, Gradient, LocalAverage, average_minus_value
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.tangents import PAPER_MOVES, moved_images

@@ -6,11 +6,15 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
-from orbitwise.estimators.machines import rows as rows_module
 from orbitwise.estimators.machines import task as module
 from orbitwise.estimators.machines.machine import BANDWIDTHS, TrainingRows
-from orbitwise.estimators.machines.rows import InvarianceRows, laplacian_rows
-from orbitwise.estimators.machines.task import MachineTask, distinct_points, median_distance
+from orbitwise.estimators.machines.task import (
+    InvarianceRows,
+    MachineTask,
+    distinct_points,
+    laplacian_rows,
+    median_distance,
+)
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
@@ -210,7 +214,7 @@ def test_costs_are_those_of_what_will_be_done(monkeypatch: pytest.MonkeyPatch):
     rows = laplacian_rows(X, 3, "heat", True)
     assert replace(task, points=X, rows=rows).cost == dense_cost(12, 12).times(2)
     assert "root" not in vars(rows.graph)
-    monkeypatch.setattr(rows_module, "LARGEST_DENSE", 30)
+    monkeypatch.setattr(module, "LARGEST_DENSE", 30)
     assert task.cost == gradient_search_cost(18, 2, 12)
 
 

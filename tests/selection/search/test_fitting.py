@@ -10,7 +10,7 @@ from orbitwise.estimators import InvariantGPRegressor
 from orbitwise.kernels import parse
 from orbitwise.kernels.spelling import parse_expression
 from orbitwise.selection.search.greedy import HypothesisModel, SearchData, fit, promising
-from orbitwise.selection.search.hypotheses import Claim, Hypothesis, fresh
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, start_from_data
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.uniform(-2, 2, (30, 1))
@@ -104,7 +104,7 @@ def test_odd_functions_have_no_constant():
 
 
 def test_fits_find_a_mode_and_count_what_they_learn():
-    start = fresh(hypothesis("rbf"), X, Y, None)
+    start = start_from_data(hypothesis("rbf"), X, Y, None)
     found = fit([start], PROBLEM, 100)
     assert found is not None
     model = HypothesisModel(found.hypothesis, PROBLEM)
@@ -112,13 +112,13 @@ def test_fits_find_a_mode_and_count_what_they_learn():
     assert max(float(each.abs().max()) for each in gradients) < 0.2
     assert found.num_parameters == 4
     assert found.score == pytest.approx(found.log_likelihood - 2 * math.log(30))
-    several = fit([fresh(hypothesis("rbf"), X, Y, seed) for seed in (None, 1, 2)], PROBLEM, 100)
+    several = fit([start_from_data(hypothesis("rbf"), X, Y, seed) for seed in (None, 1, 2)], PROBLEM, 100)
     assert several is not None
     assert several.log_likelihood == pytest.approx(found.log_likelihood, abs=0.1)
 
 
 def test_claims_and_noise_are_learned_too():
-    start = fresh(hypothesis("rbf", Claim("odd", (0,))), X, Y - 5, None)
+    start = start_from_data(hypothesis("rbf", Claim("odd", (0,))), X, Y - 5, None)
     found = fit([start], SearchData(X, Y - 5), 100)
     assert found is not None
     assert found.num_parameters == 4
@@ -130,7 +130,7 @@ def test_claims_and_noise_are_learned_too():
 def test_wrapped_hypotheses_come_back_in_their_own_columns():
     x = RANDOM.uniform(0, 3, (25, 2))
     y = np.sin(2 * np.pi * x[:, 0]) + x[:, 1]
-    start = fresh(hypothesis("matern52[0] + rbf[1]", Claim("period", (0,))), x, y, None)
+    start = start_from_data(hypothesis("matern52[0] + rbf[1]", Claim("period", (0,))), x, y, None)
     found = fit([start], SearchData(x, y), 40)
     assert found is not None
     assert str(found.hypothesis) == "matern52[0] + rbf[1] | period[0]"
@@ -198,7 +198,7 @@ def test_one_long_fit_ends_when_time_is_up(allowed, scoring, monkeypatch):
 
     monkeypatch.setattr(HypothesisModel, "log_likelihood", slow)
     problem = SearchData(X, Y, scoring, deadline=allowed, clock=lambda: seconds)
-    starts = [fresh(hypothesis("rbf"), X, Y, seed) for seed in range(6)]
+    starts = [start_from_data(hypothesis("rbf"), X, Y, seed) for seed in range(6)]
     found = fit(starts, problem, 100)
     assert seconds <= allowed + 2
     if scoring == "laplace" or allowed < len(starts):

@@ -29,17 +29,16 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
 from orbitwise.estimators.estimator import FittedForm, answering, learning
 from orbitwise.estimators.forms import input_shape
-from orbitwise.estimators.machines.rows import InvarianceRows, invariance_rows, is_isotropic
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
+    InvarianceRows,
     MachineTask,
-    decided,
     distinct_points,
     first_that_tells,
-    held_out_scores,
+    invariance_rows,
+    is_isotropic,
     median_distance,
-    one_class,
     rank_by_cross_validation,
     rank_by_evidence,
     stratified_folds,
@@ -56,7 +55,7 @@ from orbitwise.estimators.validation import (
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns
 from orbitwise.inference.optimise.cost import check_cost, users_level
-from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine
+from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores, one_class
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
 from orbitwise.process.process import Process
@@ -76,12 +75,16 @@ CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}
 
 
 class KernelMachine(FittedForm, BaseEstimator, ABC):
-    """A function over the kernel of a bandwidth, learned from rows or images."""
+    """A function over a kernel of some bandwidth, learned from rows or images."""
 
     C: float
     bandwidth: float | str
+    random_state: int | np.random.RandomState | None
     bandwidth_: float
     n_features_in_: int
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31))
 
     def _check_kernel_settings(self) -> None:
         check_positive(self.C, "C")
@@ -112,7 +115,7 @@ class TrainingRows(NamedTuple):
 class RiskMachine(KernelMachine, ABC):
     """A kernel machine of least regularised risk.
 
-    Attributes below with a value are settings that some of its estimators do not have.
+    Settings that have a value here are constants of the estimators that do not take them.
     """
 
     kernel: Kernel | None
@@ -121,7 +124,6 @@ class RiskMachine(KernelMachine, ABC):
     basis: str
     Cs: Sequence[float] | NDArray[Any] | None
     strengths: Sequence[float] | NDArray[Any] | None
-    random_state: int | np.random.RandomState | None
     invariance: object = None
     invariance_loss: str | Loss = "squared"
     solver: str = "auto"
@@ -138,7 +140,7 @@ class RiskMachine(KernelMachine, ABC):
     cv_error_: float
 
     _choosers: tuple[str, ...] = ("evidence", "cross_validation")
-    """What may choose the strength."""
+    """The methods that may choose the strength."""
     _evidence_losses: tuple[type[Loss], ...] = (Logistic, Squared)
     """The losses of targets that have an evidence."""
 
@@ -179,8 +181,7 @@ class RiskMachine(KernelMachine, ABC):
             )
             if not fine:
                 raise ValueError(f"{name} must be finite numbers, {least}, not {values!r}.")
-        if "num_folds" in self.get_params():
-            check_counts(self, ["num_folds"], least=2)
+        check_counts(self, ["num_folds"], least=2)
 
     def _unlabeled_rows(self, unlabeled: ArrayLike | None) -> NDArray[np.float64]:
         """Validated rows without a label; none where nothing was given."""
@@ -194,11 +195,8 @@ class RiskMachine(KernelMachine, ABC):
             return np.zeros((0, self.n_features_in_))
         return check_inputs(self, rows).numpy()
 
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31))
-
     def _rows(self, points: Float[torch.Tensor, "t d"], bandwidth: float) -> InvarianceRows | None:
-        """What f should not care about, at all points."""
+        """The rows of what f should not care about, at all points."""
         is_squared = isinstance(loss_of(self.invariance_loss), Squared)
         only_length = is_squared and self.basis != "linear" and is_isotropic(self.kernel)
         return invariance_rows(self.invariance, points, bandwidth, input_shape(self), only_length)
@@ -248,7 +246,7 @@ class RiskMachine(KernelMachine, ABC):
         return [task]
 
     def _first(self, ranked: Sequence[Choice]) -> Choice:
-        """The choice to take, of those that are ranked."""
+        """The choice that is taken, of those that are ranked."""
         return ranked[0]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
@@ -312,7 +310,7 @@ class RiskMachine(KernelMachine, ABC):
         return f"{num_rows:,} rows of its invariance at", count, cheaper
 
     def _minimise(self, task: MachineTask, seed: int) -> list[Solution]:
-        """Set `machine_`, that of the least risk for every output."""
+        """Set `machine_`, the function of least risk, for every output."""
         generator = torch.Generator().manual_seed(seed)
         self.machine_, solutions = task.fit(self.C_, self.strength_, self.solver, generator)
         return solutions
@@ -398,7 +396,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     @answering
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """f of every row: [n] for two classes, positive for the second; else [n, classes]."""
+        """f at every row: [n] for two classes, positive for the second; else [n, classes]."""
         check_is_fitted(self)
         scores = self.machine_.values(Evaluation(), check_inputs(self, X))
         return (scores[:, 0] if scores.shape[1] == 1 else scores).numpy()

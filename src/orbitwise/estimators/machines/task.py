@@ -1,33 +1,57 @@
-"""What a kernel machine learns from, its fit, and the choice among several such tasks.
+"""What a kernel machine learns from: targets at points, a kernel, and what f should not care about as rows.
 
-A squared loss of the invariances folds them into the kernel, so that labels, classes, folds and strengths
-cost an ordinary machine. Any other loss makes rows of them beside the labels, and so does a basis that they
-see, such as linear functions whose slopes should be small. λ, ν and the bandwidth are chosen by the evidence
-of the labels, or by cross-validation.
+Rows are functionals of f that a loss keeps small; smoothness over a graph of neighbours is one of them,
+fᵀLf = |R f|² with RᵀR = L. A squared loss of the rows folds them into the kernel, so that labels, classes,
+folds and strengths cost an ordinary machine. Any other loss puts them beside the labels, and so does a basis
+that they see, such as linear functions whose slopes should be small. λ, ν and the bandwidth are chosen by the
+evidence of the labels, or by cross-validation.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, final
 
 import torch
+from gpytorch.kernels import Kernel
 from jaxtyping import Bool, Float, Int
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from orbitwise.estimators.machines.rows import InvarianceRows
+from orbitwise.estimators.invariances import is_none, penalty_of
+from orbitwise.estimators.validation import check_numbers, check_rows
+from orbitwise.functionals.averages import is_drawn
+from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
+from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import (
+    CHOICE_TOLERANCE,
+    LARGEST_DENSE,
+    Folded,
+    Invariances,
     Machine,
+    Scores,
     basis_rows,
+    decided,
+    fold,
+    fold_weights,
     gram_of,
+    has_products,
+    held_out_scores,
+    leaf_kernels,
     nearest_positive,
+    one_class,
     places_among,
+    problems_at_once,
     solve,
 )
 from orbitwise.inference.risk.problem import (
@@ -40,20 +64,16 @@ from orbitwise.inference.risk.problem import (
     newton,
 )
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.process.gradient_products import GradientOperator
 from orbitwise.process.process import Process
+from orbitwise.process.profiles import radial_profile
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
 RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
 """Over the mean variance of the kernel, which invariances lower."""
 FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
 TOLERANCE = 1e-8
-CHOICE_TOLERANCE = 1e-5
-"""Of machines that are only compared."""
-CHANCE = 0.01
-"""Below this probability, rows without a label are not all of one class by chance."""
-NEGLECTED = 0.1
-NUMBERS_AT_ONCE = 2**25
-"""Of Newton's systems that are solved together: 256 MiB."""
 SEEN = 1e-9
 """What an invariance may make of a basis function before it counts as seen: rounding."""
 NUMBERS_KEPT = 2**25
@@ -62,6 +82,211 @@ LEAST = 1e-75
 """Of bandwidths, whose fourth powers divide second derivatives."""
 PAIRED = 2000
 """Points among which the median distance is computed."""
+
+
+@final
+@dataclass(frozen=True)
+class GraphSmoothness:
+    """The penalty fᵀLf of values at all points, L the Laplacian of their graph of nearest neighbours."""
+
+    points: Float[Tensor, "t d"]
+    num_neighbours: int
+    weighting: Weighting
+    is_normalized: bool
+
+    @cached_property
+    def root(self) -> Float[Tensor, "t t"]:
+        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
+        if self.num_neighbours == 0:
+            return torch.zeros(len(self.points), len(self.points)).to(self.points)
+        count = min(self.num_neighbours, len(self.points) - 1)
+        laplacian = neighbour_graph(self.points, count, self.weighting).laplacian().to_dense()
+        if self.is_normalized:
+            degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
+            laplacian = degree[:, None] * laplacian * degree
+        values, vectors = torch.linalg.eigh(laplacian)
+        return values.clamp_min(0).sqrt()[:, None] * vectors.mT
+
+
+@final
+@dataclass(frozen=True)
+class InvarianceRows:
+    """Blocks of functionals, and the weight of each row's loss in units of the strength ν.
+
+    With a `graph` the rows are R f, f the values at its points, which are the only block. L is decomposed
+    when R is first needed.
+    """
+
+    blocks: list[Block]
+    weights: Float[Tensor, " r"]
+    graph: GraphSmoothness | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """r."""
+        return len(self.weights)
+
+    def is_searched(self, process: Process, others: int = 0) -> bool:
+        """Whether the Gram matrix of these and `others` is too large to decompose, but has fast products."""
+        is_single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
+        return self.num_rows + others > LARGEST_DENSE and is_single and has_products(process.kernel)
+
+    def invariances(
+        self, process: Process, x: Float[Tensor, "n d"], columns: Float[Tensor, "m d"]
+    ) -> Invariances:
+        """What folding needs to know of the rows, for f at the points x and `columns`."""
+        block = self.blocks[0]
+        if isinstance(block, Gradients) and self.is_searched(process):
+            return Invariances.of_operator(GradientOperator(process.kernel, block), x, columns)
+        if self.graph is None:
+            return Invariances.of_rows(process, self.blocks, x, columns)
+        root = self.graph.root
+        left, right = (root @ process.covariance(block, Evaluation().atoms(each)) for each in (x, columns))
+        return Invariances.of_matrices(root @ process.covariance(block) @ root.mT, left, right)
+
+    def fold(
+        self,
+        process: Process,
+        x: Float[Tensor, "n d"],
+        strengths: Sequence[float],
+        points: Float[Tensor, "t d"] | None = None,
+        tolerance: float = 1e-6,
+    ) -> Folded:
+        """k̃ of the points x for every strength, or of the `points`, x among them, with x."""
+        points = x if points is None else points
+        prior = process.covariance(Evaluation().atoms(points), Evaluation().atoms(x))
+        inner, places = self.invariances(process, points, x), places_among(points, x)
+        found = fold(prior, inner, strengths, self._unequal_weights, places, tolerance=tolerance)
+        _warn_unless(found.converged)
+        return found
+
+    def coefficients(
+        self, process: Process, x: Float[Tensor, "n d"], strength: float, labels: Float[Tensor, "n c"]
+    ) -> Float[Tensor, "r c"]:
+        """Those of the blocks, given the coefficients of labels at the points x under k̃."""
+        inner = self.invariances(process, x[:1], x)
+        found = fold_weights(inner, labels, strength, self._unequal_weights, 1e-8, max_iterations=2000)
+        _warn_unless(found.converged)
+        return found.vectors if self.graph is None else self.graph.root.mT @ found.vectors
+
+    @property
+    def _unequal_weights(self) -> Tensor | None:
+        return None if bool((self.weights == 1).all()) else self.weights
+
+
+def laplacian_rows(
+    points: Float[Tensor, "t d"], num_neighbours: int, weighting: str, is_normalized: bool
+) -> InvarianceRows:
+    """Smoothness over the graph of nearest neighbours: as many rows as points."""
+    if weighting not in ("binary", "heat"):
+        raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
+    count = num_neighbours if len(points) > 1 else 0
+    graph = GraphSmoothness(points, count, "binary" if weighting == "binary" else "heat", is_normalized)
+    return InvarianceRows([Evaluation().atoms(points)], torch.ones_like(points[:, 0]), graph)
+
+
+def gradient_rows(x: Float[Tensor, "n d"], bandwidth: float) -> InvarianceRows:
+    """All partial derivatives at all points, times the bandwidth."""
+    return _counted_once([Gradient().atoms(x).scale(bandwidth)])
+
+
+def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
+    """Slopes along the span of x alone: as good as all of them, in at most n - 1 rows per point.
+
+    Under a kernel of the distance, a slope across the span has no covariance with values at x, nor with
+    slopes at x along the span: δ·v = 0 in S v·u - B(δ·v)(δ·u) and in S δ·v. So f does not change by keeping
+    it at zero, and the squares of slopes have the same sum in any orthonormal directions.
+    """
+    _, sizes, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)
+    directions = directions[sizes > torch.finfo(x.dtype).eps * max(x.shape) * sizes[:1]]
+    if len(directions) == 0:
+        directions = torch.eye(1, x.shape[-1]).to(x)
+    return _counted_once([DirectionalDerivatives(directions).atoms(x).scale(factor)])
+
+
+def is_isotropic(kernel: Kernel | None) -> bool:
+    """Whether a kernel, None for the Gaussian one, depends on the distance of points alone."""
+    parts = [] if kernel is None else [part for part in kernel.modules() if isinstance(part, Kernel)]
+    leaves = [] if kernel is None else leaf_kernels(kernel)
+    return all(part.active_dims is None for part in parts) and all(
+        radial_profile(leaf) is not None and leaf.lengthscale.numel() == 1 for leaf in leaves
+    )
+
+
+def invariance_rows(
+    invariance: object,
+    x: Float[Tensor, "t d"],
+    bandwidth: float,
+    shape: Sequence[int] | None,
+    only_length_matters: bool = False,
+) -> InvarianceRows | None:
+    """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
+
+    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where only the
+    length of a gradient matters, however the axes are turned, a gradient needs no more rows per point than
+    there are other points.
+    """
+    if is_none(invariance):
+        return None
+    if only_length_matters and len(x) <= x.shape[-1]:
+        if isinstance(invariance, str) and invariance == "gradient":
+            return spanned_rows(x, bandwidth)
+        if isinstance(invariance, Gradient) and invariance.coordinates is None:
+            return spanned_rows(x, 1.0)
+    if isinstance(invariance, str | Orbit):
+        found = penalty_of(invariance, x, bandwidth, shape)
+        if found is None:
+            return None
+        ones = x.new_ones(found.block.num_rows)
+        return InvarianceRows([found.block], ones if found.weights is None else found.weights)
+    if isinstance(invariance, Functional):
+        return _counted_once([_lowered(invariance, x)])
+    if not isinstance(invariance, list | tuple) or not invariance:
+        raise TypeError(
+            "invariance must be None, a name, a finite orbit, a functional or a list of (functional, "
+            f"inputs), not {type(invariance).__name__}."
+        )
+    parts = [_observed(each, x) for each in invariance]
+    return InvarianceRows([block for block, _ in parts], torch.cat([weights for _, weights in parts]))
+
+
+def _observed(part: object, x: Tensor) -> tuple[Block, Tensor]:
+    if not isinstance(part, list | tuple) or len(part) not in (2, 3) or not isinstance(part[0], Functional):
+        raise ValueError("An entry of invariance is (functional, inputs) or (functional, inputs, weights).")
+    inputs = check_rows(part[1], x.shape[-1], "The inputs of an invariance").to(x)
+    block = _lowered(part[0], inputs)
+    if len(part) == 2:
+        return block, x.new_ones(block.num_rows)
+    weights = torch.from_numpy(check_numbers(part[2], "The weights of an invariance", ensure_2d=False)).to(x)
+    if weights.shape != (block.num_rows,) or not bool((weights > 0).all()):
+        raise ValueError(
+            f"{block.num_rows} rows of {type(part[0]).__name__} take as many positive weights, not shape "
+            f"{tuple(weights.shape)}."
+        )
+    return block, weights
+
+
+def _lowered(functional: Functional, x: Tensor) -> Block:
+    if is_drawn(functional):
+        raise ValueError(
+            "An invariance of kernel machines cannot be drawn afresh at every step: freeze its orbit first."
+        )
+    return functional.to(x).atoms(x)
+
+
+def _counted_once(blocks: list[Block]) -> InvarianceRows:
+    count = sum(block.num_rows for block in blocks)
+    return InvarianceRows(blocks, blocks[0].points.new_ones(count))
+
+
+def _warn_unless(converged: bool) -> None:
+    if not converged:
+        warnings.warn(
+            "The search that folds the invariances into the kernel did not converge, so they hold only in "
+            "part: lower the strength, or take a wider kernel or fewer rows.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
 
 
 def median_distance(x: Float[Tensor, "n d"]) -> float:
@@ -279,7 +504,7 @@ def _laplace_evidence(
         laplace_evidence(
             gram, task.targets, task.basis, (part[:, None, None] * task.weights).expand(-1, count, -1)
         )
-        for part in grid.split(_at_once(gram, count))
+        for part in grid.split(problems_at_once(gram, count))
     ]
     return list(zip(grid.tolist(), torch.cat(parts).sum(-1).tolist(), strict=True))
 
@@ -355,29 +580,6 @@ def _first_of_task(choices: Sequence[Choice]) -> int | None:
     return None
 
 
-def one_class(
-    predicted: Int[Tensor, " t"], has_no_label: Bool[Tensor, " t"], codes: Int[Tensor, " n"]
-) -> str | None:
-    """The kind of rows, "training" or "unlabelled", that are all `predicted` to be of one class; or None.
-
-    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
-    as well. These count as of one class if the others have less than a `NEGLECTED` part of their share of
-    the labels, unless it may be chance that all of these rows are of one class.
-    """
-    if len(predicted) < 2 and len(codes.unique()) < 2:
-        return None
-    if bool((predicted == predicted[0]).all()):
-        return "training"
-    others = predicted[has_no_label]
-    if len(others) == 0:
-        return None
-    most = others.mode().values
-    share = (codes == most).double().mean().item()
-    is_chance = share ** len(others) >= CHANCE
-    left = (others != most).double().mean().item()
-    return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None
-
-
 def rate_grid(
     grams: Float[Tensor, "q n n"], rates: Sequence[float] | None, relative: Sequence[float] = RATES
 ) -> Float[Tensor, "q r"]:
@@ -386,44 +588,6 @@ def rate_grid(
         return grams.new_tensor(list(rates)).expand(len(grams), -1)
     variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
     return grams.new_tensor(list(relative)) / variance[:, None]
-
-
-class Scores(NamedTuple):
-    """Held-out scores of every label, strength and λ, and their losses."""
-
-    values: Float[Tensor, "q r c n"]
-    losses: Float[Tensor, "q r"]
-
-
-def held_out_scores(
-    grams: Float[Tensor, "q n n"],
-    basis: Float[Tensor, "n b"],
-    loss: Loss,
-    targets: Float[Tensor, "c n"],
-    weights: Float[Tensor, " n"],
-    rates: Float[Tensor, "q r"],
-    folds: Int[Tensor, " n"],
-) -> Scores:
-    """Decision values of labels by machines that did not see them; all folds, classes and λ in one batch.
-
-    A label that is held out has weight 0; its point stays among those of the invariances, as unlabelled ones
-    do (RKHS 6.2).
-    """
-    count = int(folds.max()) + 1
-    seen = (folds != torch.arange(count, device=folds.device)[:, None]).to(weights) * weights
-    place = folds.expand(len(grams), 1, len(targets), -1)
-    step = _at_once(grams[0], count * len(targets))
-    found = torch.empty(*rates.shape, *targets.shape, dtype=weights.dtype, device=weights.device)
-    for part in (slice(first, first + step) for first in range(0, len(grams), step)):
-        batch, solution = DenseGram(grams[part, None, None]), None
-        # from light losses to heavy ones, each from where the last one ended
-        for j in rates.mean(0).argsort().tolist():
-            weighed = rates[part, j, None, None, None] * seen[:, None, :]
-            terms = [Term(loss, targets, weighed.expand(-1, -1, len(targets), -1))]
-            solution = newton(Problem(batch, terms, basis), solution, CHOICE_TOLERANCE)
-            found[part, j] = solution.values.gather(1, place[part])[:, 0]
-    held_out = (weights * loss.value(found, targets)).sum(-1).sum(-1) / weights.sum()
-    return Scores(found, held_out)
 
 
 class HeldOut(NamedTuple):
@@ -457,11 +621,6 @@ def least_error(
     return best, errors[best]
 
 
-def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
-    """The numbers of the classes that scores decide for."""
-    return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)
-
-
 def stratified_folds(codes: Int[Tensor, " n"], count: int, seed: int) -> Int[Tensor, " n"]:
     """The number of the fold of every label, each class spread evenly over the folds."""
     folds = torch.zeros_like(codes)
@@ -469,7 +628,3 @@ def stratified_folds(codes: Int[Tensor, " n"], count: int, seed: int) -> Int[Ten
     for number, (_, held_out) in enumerate(splits):
         folds[torch.from_numpy(held_out)] = number
     return folds
-
-
-def _at_once(gram: Tensor, problems: int) -> int:
-    return max(1, NUMBERS_AT_ONCE // (problems * gram.numel()))

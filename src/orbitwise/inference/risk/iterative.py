@@ -33,24 +33,19 @@ def newton_cg(
         values = problem.values(state.f)
         bent, normal = problem.basis_curvature(values)
         # (I + HG)d = -r, self-adjoint in the inner product of the RKHS
-        direction, image = torch.zeros_like(values), torch.zeros_like(values)
-        residual, residual_image = -state.gradient, -state.gradient_image
-        search, search_image = residual.clone(), residual_image.clone()
-        square = (residual * residual_image).sum()
+        direction, residual = torch.zeros_like(state.gradient), -state.gradient
+        search, square = residual.clone(), _square(residual)
         enough = square * min(FORCING, float(square.sqrt())) ** 2
         while square > enough and state.products < max_iterations:
-            followed = bent @ torch.linalg.solve(normal, bent.mT @ search_image)
-            curved = search + problem.curvature_product(values, search_image) - followed
-            size = square / (curved * search_image).sum()
+            followed = bent @ torch.linalg.solve(normal, bent.mT @ search[1])
+            curved = search[0] + problem.curvature_product(values, search[1]) - followed
+            size = square / (curved * search[1]).sum()
             direction += size * search
-            image += size * search_image
-            residual = residual - size * curved
-            residual_image = state.multiply(residual)
-            new = (residual * residual_image).sum().clamp_min(0)
-            search = residual + new / square * search
-            search_image = residual_image + new / square * search_image
-            square = new
-        if not state.move(Iterate(direction, image, -torch.linalg.solve(normal, bent.mT @ image))):
+            residual = state.with_image(residual[0] - size * curved)
+            before, square = square, _square(residual).clamp_min(0)
+            search = residual + square / before * search
+        to_beta = -torch.linalg.solve(normal, bent.mT @ direction[1])
+        if not state.move(Iterate(direction[0], direction[1], to_beta)):
             break
     return state.solution(tolerance)
 
@@ -61,37 +56,30 @@ def lbfgs(
 ) -> Solution:
     """L-BFGS with the inner products of the RKHS: one product per iteration."""
     state = _Descent(problem, start)
-    steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max_iterations):
         if state.is_done(tolerance):
             break
-        direction, image = state.gradient.clone(), state.gradient_image.clone()
-        weights = []
-        for _, step_image, change, change_image, inner in reversed(steps):
-            weight = (direction * step_image).sum() / inner
-            weights.append(weight)
-            direction -= weight * change
-            image -= weight * change_image
+        direction, weights = state.gradient.clone(), []
+        for step, change, inner in reversed(steps):
+            weights.append((direction[0] * step[1]).sum() / inner)
+            direction -= weights[-1] * change
         if steps:
-            step, step_image, change, change_image, inner = steps[-1]
-            scale = inner / (change * change_image).sum()
-            direction, image = scale * direction, scale * image
-        for (step, step_image, change, _, inner), weight in zip(steps, reversed(weights), strict=True):
-            more = weight - (change * image).sum() / inner
-            direction += more * step
-            image += more * step_image
-        before = state.vectors
-        if not state.move(Iterate(-direction, -image, torch.zeros_like(state.f.beta))):
+            _, change, inner = steps[-1]
+            direction *= inner / _square(change)
+        for (step, change, inner), weight in zip(steps, reversed(weights), strict=True):
+            direction += (weight - (change[0] * direction[1]).sum() / inner) * step
+        before, gradient = state.f, state.gradient
+        if not state.move(Iterate(-direction[0], -direction[1], torch.zeros_like(before.beta))):
             if not steps:
                 break
             steps.clear()
             continue
-        step, step_image, change, change_image = (
-            new - old for new, old in zip(state.vectors, before, strict=True)
-        )
-        inner = (change * step_image).sum()
+        change = state.gradient - gradient
+        step = torch.stack([state.f.coefficients - before.coefficients, state.f.images - before.images])
+        inner = (change[0] * step[1]).sum()
         if inner > 0:
-            steps = [*steps[1 - MEMORY :], (step, step_image, change, change_image, inner)]
+            steps = [*steps[1 - MEMORY :], (step, change, inner)]
     return state.solution(tolerance)
 
 
@@ -126,7 +114,7 @@ def euclidean(
 
 @final
 class _Descent:
-    """f, β at its best, with the gradient and its image; products are counted."""
+    """f, β at its best, and the gradient, which is held with its image as [2, m]; products are counted."""
 
     def __init__(self, problem: Problem, start: Solution | None) -> None:
         if problem.batch_shape:
@@ -137,19 +125,14 @@ class _Descent:
         self.history: list[float] = []
         self._settle(problem.iterate(start))
 
-    @property
-    def vectors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """f and its gradient, each with its image."""
-        return self.f.coefficients, self.f.images, self.gradient, self.gradient_image
-
-    def multiply(self, vector: Tensor) -> Tensor:
-        """Gv, counted."""
+    def with_image(self, vector: Float[Tensor, " m"]) -> Float[Tensor, "2 m"]:
+        """v and Gv; the product is counted."""
         self.products += 1
-        return self.problem.gram.product(vector)
+        return torch.stack([vector, self.problem.gram.product(vector)])
 
     def is_done(self, tolerance: float) -> bool:
         """Whether the gap is small enough."""
-        return bool(0.5 * (self.gradient * self.gradient_image).sum() <= tolerance * self.risk.abs())
+        return bool(0.5 * _square(self.gradient) <= tolerance * self.risk.abs())
 
     def move(self, step: Iterate) -> bool:
         """Go along a step as far as the risk falls; False where it falls no more."""
@@ -166,15 +149,19 @@ class _Descent:
 
     def solution(self, tolerance: float) -> Solution:
         """The state with its certificate, from a fresh image."""
-        f = self.f._replace(images=self.multiply(self.f.coefficients))
+        f = self.f._replace(images=self.with_image(self.f.coefficients)[1])
         return self.problem.certified(f, self.iterations, self.products, tolerance, self.history)
 
     def _settle(self, f: Iterate) -> None:
         self.f = self.problem.with_best_beta(f)
         self.risk = self.problem.risk(self.f)
-        self.gradient = self.f.coefficients + self.problem.slope(self.problem.values(self.f))
-        self.gradient_image = self.multiply(self.gradient)
+        self.gradient = self.with_image(self.f.coefficients + self.problem.slope(self.problem.values(self.f)))
         self.history.append(float(self.risk))
+
+
+def _square(pair: Float[Tensor, "2 m"]) -> Float[Tensor, ""]:
+    """The squared norm of a function in the RKHS, from its coefficients and their image."""
+    return (pair[0] * pair[1]).sum()
 
 
 Order = Literal["random", "steepest"]

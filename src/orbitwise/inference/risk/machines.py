@@ -13,7 +13,7 @@ from typing import NamedTuple, final
 
 import torch
 from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orbitwise.declarations import Stored
@@ -22,8 +22,9 @@ from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
-from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, newton
+from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, Term, newton
 from orbitwise.inference.sparse.iterative import solve as conjugate_gradients
+from orbitwise.losses import Loss
 from orbitwise.process.gradient_products import GradientOperator, gradient_product
 from orbitwise.process.process import Process, Rows
 from orbitwise.process.profiles import dot_product_profile, radial_profile
@@ -541,3 +542,83 @@ def _shifts(strengths: Sequence[float]) -> Float[Tensor, " q"]:
             "invariance the kernel is k itself."
         )
     return 1 / (2 * values)
+
+
+CHOICE_TOLERANCE = 1e-5
+"""Of machines that are only compared."""
+CHANCE = 0.01
+"""Below this probability, rows without a label are not all of one class by chance."""
+NEGLECTED = 0.1
+SYSTEMS_AT_ONCE = 2**25
+"""Of Newton's systems that are solved together: 256 MiB."""
+
+
+class Scores(NamedTuple):
+    """Held-out scores of every label, strength and λ, and their losses."""
+
+    values: Float[Tensor, "q r c n"]
+    losses: Float[Tensor, "q r"]
+
+
+def held_out_scores(
+    grams: Float[Tensor, "q n n"],
+    basis: Float[Tensor, "n b"],
+    loss: Loss,
+    targets: Float[Tensor, "c n"],
+    weights: Float[Tensor, " n"],
+    rates: Float[Tensor, "q r"],
+    folds: Int[Tensor, " n"],
+) -> Scores:
+    """Decision values of labels by machines that did not see them; all folds, classes and λ in one batch.
+
+    A label that is held out has weight 0; its point stays among those of the invariances, as unlabelled ones
+    do (RKHS 6.2).
+    """
+    count = int(folds.max()) + 1
+    seen = (folds != torch.arange(count, device=folds.device)[:, None]).to(weights) * weights
+    place = folds.expand(len(grams), 1, len(targets), -1)
+    step = problems_at_once(grams[0], count * len(targets))
+    found = torch.empty(*rates.shape, *targets.shape, dtype=weights.dtype, device=weights.device)
+    for part in (slice(first, first + step) for first in range(0, len(grams), step)):
+        batch, solution = DenseGram(grams[part, None, None]), None
+        # from light losses to heavy ones, each from where the last one ended
+        for j in rates.mean(0).argsort().tolist():
+            weighed = rates[part, j, None, None, None] * seen[:, None, :]
+            terms = [Term(loss, targets, weighed.expand(-1, -1, len(targets), -1))]
+            solution = newton(Problem(batch, terms, basis), solution, CHOICE_TOLERANCE)
+            found[part, j] = solution.values.gather(1, place[part])[:, 0]
+    held_out = (weights * loss.value(found, targets)).sum(-1).sum(-1) / weights.sum()
+    return Scores(found, held_out)
+
+
+def problems_at_once(gram: Float[Tensor, "n n"], count: int) -> int:
+    """How many sets of `count` problems have systems that may be held together."""
+    return max(1, SYSTEMS_AT_ONCE // (count * gram.numel()))
+
+
+def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
+    """The numbers of the classes that scores decide for."""
+    return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)
+
+
+def one_class(
+    predicted: Int[Tensor, " t"], has_no_label: Bool[Tensor, " t"], codes: Int[Tensor, " n"]
+) -> str | None:
+    """The kind of rows, "training" or "unlabelled", that are all `predicted` to be of one class; or None.
+
+    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
+    as well. These count as of one class if the others have less than a `NEGLECTED` part of their share of
+    the labels, unless it may be chance that all of these rows are of one class.
+    """
+    if len(predicted) < 2 and len(codes.unique()) < 2:
+        return None
+    if bool((predicted == predicted[0]).all()):
+        return "training"
+    others = predicted[has_no_label]
+    if len(others) == 0:
+        return None
+    most = others.mode().values
+    share = (codes == most).double().mean().item()
+    is_chance = share ** len(others) >= CHANCE
+    left = (others != most).double().mean().item()
+    return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None

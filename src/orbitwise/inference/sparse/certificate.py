@@ -187,50 +187,8 @@ def learn(
     Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end. With
     a `journal`, stages of a fit that was killed are replayed: all but the evaluations is done again.
     """
-    stages: list[Stage] = []
-    history: list[float] = []
-    limit = min(budget.max_inducing if num_inducing is None else num_inducing, _most(model))
-    stopped, converged = "", False
-    if budget.max_iterations > 0:
-        warm_up(model, budget.max_iterations, generator, journal, budget.is_over)
-    count = limit
-    if num_inducing is None:
-        chosen = model.choose(min(FIRST, limit), selection, generator, tolerance / 2)
-        count = max(len(chosen.inducing), min(LEAST, limit))
-    while not stopped:
-        stage_tolerance = tolerance if num_inducing is None else 0.0
-        converged, is_complete, stopped = _stage(
-            model, count, stage_tolerance, budget, generator, selection, history, callback, journal
-        )
-        bracket = model.bracket()
-        stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
-        nats = tolerance * model.num_rows
-        if stopped:
-            break  # what a stage that was cut short gained says nothing
-        if num_inducing is not None:
-            stopped = "fixed"
-        elif len(stages) > 1 and bracket.lower - stages[-2].lower <= nats:
-            # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
-            stopped = "gap" if bracket.upper - bracket.lower <= nats else "gain"
-        elif budget.is_over():
-            stopped = "time_limit"
-        elif count >= _most(model) or (is_complete and len(stages) > 1):
-            stopped = "gap" if bracket.upper - bracket.lower <= nats else "complete"
-        elif count >= limit:
-            stopped = "max_inducing"
-        count = min(2 * count, limit)
-    if stopped == "max_inducing" and moves and model.free_inducing():
-        # More would help and may not be had: let those there are move to where they tell most.
-        most = budget.max_iterations
-        converged, cut = _maximize(model, most, tolerance, budget, history, callback, journal)
-        stopped = cut or stopped
-        bracket = model.bracket()
-        stages.append(Stage(model.num_inducing, *bracket, budget.seconds, len(history)))
-    last = stages[-1]
-    certificate = Certificate(
-        last.lower, last.upper, last.num_inducing, model.num_rows, tolerance, stopped, stages
-    )
-    return Outcome(certificate, history, converged)
+    learner = _Learner(model, tolerance, budget, generator, num_inducing, selection, callback, journal)
+    return learner.run(moves)
 
 
 def certify(model: SparseModel, refine: bool | None = None) -> Certificate:
@@ -260,82 +218,138 @@ def warm_up(
     maximize(objective, list(model.parameters()), max_iterations, journal=journal, is_over=is_over)
 
 
-def _stage(
-    model: SparseModel,
-    count: int,
-    tolerance: float,
-    budget: Budget,
-    generator: torch.Generator,
-    selection: str,
-    history: list[float],
-    callback: Callback | None,
-    journal: Journal | None,
-) -> tuple[bool, bool, str]:
-    """Choose, learn, choose again, learn on; whether it converged, was complete, and what cut it short."""
-    is_complete = converged = False
-    # The first turn only finds out where the second choice should be made. Points that move find their places
-    # themselves, and a new start would cost L-BFGS its memory.
-    first = 0 if model.learns_inducing else budget.max_iterations // 3
-    for turn, share in enumerate(
-        [first, budget.max_iterations - first] if first else [budget.max_iterations]
-    ):
-        is_complete = _place(model, count, selection, generator, keep=turn > 0)
-        converged, cut = _maximize(model, share, tolerance, budget, history, callback, journal)
-        if cut:
-            return False, is_complete, cut
-    return converged, is_complete, ""
+@final
+@dataclass
+class _Learner:
+    """The stages of `learn`, with their brackets and the bound after every iteration."""
 
+    model: SparseModel
+    tolerance: float
+    budget: Budget
+    generator: torch.Generator
+    num_inducing: int | None
+    selection: str
+    callback: Callback | None
+    journal: Journal | None
+    stages: list[Stage] = field(default_factory=list)
+    history: list[float] = field(default_factory=list)
+    stopped: str = ""
+    converged: bool = False
 
-def _maximize(
-    model: SparseModel,
-    max_iterations: int,
-    tolerance: float,
-    budget: Budget,
-    history: list[float],
-    callback: Callback | None,
-    journal: Journal | None,
-) -> tuple[bool, str]:
-    """L-BFGS until a few iterations gain little, for a tolerance; whether it converged, what cut it short."""
-    worth = SHARE * tolerance * model.num_rows
-    has_settled = False
+    @property
+    def is_given(self) -> bool:
+        """Whether the number of inducing variables was given."""
+        return self.num_inducing is not None
 
-    def settled(values: list[float]) -> bool:
-        nonlocal has_settled
-        history.append(values[-1])
-        if callback is not None:
-            callback(len(history), values[-1])
-        has_settled = tolerance > 0 and gained_little(values, worth)
-        return has_settled
+    def run(self, moves: bool) -> Outcome:
+        """Double the inducing variables until they are enough, or the budget is used up."""
+        model, budget = self.model, self.budget
+        wanted = budget.max_inducing if self.num_inducing is None else self.num_inducing
+        limit = min(wanted, _most(model))
+        if budget.max_iterations > 0:
+            warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over)
+        count = limit
+        if not self.is_given:
+            chosen = model.choose(min(FIRST, limit), self.selection, self.generator, self.tolerance / 2)
+            count = max(len(chosen.inducing), min(LEAST, limit))
+        while not self.stopped:
+            is_complete = self._stage(count)
+            # what a stage that was cut short gained says nothing
+            self.stopped = self.stopped or self._reason(count, limit, is_complete)
+            count = min(2 * count, limit)
+        if self.stopped == "max_inducing" and moves and model.free_inducing():
+            # More would help and may not be had: let those there are move to where they tell most.
+            self.stopped = ""
+            self._maximize(budget.max_iterations, self.tolerance)
+            self.stopped = self.stopped or "max_inducing"
+            self._note_stage()
+        last = self.stages[-1]
+        certificate = Certificate(
+            last.lower,
+            last.upper,
+            last.num_inducing,
+            model.num_rows,
+            self.tolerance,
+            self.stopped,
+            self.stages,
+        )
+        return Outcome(certificate, self.history, self.converged)
 
-    # Conjugate gradients start where the last evaluation ended, so theirs cannot be left out of a replay.
-    kept = None if model.bound_name == "cg" else journal
-    parameters = list(model.parameters())
-    training = maximize(
-        model,
-        parameters,
-        max_iterations,
-        stop=settled,
-        memory=MEMORY,
-        journal=kept,
-        is_over=budget.is_over,
-    )
-    reasons = {INTERRUPTED: "interrupted", TIME_IS_OVER: "time_limit"}
-    return has_settled or training.has_settled, reasons.get(training.message, "")
+    def _reason(self, count: int, limit: int, is_complete: bool) -> str:
+        """Why no more inducing variables are tried after a stage; empty where they are."""
+        if self.is_given:
+            return "fixed"
+        last, nats = self.stages[-1], self.tolerance * self.model.num_rows
+        is_narrow = last.upper - last.lower <= nats
+        if len(self.stages) > 1 and last.lower - self.stages[-2].lower <= nats:
+            # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
+            return "gap" if is_narrow else "gain"
+        if self.budget.is_over():
+            return "time_limit"
+        if count >= _most(self.model) or (is_complete and len(self.stages) > 1):
+            return "gap" if is_narrow else "complete"
+        return "max_inducing" if count >= limit else ""
 
+    def _stage(self, count: int) -> bool:
+        """Choose, learn, choose again, learn on; whether no candidates were left."""
+        is_complete, most = False, self.budget.max_iterations
+        # The first turn only finds out where the second choice should be made. Points that move find their
+        # places themselves, and a new start would cost L-BFGS its memory.
+        first = 0 if self.model.learns_inducing else most // 3
+        for turn, share in enumerate([first, most - first] if first else [most]):
+            is_complete = self._place(count, keep=turn > 0)
+            self._maximize(share, 0.0 if self.is_given else self.tolerance)
+            if self.stopped:
+                self.converged = False
+                break
+        self._note_stage()
+        return is_complete
 
-def _place(model: SparseModel, count: int, selection: str, generator: torch.Generator, keep: bool) -> bool:
-    """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
-    chosen = model.choose(count, selection, generator)
-    if not keep:
-        model.place_inducing(chosen.inducing)
+    def _note_stage(self) -> None:
+        bracket = self.model.bracket()
+        seconds, iterations = self.budget.seconds, len(self.history)
+        self.stages.append(Stage(self.model.num_inducing, *bracket, seconds, iterations))
+
+    def _maximize(self, max_iterations: int, tolerance: float) -> None:
+        """L-BFGS until a few iterations gain little, for a tolerance; notes how it ended."""
+        worth = SHARE * tolerance * self.model.num_rows
+        has_settled = False
+
+        def settled(values: list[float]) -> bool:
+            nonlocal has_settled
+            self.history.append(values[-1])
+            if self.callback is not None:
+                self.callback(len(self.history), values[-1])
+            has_settled = tolerance > 0 and gained_little(values, worth)
+            return has_settled
+
+        training = maximize(
+            self.model,
+            list(self.model.parameters()),
+            max_iterations,
+            stop=settled,
+            memory=MEMORY,
+            # conjugate gradients start where the last evaluation ended, so a replay cannot leave theirs out
+            journal=None if self.model.bound_name == "cg" else self.journal,
+            is_over=self.budget.is_over,
+        )
+        self.converged = has_settled or training.has_settled
+        reasons = {INTERRUPTED: "interrupted", TIME_IS_OVER: "time_limit"}
+        self.stopped = reasons.get(training.message, "")
+
+    def _place(self, count: int, keep: bool) -> bool:
+        """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
+        model, chosen = self.model, self.model.choose(count, self.selection, self.generator)
+        if not keep:
+            model.place_inducing(chosen.inducing)
+            return chosen.is_complete
+        held = model.held_inducing()
+        with torch.no_grad():
+            before = model.bound()
+            model.place_inducing(chosen.inducing)
+            if not bool(model.bound() > before):
+                model.place_inducing(held)
         return chosen.is_complete
-    held = model.held_inducing()
-    with torch.no_grad():
-        before = model.bound()
-        model.place_inducing(chosen.inducing)
-        if not bool(model.bound() > before):
-            model.place_inducing(held)
-    return chosen.is_complete
 
 
 def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:

@@ -21,11 +21,12 @@ from orbitwise.inference.linear_algebra import (
     remaining_variance,
     solve_factored,
 )
+from orbitwise.inference.model import Observations
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.bounds import QuadraticEnds, best_q, growth, low_rank_terms, rounding, signal
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
-from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals, learned, summed
+from orbitwise.inference.sparse.totals import Totals, gather_totals, learned, summed
 from orbitwise.process.covariance import pairs_at_once
 from orbitwise.process.process import Moments, Process, Rows
 
@@ -126,20 +127,6 @@ class Preconditioner:
         gram.diagonal().add_(1)
         self.lower = cholesky(gram).lower
 
-    @classmethod
-    def of(
-        cls,
-        process: Process,
-        rows: Observations,
-        inducing: Inducing,
-        lower: Float[Tensor, "u u"],
-        noise: Float[Tensor, ""],
-    ) -> Preconditioner:
-        """That of inducing variables with factor L of K_uu, for noise variances σ²/w."""
-        with torch.no_grad():
-            projected = project_rows(process, rows.functional, inducing, rows.x, lower)
-            return cls(projected.columns, noise / rows.weights())
-
     def __call__(self, right: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
         # (Q+Σ)⁻¹b = Σ⁻¹b - Σ⁻¹Aᵀ(I + AΣ⁻¹Aᵀ)⁻¹AΣ⁻¹b
         scaled = right / self.noise[:, None]
@@ -204,59 +191,80 @@ class QuadraticBracket(NamedTuple):
     totals: Totals
 
 
-def quadratic_bracket(
-    process: Process,
-    rows: Observations,
-    inducing: Inducing,
-    lower: Float[Tensor, "u u"],
-    noise: Float[Tensor, ""],
-    vectors: Float[Tensor, "n c"],
-    tight: bool = True,
-) -> QuadraticBracket:
-    """The bracket at a given v, valid for any: v = 0 gives the collapsed bound back.
+@final
+@dataclass(frozen=True)
+class NoisySystem:
+    """(K+Σ)v = y - m over all rows, with Σ = σ²/w: products, solutions, and the bracket that they give."""
 
-    Means, where the process has any, are taken off the targets.
-    """
-    vectors = vectors.detach()
-    noisy = (noise / rows.weights())[:, None] * vectors
-    product = covariance_product(process, rows, vectors) + noisy
-    centred = rows.targets - prior_means(process, rows)[:, None]
-    # 2yᵀv - vᵀK̂v ≤ yᵀK̂⁻¹y ≤ 2yᵀv - vᵀK̂v + rᵀP⁻¹r
-    least = (vectors * (2 * centred - product)).sum()
-    left = Observations(rows.functional, rows.x, rows.targets - product, rows.weight)
-    totals = gather_totals(process, left, inducing, lower, noise, tight)
-    remaining = low_rank_terms(totals, noise).quadratic.clamp_min(0)
-    return QuadraticBracket(least, least + remaining, totals)
+    process: Process
+    rows: Observations
+    noise: Float[Tensor, ""]
 
+    def product(self, vectors: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """(K+Σ)v."""
+        noisy = (self.noise / self.rows.weights())[:, None] * vectors
+        return covariance_product(self.process, self.rows, vectors) + noisy
 
-@torch.no_grad()
-def safe_quadratic(
-    process: Process,
-    rows: Observations,
-    noise: Float[Tensor, ""],
-    vectors: Float[Tensor, "n c"],
-    at: QuadraticBracket,
-) -> QuadraticEnds:
-    """The bracket at v with how far rounding may have moved it.
+    def centred(self) -> Float[Tensor, "n c"]:
+        """y - m."""
+        return self.rows.targets - prior_means(self.process, self.rows)[:, None]
 
-    K v is off by γ√k_n Σ √k|v|, and (Σ √k|v|)² ≤ Σ w k · Σ v²/w; that moves 2yᵀv - vᵀK̂v directly, and
-    rᵀP⁻¹r through r, beside the rounding of the totals.
-    """
-    # a kernel in single precision is off by single precision
-    coarseness = torch.finfo(rows.x.dtype).eps / torch.finfo(torch.float64).eps
-    unit = growth(at.totals) * max(1.0, coarseness)
-    weights = rows.weights()[:, None]
-    centred = (rows.targets - prior_means(process, rows)[:, None]).abs()
-    noisy = (noise / weights) * vectors.abs()
-    sums = (vectors.abs() * (2 * centred + noisy)).sum()
-    prior = signal(at.totals)
-    square = prior * (vectors.square() / weights).sum()
-    moved = unit * ((prior * square).sqrt() + (weights * (centred + noisy).square()).sum().sqrt())
-    moved = moved / noise.sqrt()
-    remaining = (at.upper - at.lower).clamp_min(0)
-    through = moved * (moved + 2 * remaining.sqrt())
-    own = rounding(at.totals, noise).quadratic
-    return QuadraticEnds(at.lower, at.upper, unit * (square + sums) + through + own)
+    @torch.no_grad()
+    def preconditioner(self, inducing: Inducing, lower: Float[Tensor, "u u"]) -> Preconditioner:
+        """That of inducing variables with factor L of K_uu."""
+        projected = project_rows(self.process, self.rows.functional, inducing, self.rows.x, lower)
+        return Preconditioner(projected.columns, self.noise / self.rows.weights())
+
+    @torch.no_grad()
+    def solve(
+        self,
+        preconditioner: Preconditioner,
+        tolerance: float,
+        max_iterations: int,
+        start: Float[Tensor, "n c"] | None = None,
+    ) -> Solution:
+        """(K+Σ)⁻¹(y-m) by conjugate gradients, warm where `start` is given."""
+        return solve(self.product, self.centred(), preconditioner, tolerance, max_iterations, start)
+
+    def bracket(
+        self,
+        inducing: Inducing,
+        lower: Float[Tensor, "u u"],
+        vectors: Float[Tensor, "n c"],
+        tight: bool = True,
+    ) -> QuadraticBracket:
+        """The bracket at a given v, valid for any: v = 0 gives the collapsed bound back."""
+        vectors, rows = vectors.detach(), self.rows
+        product = self.product(vectors)
+        # 2yᵀv - vᵀK̂v ≤ yᵀK̂⁻¹y ≤ 2yᵀv - vᵀK̂v + rᵀP⁻¹r
+        least = (vectors * (2 * self.centred() - product)).sum()
+        left = Observations(rows.functional, rows.x, rows.targets - product, rows.weight)
+        totals = gather_totals(self.process, left, inducing, lower, self.noise, tight)
+        remaining = low_rank_terms(totals, self.noise).quadratic.clamp_min(0)
+        return QuadraticBracket(least, least + remaining, totals)
+
+    @torch.no_grad()
+    def safe_ends(self, vectors: Float[Tensor, "n c"], at: QuadraticBracket) -> QuadraticEnds:
+        """The bracket at v with how far rounding may have moved it.
+
+        K v is off by γ√k_n Σ √k|v|, and (Σ √k|v|)² ≤ Σ w k · Σ v²/w; that moves 2yᵀv - vᵀK̂v directly, and
+        rᵀP⁻¹r through r, beside the rounding of the totals.
+        """
+        # a kernel in single precision is off by single precision
+        coarseness = torch.finfo(self.rows.x.dtype).eps / torch.finfo(torch.float64).eps
+        unit = growth(at.totals) * max(1.0, coarseness)
+        weights = self.rows.weights()[:, None]
+        centred = self.centred().abs()
+        noisy = (self.noise / weights) * vectors.abs()
+        sums = (vectors.abs() * (2 * centred + noisy)).sum()
+        prior = signal(at.totals)
+        square = prior * (vectors.square() / weights).sum()
+        moved = unit * ((prior * square).sqrt() + (weights * (centred + noisy).square()).sum().sqrt())
+        moved = moved / self.noise.sqrt()
+        remaining = (at.upper - at.lower).clamp_min(0)
+        through = moved * (moved + 2 * remaining.sqrt())
+        own = rounding(at.totals, self.noise).quadratic
+        return QuadraticEnds(at.lower, at.upper, unit * (square + sums) + through + own)
 
 
 Variance = Literal["sparse", "exact"]
@@ -275,41 +283,12 @@ def condition(
 ) -> IterativePosterior:
     """The posterior given the targets, with at most `tolerance` nats of the quadratic form left unsolved."""
     with torch.no_grad():
-        lower = inducing_factor(process, inducing)
-        preconditioner = Preconditioner.of(process, rows, inducing, lower, noise)
-        solution = solve_rows(process, rows, noise, preconditioner, tolerance, max_iterations, start)
-        left = quadratic_bracket(process, rows, inducing, lower, noise, solution.vectors)
+        system, lower = NoisySystem(process, rows, noise), inducing_factor(process, inducing)
+        preconditioner = system.preconditioner(inducing, lower)
+        solution = system.solve(preconditioner, tolerance, max_iterations, start)
+        left = system.bracket(inducing, lower, solution.vectors)
         sparse = SparsePosterior(process, inducing, best_q(left.totals, noise), lower)
     return IterativePosterior(sparse, rows, noise, solution, preconditioner, variance, max_iterations)
-
-
-def solve_rows(
-    process: Process,
-    rows: Observations,
-    noise: Float[Tensor, ""],
-    preconditioner: Preconditioner,
-    tolerance: float,
-    max_iterations: int,
-    start: Float[Tensor, "n c"] | None = None,
-) -> Solution:
-    """(K+Σ)⁻¹(y-m) by conjugate gradients, warm where `start` is given."""
-    with torch.no_grad():
-        centred = rows.targets - prior_means(process, rows)[:, None]
-        return solve(
-            lambda v: noisy_product(process, rows, noise, v),
-            centred,
-            preconditioner,
-            tolerance,
-            max_iterations,
-            start,
-        )
-
-
-def noisy_product(
-    process: Process, rows: Observations, noise: Float[Tensor, ""], vectors: Float[Tensor, "n c"]
-) -> Float[Tensor, "n c"]:
-    """(K+Σ)v, with Σ = σ²/w."""
-    return covariance_product(process, rows, vectors) + (noise / rows.weights())[:, None] * vectors
 
 
 def _refuse_solves(posterior: IterativePosterior) -> str | None:
@@ -390,5 +369,5 @@ class IterativePosterior(Posterior):
         if self.preconditioner is None:
             raise ValueError("This posterior has sparse variances only: condition with variance='exact'.")
         tolerance = 1e-10 * float(self.noise) * cross.shape[1]
-        product = lambda v: noisy_product(self.process, self.rows, self.noise, v)  # noqa: E731
+        product = NoisySystem(self.process, self.rows, self.noise).product
         return solve(product, cross, self.preconditioner, tolerance, self.max_iterations).vectors

@@ -6,7 +6,6 @@ count as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.tot
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.inference.defaults import typical_spread
+from orbitwise.inference.model import Observations
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse import iterative
@@ -33,10 +33,10 @@ from orbitwise.inference.sparse.inducing import (
     greedy_choice,
     random_orbit_points,
 )
-from orbitwise.inference.sparse.iterative import Preconditioner, quadratic_bracket, safe_quadratic
+from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
-from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals, quadratic_totals
+from orbitwise.inference.sparse.totals import Totals, gather_totals, quadratic_totals
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -66,8 +66,7 @@ class SparseModel(nn.Module):
     """y given f = L g through inducing variables u, which are values of g or of f at chosen inputs.
 
     With `learns_inducing` the points move with the hyperparameters; values of f stay where the data are.
-    Weights of rows divide Gaussian noise, and `merged` is what merging equal rows took out of the log
-    likelihood, as a function of σ²; for other likelihoods weights count repetitions. `tilt` is the free
+    Weights of rows divide Gaussian noise; for other likelihoods they count repetitions. `tilt` is the free
     parameter of likelihoods that need one: it is held while the rest is learned, see `improve_tilt`.
     """
 
@@ -82,7 +81,6 @@ class SparseModel(nn.Module):
         bound: BoundName = "tight",
         domain: Domain = "g",
         learns_inducing: bool = False,
-        merged: Callable[[Tensor], Tensor] | None = None,
         tilt: Tensor | None = None,
     ) -> None:
         super().__init__()
@@ -99,7 +97,6 @@ class SparseModel(nn.Module):
         self.bound_name: str = bound
         self.domain: str = "g" if observations.functional.is_identity else domain
         self.learns_inducing = learns_inducing and self.domain == "g"
-        self.merged = merged
         self.tilt: Tensor | None = None
         if likelihood.needs_tilt:
             self.tilt = torch.ones_like(observations.targets) if tilt is None else tilt
@@ -121,6 +118,11 @@ class SparseModel(nn.Module):
         if isinstance(self.likelihood, Gaussian) and _has_one_noise(self.likelihood):
             return self.likelihood.noise[0]
         return self.observations.targets.new_ones(())
+
+    @property
+    def system(self) -> NoisySystem:
+        """The linear system of all rows, for Gaussian noise."""
+        return NoisySystem(self.process, self.observations, self.noise)
 
     @property
     def num_rows(self) -> int:
@@ -182,7 +184,7 @@ class SparseModel(nn.Module):
             totals = self.totals_at(inducing, lower, tight)
             return collapsed_bound(totals, self.noise, tight) + self.taken_out()
         vectors = self.solve_again(inducing, lower)
-        at = quadratic_bracket(self.process, self.observations, inducing, lower, self.noise, vectors)
+        at = self.system.bracket(inducing, lower, vectors)
         return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
 
     def totals_at(self, inducing: Inducing, lower: Float[Tensor, "u u"], tight: bool = True) -> Totals:
@@ -207,7 +209,7 @@ class SparseModel(nn.Module):
 
     def taken_out(self) -> Float[Tensor, ""]:
         """What merging rows took out of the log likelihood."""
-        return torch.zeros_like(self.noise) if self.merged is None else self.merged(self.noise)
+        return self.observations.merged_term(self.noise)
 
     def forward(self) -> Float[Tensor, ""]:
         """The bound plus hyperpriors: what training maximises."""
@@ -216,10 +218,8 @@ class SparseModel(nn.Module):
     @torch.no_grad()
     def solve_again(self, inducing: Inducing, lower: Tensor) -> Float[Tensor, "n c"]:
         """(K+Σ)⁻¹(y-m) at the present hyperparameters, from where the last solution ended."""
-        preconditioner = Preconditioner.of(self.process, self.observations, inducing, lower, self.noise)
-        solution = iterative.solve_rows(
-            self.process, self.observations, self.noise, preconditioner, SOLVED, 100, self.vectors
-        )
+        preconditioner = self.system.preconditioner(inducing, lower)
+        solution = self.system.solve(preconditioner, SOLVED, 100, self.vectors)
         self.vectors = solution.vectors
         return self.vectors
 
@@ -241,8 +241,8 @@ class SparseModel(nn.Module):
         brackets = [safe_bracket(totals, self.noise)]
         if self.num_rows <= ITERATIVE_ROWS if refine is None else refine:
             vectors = self.solve_again(inducing, lower)
-            at = quadratic_bracket(self.process, self.observations, inducing, lower, self.noise, vectors)
-            solved = safe_quadratic(self.process, self.observations, self.noise, vectors, at)
+            at = self.system.bracket(inducing, lower, vectors)
+            solved = self.system.safe_ends(vectors, at)
             brackets.append(safe_bracket(at.totals, self.noise, solved))
         return common_bracket(brackets, float(self.taken_out()), self.num_rows)
 

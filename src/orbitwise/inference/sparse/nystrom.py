@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.inference.model import Observations
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.bounds import best_q, low_rank_terms
-from orbitwise.inference.sparse.iterative import Preconditioner, prior_means
+from orbitwise.inference.sparse.iterative import NoisySystem, Preconditioner
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project
-from orbitwise.inference.sparse.totals import Observations, Totals, gather_totals
+from orbitwise.inference.sparse.totals import Totals, gather_totals
 from orbitwise.process.process import Moments, Process, Rows
 
 Kind = Literal["nystrom", "sor", "dtc"]
@@ -43,8 +44,9 @@ def condition(
         sparse = SparsePosterior(process, inducing, best_q(totals, noise), lower)
         if kind != "nystrom":
             return NystromPosterior(kind, sparse, rows, None, None)
-        inverse = Preconditioner.of(process, rows, inducing, lower, noise)
-        weights = inverse(rows.targets - prior_means(process, rows)[:, None])
+        system = NoisySystem(process, rows, noise)
+        inverse = system.preconditioner(inducing, lower)
+        weights = inverse(system.centred())
         return NystromPosterior(kind, sparse, rows, inverse, weights)
 
 

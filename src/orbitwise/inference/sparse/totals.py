@@ -17,10 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import COUNT, Stored
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import HandwrittenGradient, solve_lower
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.projection import (
     Inducing,
     PriorMoments,
@@ -72,47 +71,6 @@ class Totals(NamedTuple):
     def merge(self, other: Totals) -> Totals:
         """The totals of both sets of rows."""
         return Totals._make(mine + theirs for mine, theirs in zip(self, other, strict=True))
-
-
-@final
-@dataclass(frozen=True)
-class Observations:
-    """Observations L_n g + noise of variance σ²/w: a functional, its inputs, targets [n, c] and weights.
-
-    Weights are [n], the same for all outputs, or [n, c].
-    """
-
-    functional: Functional
-    x: Float[Tensor, "n columns"]
-    targets: Float[Tensor, "n c"]
-    weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
-
-    stored = Stored()
-
-    def weights(self) -> Float[Tensor, " n"] | Float[Tensor, "n c"]:
-        """w, ones where left out."""
-        return torch.ones_like(self.targets[:, 0]) if self.weight is None else self.weight
-
-    def take(self, index: slice | Tensor) -> Observations:
-        """Some of the rows."""
-        weight = None if self.weight is None else self.weight[index]
-        return Observations(self.functional, self.x[index], self.targets[index], weight)
-
-    @property
-    def num_atoms(self) -> int:
-        """Atoms of a row."""
-        with torch.no_grad():
-            return self.take(slice(0, 1)).atoms().points.shape[-2]
-
-    def atoms(self) -> Block:
-        """The rows lowered; rows drawn at random are refused because no bound holds with them."""
-        atoms = self.functional.atoms(self.x)
-        if not isinstance(atoms, Atoms | Gradients) or atoms.is_drawn:
-            raise ValueError(
-                "Collapsed bounds take exact rows: freeze a drawn orbit, orbit.freeze(num_nodes), or use the "
-                "stochastic engine."
-            )
-        return atoms
 
 
 def gather_totals(

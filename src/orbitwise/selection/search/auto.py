@@ -38,6 +38,7 @@ from orbitwise.inference.components import components
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.posterior import Posterior
 from orbitwise.kernels.spelling import Expression, Term, build, expression_of, map_terms, summands
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.selection.search.description import Words, component_phrase, summary
 from orbitwise.selection.search.greedy import Effort, Fitted, Record, Search, SearchData
 from orbitwise.selection.search.hypotheses import (
@@ -243,10 +244,10 @@ def refitted(
     # the search itself says whether its winner converged, and whether time was up
     fit_quietly(estimator, x, y)
     if estimator.inference_ == "exact":
-        model = estimator._model
-        if hypothesis.noise is not None:
+        noise = estimator.model_.latent.likelihood
+        if hypothesis.noise is not None and isinstance(noise, Gaussian):
             with torch.no_grad():
-                model.raw_noise[0].fill_(math.log(max(hypothesis.noise, 1e-12)))
+                noise.raw_noise.fill_(math.log(max(hypothesis.noise, 1e-12)))
         # The search has learned the noise, which a first fit starts elsewhere: go on from there.
         is_cut_short = is_over is not None and is_over()
         fit_quietly(estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True), x, y)
@@ -326,7 +327,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     kernel_: Kernel
     log_evidence_: float
     noise_: float
-    _model: RegressionModel
+    model_: RegressionModel
     _clock = staticmethod(time.time)
 
     stored = Stored(
@@ -334,7 +335,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             **EVIDENCE,
             "_claims": Field((list,), Field((tuple, list))),
             "_extents": Field((np.ndarray,)),
-            "_model": Field((RegressionModel,)),
+            "model_": Field((RegressionModel,)),
             "_shares": Field((list,), Field((int, float)), is_record=True),
             "dates_": FLAG,
             "history_": Field((list,), Field((dict,))),
@@ -440,7 +441,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         estimator, self._claims, is_cut_short = refitted(hypothesis, x, y, self.n_features_in_, is_over)
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
-            *("log_evidence_error_", "converged_", "inference_", "_model", "target_scale_"),
+            *("log_evidence_error_", "converged_", "inference_", "fit_result_", "model_", "target_scale_"),
         ):
             setattr(self, name, getattr(estimator, name))
         self.score_ = found.score
@@ -476,7 +477,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def mean_(self) -> float:
         """The constant that f lies around, in units of y."""
         check_is_fitted(self)
-        constant = next(self._model.process.mean_module.parameters(), torch.zeros(())).item()
+        constant = next(self.model_.latent.process.mean_module.parameters(), torch.zeros(())).item()
         return constant * float(self.target_scale_.scale[0]) + float(self.target_scale_.shift[0])
 
     def describe(self, unit: str = "") -> str:
@@ -505,9 +506,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             numbers = (f"{row['score']:,.1f}", f"{row['log_likelihood']:,.1f}", str(row["num_parameters"]))
             table.add_row(name, *numbers, str(row["step"]))
         return table
-
-    def _standardised_noise(self) -> torch.Tensor:
-        return self._model.noise()
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         check_is_fitted(self)

@@ -38,18 +38,18 @@ from orbitwise.selection.search.hypotheses import (
     Claim,
     Hypothesis,
     Key,
-    anew,
-    beside_a_line,
     claimed,
     first_hypotheses,
-    fresh,
     functional_of_claims,
-    grown,
     learned_claims,
     located_back,
     neighbours,
     relocated,
     simplifications,
+    start_from_data,
+    starts_from_data,
+    starts_from_parent,
+    starts_with_line,
 )
 
 FEW_ITERATIONS = 15
@@ -306,9 +306,9 @@ def promising(models: list[HypothesisModel], data: SearchData) -> list[Hypothesi
         return models
     heights = [-math.inf if data.is_over() else model.height() for model in models]
     ranked = [models[i] for i in sorted(range(len(models)), key=lambda i: -heights[i])]
-    anew = [model for model in ranked if model.hypothesis.noise is None]
+    from_data = [model for model in ranked if model.hypothesis.noise is None]
     first = ranked[: MOST_STARTS - 1]
-    others = [model for model in (*anew, *ranked) if all(model is not each for each in first)]
+    others = [model for model in (*from_data, *ranked) if all(model is not each for each in first)]
     return [*first, others[0]]
 
 
@@ -361,7 +361,7 @@ class Search:
         """The best structure that was found."""
         x, y = self.data.x, self.data.y
         singles = first_hypotheses(self.bases, x.shape[1])
-        best = self._advance([(each, partial(anew, each, None, x, y)) for each in singles], None)
+        best = self._advance([(each, partial(starts_from_data, each, None, x, y)) for each in singles], None)
         if best is None:
             raise TimeoutError(
                 "The time limit passed before one kernel was fitted: allow more time, or fewer rows."
@@ -453,13 +453,17 @@ class Search:
         x, y = self.data.x, self.data.y
         lines = []
         if new is not None and new.name == "linear":
-            lines = beside_a_line(hypothesis, new, x, y)
-        return [*grown(hypothesis, new, x, y, left), *lines, *anew(hypothesis, new, x, y)]
+            lines = starts_with_line(hypothesis, new, x, y)
+        return [
+            *starts_from_parent(hypothesis, new, x, y, left),
+            *lines,
+            *starts_from_data(hypothesis, new, x, y),
+        ]
 
     def _restarts(self, key: Key) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.data.x, self.data.y
         seeds = [None, *(self.effort.seed + 7919 * number for number in range(1, self.effort.num_restarts))]
-        return [fresh(hypothesis, x, y, seed) for seed in seeds[: self.effort.num_restarts]]
+        return [start_from_data(hypothesis, x, y, seed) for seed in seeds[: self.effort.num_restarts]]
 
     def _fit_all(
         self, starts: Sequence[Sequence[Hypothesis]], iterations: int, stage: str

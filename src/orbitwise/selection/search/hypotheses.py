@@ -320,8 +320,8 @@ def neighbours(
     for base in bases if grows else ():
         yield replace(hypothesis, expression=add(expression, base)), base
     for base in bases:
-        for grown in _multiplied(expression, base) if grows else ():
-            yield replace(hypothesis, expression=grown), base
+        for larger in _multiplied(expression, base) if grows else ():
+            yield replace(hypothesis, expression=larger), base
         for exchanged in _exchanged(expression, base):
             yield replace(hypothesis, expression=exchanged), base
     for loosened in _loosened(expression):
@@ -460,7 +460,7 @@ SLOW = 3.0
 """A smooth factor starts this many spreads long, so that a product starts near what it was made of."""
 
 
-def fresh(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypothesis:
+def start_from_data(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypothesis:
     """The structure with every value started from the data."""
     structure = bare(hypothesis.expression)
     _, width = relocated(structure, hypothesis.claims, x.shape[1])
@@ -473,7 +473,9 @@ def fresh(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypot
     return Hypothesis(structure, claims, None)
 
 
-def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Array) -> list[Hypothesis]:
+def starts_from_parent(
+    hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Array
+) -> list[Hypothesis]:
     """Starts with values for what is new: from the residuals `left` of the hypothesis it grew from.
 
     A new cycle has a start for every period that stands out in the residuals or in the targets, for
@@ -497,12 +499,12 @@ def grown(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Ar
     return _varied(first, place, changes)
 
 
-def anew(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array) -> list[Hypothesis]:
+def starts_from_data(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array) -> list[Hypothesis]:
     """Starts from the data alone; of a new cycle, for several periods.
 
-    What a parent has learned may already stand for the new term: a fast change for a cycle.
+    What a parent has learned may hide the new term: a fast change looks like a cycle.
     """
-    first = fresh(hypothesis, x, y, None)
+    first = start_from_data(hypothesis, x, y, None)
     if new is None or new.name not in CYCLES:
         return [first]
     return _varied(first, _place_of_new(hypothesis), _periods(new, x, detrend(_column(new, x), y)[0]))
@@ -551,10 +553,10 @@ def _strongest(column: bytes, y: bytes) -> tuple[float, ...]:
     return tuple(strongest_periods(np.frombuffer(column), np.frombuffer(y), NUM_PERIODS).tolist())
 
 
-def beside_a_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
+def starts_with_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
     """A start for a line that is added: it takes what least squares give it, the others start from the rest.
 
-    Of what they were only their periods are kept, for without the line they had to make up for it.
+    Only the periods of the others are kept, because without the line the rest had to make up for it.
     """
     others = [part for part in summands(hypothesis.expression) if part != new]
     columns = (0,) if new.columns is None else new.columns
@@ -562,7 +564,7 @@ def beside_a_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list
         return []
     rest, share = detrend(x[:, columns[0]], y, degree=1)
     before = terms(add(*others))
-    started = fresh(replace(hypothesis, expression=add(*others)), x, rest, None)
+    started = start_from_data(replace(hypothesis, expression=add(*others)), x, rest, None)
     parts = [multiply(part, factor=max(1 - share, 1e-6)) for part in summands(started.expression)]
     expression: Expression = add(*parts)
     for place, term in enumerate(before):

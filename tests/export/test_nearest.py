@@ -1,8 +1,27 @@
+"""The nearest built-in transform: calls as data, pictures, and the error that is measured on them."""
+
+import ast
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from orbitwise.export.builtin import described, group_of, library, measure, measure_group, picture, pictures
+from orbitwise.export.libraries import Torchvision
 from orbitwise.export.moves import moves_of
+from orbitwise.export.nearest import (
+    Call,
+    Constant,
+    code,
+    described,
+    group_of,
+    make,
+    measure,
+    measure_group,
+    modules_of,
+    picture,
+    pictures,
+)
 from orbitwise.orbits import DeformationOrbit, FiniteOrbit, ImageOrbit, closure
 from orbitwise.transforms import AffineWarp, flips, quarter_turns
 
@@ -97,5 +116,32 @@ def test_images_of_another_shape():
 def test_a_library_that_breaks_at_import(tmp_path, monkeypatch):
     (tmp_path / "broken_library.py").write_text("raise RuntimeError('operator nms does not exist')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ImportError, match=r"broken_library.*operator nms does not exist.*pip install"):
-        library("broken_library")
+    monkeypatch.setattr(Torchvision, "module", "broken_library")
+    with pytest.raises(ImportError, match=r"needs torchvision.*operator nms does not exist.*pip install"):
+        Torchvision().load()
+
+
+def recorded(name):
+    return lambda *given, **options: (name, given, options)
+
+
+LIBRARY = SimpleNamespace(Turn=recorded("Turn"), Both=recorded("Both"), Mode=SimpleNamespace(NEAR=7))
+TURN = Call("Turn", ((-1.5, 2), [True, None, "a'b"]), {"mode": Constant("Mode.NEAR"), "by": {"x": (1.0,)}})
+CALL = Call("Both", ([TURN, Call("Turn")],), {"width": Constant("pi", "math")})
+
+
+def test_what_is_written_makes_what_is_made():
+    made = make(CALL, LIBRARY)
+    assert eval(code(CALL, "library"), {"library": LIBRARY, "math": math}) == made
+    assert made[1][0][0] == ("Turn", ((-1.5, 2), [True, None, "a'b"]), {"mode": 7, "by": {"x": (1.0,)}})
+    assert made[2] == {"width": math.pi}
+    ast.parse(code(CALL, "library"))
+
+
+def test_other_modules_are_named():
+    assert modules_of(CALL) == {"math"}
+    assert modules_of(TURN) == set()
+
+
+def test_nothing_is_made_of_nothing():
+    assert make(None, LIBRARY) is None

@@ -20,6 +20,7 @@ from tests.cli.conftest import bars
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
+
 ROWS, LABELS = bars(16)
 ROWS = ROWS.reshape(16, 36)
 

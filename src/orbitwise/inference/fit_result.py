@@ -1,0 +1,95 @@
+"""What every engine returns: the posterior, the evidence with its kind and error, and how learning went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference import exact
+from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.optimise.ascent import Coordinates
+from orbitwise.inference.optimise.orbit_search import Found
+from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.sparse.certificate import Certificate
+from orbitwise.inference.sparse.held_rows import HeldRows
+from orbitwise.inference.sparse.posterior import SparsePosterior
+
+
+@final
+@dataclass(frozen=True)
+class LearnedRanges:
+    """What a search for ranges found, the functional on its nodes, and the coordinates it was found in."""
+
+    found: Found
+    functional: Functional
+    coordinates: Coordinates
+
+
+@final
+@dataclass(frozen=True)
+class FitResult:
+    """What an engine found.
+
+    `functional` is the one to predict with, its rows frozen. `log_evidence` is log p(y) or a lower bound on
+    it, as `kind` says, and `standard_error` how far the choice of nodes or draws may have moved it.
+    `objective` was maximised over the `parameters`. `search` tells how ranges of a drawn orbit were found;
+    `certificate` brackets the evidence where rows are exact and noise is Gaussian; `half_bound` is the bound
+    that half as many inducing points reached. `noise` is the variance that the posterior stands for, and
+    `held_rows` what a sparse posterior needs to stand for another.
+    """
+
+    posterior: Posterior
+    functional: Functional
+    log_evidence: float
+    kind: str
+    standard_error: float
+    converged: bool
+    objective: Callable[[], Tensor]
+    parameters: Sequence[nn.Parameter] = ()
+    history: Sequence[float] = field(default_factory=list)
+    search: LearnedRanges | None = None
+    certificate: Certificate | None = None
+    half_bound: float | None = None
+    noise: float | None = None
+    held_rows: HeldRows | None = None
+
+    @torch.no_grad()
+    def at_noise(self, noise: float) -> FitResult:
+        """The same fit with the posterior at another variance of Gaussian noise."""
+        posterior = self.posterior
+        if noise == self.noise:
+            return self
+        if isinstance(posterior, ExactPosterior):
+            variances = torch.full_like(posterior.targets[:, 0], noise)
+            other = exact.condition(posterior.process, posterior.rows, posterior.targets, variances)
+        elif isinstance(posterior, SparsePosterior) and self.held_rows is not None:
+            q = self.held_rows.optimum(noise)
+            other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
+        else:
+            raise ValueError("Only posteriors under Gaussian noise can stand for another variance.")
+        return replace(self, posterior=other, noise=noise)
+
+    @torch.no_grad()
+    def held_out_means(self) -> Float[Tensor, "n c"]:
+        """Every target predicted from all others, under Gaussian noise."""
+        if isinstance(self.posterior, ExactPosterior):
+            return self.posterior.leave_one_out().mean
+        if self.held_rows is None or self.noise is None:
+            raise ValueError("Targets can be left out one at a time under Gaussian noise only.")
+        return self.held_rows.leave_one_out(self.noise).mean
+
+    def in_units(self, nats: float) -> FitResult:
+        """The fit with the evidence of targets in other units, whose density differs by a constant."""
+        certificate = None if self.certificate is None else self.certificate.shifted(nats)
+        return replace(
+            self,
+            log_evidence=self.log_evidence + nats if certificate is None else certificate.lower,
+            half_bound=None if self.half_bound is None else self.half_bound + nats,
+            certificate=certificate,
+        )
