@@ -22,7 +22,7 @@ from orbitwise import (
 from orbitwise.functionals import DirectionalDerivative, FeatureMap, Gradient, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, ModuleOrbit, PatchOrbit, WeightedOrbit
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage import estimators as stored
+from orbitwise.storage import models as stored
 from orbitwise.transforms import coordinate_permutations
 
 # Few iterations, or labels that tell nothing, are enough for what is tested here.

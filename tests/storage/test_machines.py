@@ -18,7 +18,7 @@ from orbitwise.inference.risk.machines import Machine
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge
 from orbitwise.process import Process
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage import estimators as stored
+from orbitwise.storage import models as stored
 from tests.storage import round_trip
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.orbits import ImageOrbit
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage import estimators as stored
+from orbitwise.storage import models as stored
 from orbitwise.storage.foreign import rebuild, recipe_of
 from tests.storage import round_trip
 

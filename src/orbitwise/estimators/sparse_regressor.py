@@ -340,7 +340,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
         certificate = self._stream.certificate(self.tolerance)
         result = replace(self.fit_result_, posterior=self._stream.posterior(), certificate=certificate)
+        before = {} if learn else dict(vars(self))
         self._keep(result, self._stream.num_rows)
+        # more rows alone leave the ranges of the orbit, and so their error bars, as they were
+        for name in ("_orbit_errors", "_orbit_intervals", "search_", "stopped_by_", "_num_nodes"):
+            if name in before:
+                setattr(self, name, before[name])
         return self
 
     def _sparse(self, model: RegressionModel) -> SparseModel:

@@ -25,7 +25,8 @@ from torch import Tensor
 from orbitwise.inference.optimise.cost import machine_memory
 
 FORMAT = "orbitwise"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 1 held parts of the form of inputs and of the model one by one; such files are read, too."""
 NO_CHECKSUM = "0" * 64
 CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 DTYPES = {
