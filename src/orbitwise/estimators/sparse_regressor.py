@@ -73,7 +73,7 @@ class Stream:
         inducing = model.inducing
         lower, totals = inducing_factor(model.process, inducing), model.totals
         sources = None if model.chosen is None else model.observations.x[model.chosen]
-        merged = float(model.taken_out())
+        merged = float(model.merged_term())
         assert isinstance(model.likelihood, Gaussian)
         parts = (model.process, model.functional, model.likelihood)
         return cls(*parts, inducing, sources, lower, totals, merged, num_rows)

@@ -22,10 +22,9 @@ from torch import Tensor
 from orbitwise.declarations import LARGEST, SMALLEST
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.sparse_regressor import Stream
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.atoms import Atoms, Gradients
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum
 from orbitwise.functionals.functional import Combination, Composition, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation, Wrap
 from orbitwise.inference.defaults import LinearTrend
 from orbitwise.inference.exact import ExactPosterior
@@ -44,8 +43,7 @@ from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.softmax import Softmax
 from orbitwise.likelihoods.student import StudentT
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Symmetry
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Symmetry
 from orbitwise.process.process import as_blocks
 from orbitwise.selection.search.hypotheses import KINDS
 from orbitwise.storage.recipes import is_plain_numbers, require
