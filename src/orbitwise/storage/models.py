@@ -293,7 +293,8 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
             model.log_evidence_error_,
             model.converged_,
             NoObjective(),
-            history=model.history_,
+            # that of a search is of structures
+            history=[each for each in model.history_ if isinstance(each, int | float)],
             certificate=getattr(model, "certificate_", None),
         )
     return model
