@@ -52,7 +52,7 @@ from orbitwise.selection.compare import (
 )
 from orbitwise.selection.differences import CommonNodes
 from orbitwise.storage import StorageError, load
-from orbitwise.storage.files import packed
+from orbitwise.storage.models import packed
 
 Estimator = InvariantGPClassifier | InvariantGPRegressor
 MOST_EXAMPLES = 2000

@@ -13,17 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
+from types import NoneType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from orbitwise.declarations import FLAG, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.engines import (
     FIRST_STEPS,
     MOST_STEPS,
@@ -59,7 +62,7 @@ from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.orbit import DrawnOrbit
+from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 from orbitwise.process.process import Moments, Process
 from orbitwise.transforms.images import check_image_shape
 
@@ -245,11 +248,27 @@ def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
 ROWS_AT_ONCE = 1024
 
 
+EVIDENCE = {
+    "converged_": FLAG,
+    "evidence_kind_": TEXT,
+    "functional_": Field((Functional,)),
+    "kernel_": Field((Kernel,)),
+    "log_evidence_": REPORTED,
+    "log_evidence_error_": REPORTED,
+    "posterior_": Field((Posterior,)),
+}
+"""What files hold of each fit of a Gaussian process."""
+
+
 class FittedForm(ABC):
     """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
 
     form_: InputForm
     n_features_in_: int
+    stored = Stored(
+        fitted={"form_": Field((InputForm,)), "n_features_in_": Field((int,), least=1)},
+        sometimes={"feature_names_in_": REPORTED_ARRAY},
+    )
 
     @property
     def channels_(self) -> Order | None:
@@ -276,6 +295,20 @@ class LearnedOrbit(FittedForm, ABC):
     posterior_: Posterior
     functional_: Functional
     fit_result_: FitResult
+    stored = Stored(
+        fitted={
+            **EVIDENCE,
+            "history_": Field((list,), Field((int, float)), is_record=True),
+            "orbit_": Field((Orbit, NoneType)),
+        },
+        sometimes={
+            "_num_nodes": Field((int,), least=1),
+            "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
+            "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
+            "search_": Field((list,), Field((dict,)), is_record=True),
+            "stopped_by_": TEXT,
+        },
+    )
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -535,6 +568,7 @@ class RegressionPredictions(FittedForm, ABC):
     model_: RegressionModel
     target_scale_: TargetScale
     _place: str
+    stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
 
     @property
     def _scale(self) -> torch.Tensor:

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, EARLIER, POSITIVE, SMALLEST, Field, Stored
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
@@ -71,12 +73,15 @@ Observation = tuple[Functional, ArrayLike, ArrayLike, float | None]
 NOISE_START = 0.05
 
 
+@final
 class TargetScale(NamedTuple):
     """How targets were standardised: y = scale·f + shift per output, and whether y was given as a vector."""
 
     shift: Tensor
     scale: Tensor
     is_vector: bool = False
+
+    stored = Stored({"scale": POSITIVE})
 
     def standardised(self, targets: Tensor) -> Tensor:
         """(y - shift) / scale."""
@@ -122,6 +127,52 @@ class RegressionModel:
     latent: LatentModel
     observations: tuple[Observations, ...]
     target_scale: TargetScale
+
+    stored = Stored(
+        {
+            "fixed_noise": EARLIER,
+            "functional": Field(read="latent.functional"),
+            "likelihood": Field(read="latent.likelihood"),
+            "outputs": EARLIER,
+            "process": Field(read="latent.process"),
+            "raw_noise": EARLIER,
+            "scale": Field(least=SMALLEST, read="target_scale.scale"),
+            "shift": Field(read="target_scale.shift"),
+            "width": COUNT,
+        },
+        build="of_no_rows",
+    )
+
+    @classmethod
+    def of_no_rows(
+        cls,
+        process: Process,
+        functional: Functional,
+        width: int,
+        likelihood: Likelihood | None = None,
+        scale: Float[Tensor, " c"] | None = None,
+        shift: Float[Tensor, " c"] | None = None,
+        outputs: int = 1,
+        fixed_noise: Float[Tensor, " k"] | None = None,
+        raw_noise: Float[Tensor, ""] | None = None,
+    ) -> RegressionModel:
+        """A model of no rows, from which a later fit resumes; the noise is Gaussian without a likelihood."""
+        if likelihood is None and fixed_noise is not None:
+            likelihood = Gaussian(fixed_noise[0].item(), learnable=False)
+        elif likelihood is None:
+            likelihood = Gaussian()
+            if raw_noise is not None:
+                likelihood.raw_noise.data = raw_noise.reshape(1)
+        unit = torch.ones(outputs, dtype=torch.float64)
+        to = TargetScale(torch.zeros_like(unit) if shift is None else shift, unit if scale is None else scale)
+        x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, len(to.scale)))
+        latent = LatentModel(process, functional, likelihood)
+        return cls(latent, (Observations(Evaluation(), x, targets),), to)
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the inputs."""
+        return self.observations[0].x.shape[1]
 
     def at(self, functional: Functional) -> RegressionModel:
         """The same model with f = L g of another functional, say a frozen one; all else is shared."""

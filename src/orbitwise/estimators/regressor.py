@@ -15,18 +15,25 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import ENGINES, NODES, Engine, EngineName, engine_for
 from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.likelihoods import NoiseName, regression_likelihood
-from orbitwise.estimators.regression_model import Observation, generator_on, prepare, sparse_form
+from orbitwise.estimators.regression_model import (
+    Observation,
+    RegressionModel,
+    generator_on,
+    prepare,
+    sparse_form,
+)
 from orbitwise.estimators.validation import check_counts, check_training
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
-from orbitwise.inference.sparse.certificate import certify
+from orbitwise.inference.sparse.certificate import Certificate, certify
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -120,6 +127,20 @@ class InvariantGPRegressor(
     """
 
     n_features_in_: int
+
+    stored = Stored(
+        fitted={
+            "inference_": TEXT,
+            "model_": Field((RegressionModel,)),
+            "observation_noise_": Field((list,), Field((int, float, np.ndarray)), least=0),
+        },
+        sometimes={
+            "certificate_": Field((Certificate,)),
+            "evidence_terms_": Field((dict,), Field((int, float)), is_record=True),
+            "jitter_": REPORTED,
+            "noise_": Field((int, float, np.ndarray), least=0),
+        },
+    )
 
     def __init__(
         self,

@@ -14,18 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.orbits.orbit import Group, Symmetry
 
 if TYPE_CHECKING:
     from orbitwise.functionals.functional import Functional
 
 
+def _refuse_drawn(rows: Atoms) -> str | None:
+    return "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None
+
+
+@final
 @dataclass(frozen=True)
 class Atoms:
     """n rows of s atoms each. Leading batch dimensions are carried along.
@@ -42,6 +48,8 @@ class Atoms:
     groups: tuple[Group, ...] = ()
     symmetry: Symmetry | None = None
     blur: Float[Tensor, " s"] | None = None
+
+    stored = Stored({"groups": OMITTED}, refuse=_refuse_drawn)
 
     @property
     def num_rows(self) -> int:
@@ -239,6 +247,7 @@ class Atoms:
         )
 
 
+@final
 @dataclass(frozen=True)
 class Gradients:
     """A block of n·k exact derivative rows that share points, weights and kernel evaluations.
@@ -250,6 +259,8 @@ class Gradients:
     weights: Float[Tensor, "n s"]
     directions: Float[Tensor, "n s k d"]
     symmetry: Symmetry | None = None
+
+    stored = Stored()
 
     @property
     def num_rows(self) -> int:

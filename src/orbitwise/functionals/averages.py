@@ -14,6 +14,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from orbitwise.declarations import POSITIVE, Field, Stored
 from orbitwise.functionals.atoms import Atoms, exact_atoms
 from orbitwise.functionals.functional import Combination, Composition, Functional, check_matrix
 from orbitwise.functionals.points import Evaluation
@@ -41,6 +42,8 @@ class OrbitAverage(Functional):
 class OrbitSum(Functional):
     """f(x) = Σ g over the elements of a finite orbit of x (LIM eq. 6)."""
 
+    stored = Stored({"orbit": Field(read="average.orbit")})
+
     def __init__(self, orbit: Orbit) -> None:
         super().__init__()
         if orbit.size is None:
@@ -59,6 +62,8 @@ class LocalAverage(Functional):
     It serves RBF, polynomial, linear and constant kernels, their scalings and sums; for others there is
     `average_minus_value` of an orbit.
     """
+
+    stored = Stored({"width": POSITIVE})
 
     def __init__(self, width: float) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import Stored
 from orbitwise.functionals.atoms import Atoms, Block, Gradients
 
 
@@ -21,6 +22,8 @@ class Functional(nn.Module, ABC):
 
     is_identity: bool = False
     """Whether L_x(g) = g(x)."""
+
+    stored = Stored()
 
     @abstractmethod
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Block:
@@ -65,6 +68,10 @@ class Combination(Functional):
 
     def __init__(self, parts: list[Functional], factors: list[float]) -> None:
         super().__init__()
+        if not parts or len(parts) != len(factors):
+            raise ValueError(
+                f"A combination has one factor per functional, not {len(factors)} factors for {len(parts)}."
+            )
         self.parts = nn.ModuleList(parts)
         self.factors = factors
 

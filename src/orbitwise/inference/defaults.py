@@ -10,6 +10,7 @@ from gpytorch.means import Mean
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import Stored
 from orbitwise.kernels.bases import log_positive
 
 QUARTILES = 0.7413
@@ -25,12 +26,19 @@ class LinearTrend(Mean):
     centre: Tensor
     spread: Tensor
 
+    stored = Stored(build="about")
+
     def __init__(self, points: Float[Tensor, "n d"]) -> None:
         super().__init__()
         self.register_buffer("centre", points.mean(0))
         self.register_buffer("spread", typical_spread(points))
         self.weights = nn.Parameter(torch.zeros_like(points[0]))
         self.bias = nn.Parameter(torch.zeros_like(points[0, 0]))
+
+    @classmethod
+    def about(cls, centre: Float[Tensor, " d"]) -> LinearTrend:
+        """The trend about a point, whose spread is told later."""
+        return cls(centre.reshape(1, -1))
 
     def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n"]:
         return (x - self.centre) / self.spread @ self.weights + self.bias

@@ -20,6 +20,7 @@ from gpytorch.means import ZeroMean
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.inference.linear_algebra import (
     cholesky,
     gaussian_draws,
@@ -97,6 +98,8 @@ def sample_prior(
 @final
 class ExactPosterior(Posterior):
     """g given y, held as (K+Σ)⁻¹(y-m) and a Cholesky factor."""
+
+    stored = Stored({"jitter": Field(least=0)})
 
     def __init__(
         self,

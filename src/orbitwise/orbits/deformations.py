@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.images import smooth_field
 from orbitwise.orbits.nodes import Draws, Noise
@@ -31,6 +32,17 @@ class DeformationOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "image_shape": Field(read="transform.image_shape"),
+            "amplitude": Field(switch="deforms"),
+            "smoothness": OMITTED,
+            "thickness": OMITTED,
+            "tangent_width": Field(least=SMALLEST, most=10_000, read="transform.tangent_width"),
+            "clip": Field(read="transform.clip"),
+        }
+    )
 
     def __init__(
         self,

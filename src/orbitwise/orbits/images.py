@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
@@ -59,6 +60,15 @@ class ImageOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "affine": Field(is_omitted=True, fixed={}),
+            "amplitude": Field(switch="deforms"),
+            "smoothness": OMITTED,
+        },
+        {"has_affine": Field((bool,))},
+    )
 
     def __init__(
         self,
@@ -167,6 +177,14 @@ class CropOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "image_shape": Field(read="warp.image_shape"),
+            "log_zoom": Field(switch="zooms"),
+            "shift": OMITTED,
+        }
+    )
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from orbitwise.declarations import MOST_COUNTED, OMITTED, SMALLEST, Field, Stored
 from orbitwise.orbits.certainty import Unit, describe
 from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule, nodes_for
 from orbitwise.orbits.ranges import Bounds, Interval, Widths
@@ -38,6 +39,7 @@ class Group:
     independent: bool = True
 
 
+@final
 @dataclass(frozen=True)
 class Symmetry:
     """Marks atoms that come in runs of `size`, each run the whole orbit of a group, the identity first.
@@ -51,6 +53,8 @@ class Symmetry:
     size: int
     isometric: bool
 
+    stored = Stored({"size": Field(least=1, most=MOST_COUNTED)})
+
 
 @dataclass(frozen=True)
 class OrbitPoints:
@@ -63,6 +67,12 @@ class OrbitPoints:
     symmetry: Symmetry | None = None
 
 
+MOST_SAMPLES = 4096
+"""Draws that a file may ask for: each row is moved so often, and all pairs of its points are compared."""
+NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=1e12)
+"""How wide ranges ordinarily are; earlier versions did not store it."""
+
+
 class Orbit(nn.Module, ABC):
     """The set, or the density, of points that an input may be moved to."""
 
@@ -71,6 +81,17 @@ class Orbit(nn.Module, ABC):
 
     is_drawn: bool = False
     """Whether `points` draws at random, so that engines need unbiased reductions."""
+
+    stored = Stored(
+        {
+            "learnable": OMITTED,
+            "num_groups": Field(least=1, most=MOST_SAMPLES),
+            "num_samples": Field(least=1, most=MOST_SAMPLES),
+            "two_sided": OMITTED,
+        },
+        {"bounds.natural": NATURAL, "widths.natural": NATURAL},
+        infinite=("bounds.limit",),
+    )
 
     @abstractmethod
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
@@ -31,6 +32,13 @@ class SampledOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "lower": Field(is_omitted=True, fixed=0.0),
+            "upper": Field(is_omitted=True, fixed=0.0),
+        }
+    )
 
     def __init__(
         self,

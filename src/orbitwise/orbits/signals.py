@@ -9,6 +9,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
@@ -31,6 +32,16 @@ class SignalOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "shift": Field(switch="has_delay"),
+            "log_scale": OMITTED,
+            "warp": Field(switch="warps"),
+            "smoothness": OMITTED,
+            "jitter": Field(switch="jitters"),
+        }
+    )
 
     def __init__(
         self,

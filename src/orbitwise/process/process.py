@@ -27,8 +27,10 @@ from gpytorch.module import Module
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.functionals.atoms import Atoms, Block, Gradients
 from orbitwise.kernels.wide_networks import WideNetworkKernel
+from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.covariance import atom_covariance, block_covariance, paired_covariance
 from orbitwise.process.gradient_products import gradient_product, takes_products
 from orbitwise.process.profiles import parts_of, radial_profile
@@ -110,6 +112,12 @@ class Process(Module):
     one side of a double sum over a group is skipped: "auto" where the kernel is proved invariant to the
     group, True where you assert it (checked once on a few rows), False never.
     """
+
+    stored = Stored(
+        {"mean": Field(read="mean_module")},
+        {"_checked": Field((list,), Field((Orbit,)))},
+        earlier={"mean_module": "mean"},
+    )
 
     def __init__(self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto") -> None:
         super().__init__()

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import Stored
 from orbitwise.functionals.atoms import Gradients
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
@@ -76,6 +77,8 @@ def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENS
 @final
 class Machine:
     """f = Σ_i α_i z_i + Σ_j β_j b_j for rows of any kind, with several outputs."""
+
+    stored = Stored()
 
     def __init__(
         self,

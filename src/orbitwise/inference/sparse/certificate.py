@@ -18,6 +18,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, RECORD, Stored
 from orbitwise.inference import exact
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import (
@@ -47,6 +48,7 @@ REASONS = {
 }
 
 
+@final
 class Stage(NamedTuple):
     """The bracket reached with so many inducing variables, and seconds and iterations until then."""
 
@@ -56,7 +58,18 @@ class Stage(NamedTuple):
     seconds: float
     iterations: int
 
+    stored = Stored(
+        {
+            "num_inducing": COUNT,
+            "lower": RECORD,
+            "upper": RECORD,
+            "seconds": RECORD,
+            "iterations": COUNT,
+        }
+    )
 
+
+@final
 @dataclass(frozen=True)
 class Certificate:
     """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
@@ -73,6 +86,16 @@ class Certificate:
     tolerance: float
     stopped: str
     history: list[Stage] = field(default_factory=list)
+
+    stored = Stored(
+        {
+            "lower": RECORD,
+            "upper": RECORD,
+            "num_inducing": COUNT,
+            "num_rows": COUNT,
+            "tolerance": RECORD,
+        }
+    )
 
     def __post_init__(self) -> None:
         for each in (self, *self.history):

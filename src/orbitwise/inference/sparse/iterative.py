@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, OMITTED, RECORD, Field, Stored
 from orbitwise.inference.linear_algebra import (
     cholesky,
     handwritten_gradient,
@@ -104,6 +105,7 @@ class _CovarianceProduct:
         return None, *total
 
 
+@final
 class Solution(NamedTuple):
     """v with its residual r, the bracket lower ≤ yᵀK̂⁻¹y ≤ upper (summed over columns), and the iterations."""
 
@@ -113,6 +115,8 @@ class Solution(NamedTuple):
     upper: float
     iterations: int
     converged: bool
+
+    stored = Stored({"lower": RECORD, "upper": RECORD, "iterations": COUNT})
 
 
 @final
@@ -289,9 +293,24 @@ def condition(
     return IterativePosterior(sparse, rows, noise, solution, preconditioner, variance, max_iterations)
 
 
+def _refuse_solves(posterior: IterativePosterior) -> str | None:
+    if posterior.preconditioner is None:
+        return None
+    return "a posterior with a solve for every query cannot be stored; condition with variance='sparse'."
+
+
 @final
 class IterativePosterior(Posterior):
     """g given y, held as v ≈ (K+Σ)⁻¹(y-m) over all rows and a sparse posterior of what v leaves."""
+
+    stored = Stored(
+        {
+            "preconditioner": OMITTED,
+            "variance": Field(is_omitted=True, fixed="sparse"),
+            "max_iterations": COUNT,
+        },
+        refuse=_refuse_solves,
+    )
 
     def __init__(
         self,

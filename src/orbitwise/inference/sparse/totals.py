@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, Stored
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import handwritten_gradient, solve_lower
 from orbitwise.inference.model import Observations
@@ -34,6 +35,7 @@ KEPT_NUMBERS = 2**26
 """Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
 
 
+@final
 class Totals(NamedTuple):
     """The sums over rows. Those of two sets of rows, at the same hyperparameters, may be added.
 
@@ -48,6 +50,8 @@ class Totals(NamedTuple):
     slack: Float[Tensor, ""]
     count: int
     log_weight: Float[Tensor, ""]
+
+    stored = Stored({"count": COUNT})
 
     @property
     def num_outputs(self) -> int:

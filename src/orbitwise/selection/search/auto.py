@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from numbers import Real
+from types import NoneType
 from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -25,8 +26,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import engine_for
-from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
+from orbitwise.estimators.estimator import EVIDENCE, RegressionPredictions, fit_quietly, learning
 from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
@@ -332,6 +334,25 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     noise_: float
     model_: RegressionModel
     _clock = staticmethod(time.time)
+
+    stored = Stored(
+        fitted={
+            **EVIDENCE,
+            "_claims": Field((list,), Field((tuple, list))),
+            "_extents": Field((np.ndarray,)),
+            "model_": Field((RegressionModel,)),
+            "_shares": Field((list,), Field((int, float)), is_record=True),
+            "dates_": FLAG,
+            "history_": Field((list,), Field((dict,))),
+            "inference_": TEXT,
+            "invariance_": Field((str, NoneType)),
+            "noise_": NUMBER,
+            "score_": REPORTED,
+            "search_rows_": Field((int,), least=0, most=MOST_COUNTED),
+            "spelling_": TEXT,
+        },
+        sometimes={"stopped_": TEXT},
+    )
 
     def __init__(
         self,
