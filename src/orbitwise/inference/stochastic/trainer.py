@@ -142,8 +142,7 @@ class StochasticTrainer:
         """What u observes: the points, or the rows of the inducing functional at them."""
         if self.inducing_functional is None:
             return self.inducing
-        rows = self.inducing_functional.atoms(self.inducing)
-        return rows if isinstance(rows, Atoms) else rows.expand()
+        return self.inducing_functional.atoms(self.inducing).expand()
 
     def run(
         self,
