@@ -192,11 +192,11 @@ def prepare(
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     centre = 0.0
     if likelihood is None or (likelihood.is_additive and not likelihood.has_heavy_tails):
-        scale, shift = _standardisation(rows, normalize_y, keeps_constants)
+        scale, shift = standardisation(rows, normalize_y, keeps_constants)
     elif likelihood.is_additive:
         scale, shift = _robust_standardisation(y, normalize_y, keeps_constants)
     else:
-        scale, shift = _standardisation(rows, False, False)
+        scale, shift = standardisation(rows, False, False)
         centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
@@ -258,7 +258,7 @@ def _constant_part(block: Block) -> Tensor:
     return block.constant_part().detach()
 
 
-def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+def standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
     outputs = rows.targets.shape[1]
     if not normalize_y:
         return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
