@@ -259,11 +259,12 @@ def _constant_part(block: Block) -> Tensor:
 
 
 def standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+    """Scale and shift of targets with mean 0 (if they are centred) and mean square 1, for every output."""
     outputs = rows.targets.shape[1]
     if not normalize_y:
         return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-    assert rows.scatter is not None
-    y, scatter, weight = rows.targets.numpy(), rows.scatter.numpy(), rows.weights().numpy()[:, None]
+    scatter = np.zeros(1) if rows.scatter is None else rows.scatter.numpy()
+    y, weight = rows.targets.numpy(), rows.weights().numpy()[:, None]
     shift = (weight * y).sum(0) / weight.sum() if centre else np.zeros(outputs)
     squares = (weight * (y - shift) ** 2 + scatter).sum(0) / weight.sum()
     size = np.abs(y).max(0)
