@@ -64,7 +64,7 @@ from orbitwise.transforms.images import check_image_shape
 
 P = ParamSpec("P")
 R = TypeVar("R")
-TOLD: WeakSet[Any] = WeakSet()
+TOLD: WeakSet[object] = WeakSet()
 """Estimators that gave a ConvergenceWarning; no attribute of theirs, because it is not part of the model."""
 
 
@@ -81,7 +81,7 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
         def fit(*arguments: P.args, **named: P.kwargs) -> R:
             with torch.inference_mode(False), torch.enable_grad():
                 fitted = method(*arguments, **named)
-            estimator: Any = arguments[0]
+            estimator = arguments[0]
             for name in results:
                 _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
             reason = shortfall(estimator)
@@ -110,7 +110,7 @@ def answering(method: Callable[P, R]) -> Callable[P, R]:
     return answer
 
 
-def _require_finite(values: Any, found: str) -> None:
+def _require_finite(values: object, found: str) -> None:
     """Raise a ValueError with what was `found` where values are not finite."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
@@ -255,7 +256,9 @@ def constant_part(functional: Functional, x: Tensor) -> Tensor:
 
 
 def _constant_part(block: Block) -> Tensor:
-    return block.constant_part().detach()
+    if isinstance(block, Gradients):
+        return block.points.new_zeros(block.num_rows)
+    return (block.weights * (block.order == 0)).sum(-1).detach()
 
 
 def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
@@ -289,7 +292,8 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
     if mean in ("zero", "constant"):
         constant = ConstantMean()
         with torch.no_grad():
-            constant.raw_constant.fill_(centre)
+            for parameter in constant.parameters():
+                parameter.fill_(centre)
         return constant.requires_grad_(mean == "constant")
     if mean == "linear":
         trend = LinearTrend(points)

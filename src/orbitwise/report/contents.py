@@ -94,8 +94,11 @@ def answer_of(
 ) -> Answer:
     """The answer, with the place of the model among the candidates; ties are called ties."""
     own = None if comparison is None else own_candidate(model, comparison)
-    others = [] if comparison is None or own is None else [e for e in comparison.candidates if e is not own]
-    leads = [Lead(each.name, difference_between(own, each)) for each in others]
+    others: list[Candidate] = []
+    leads: list[Lead] = []
+    if comparison is not None and own is not None:
+        others = [each for each in comparison.candidates if each is not own]
+        leads = [Lead(each.name, difference_between(own, each)) for each in others]
     rivals = [each for each in leads if each.name != NO_INVARIANCE]
     worse = [each for each in rivals if not each.difference.is_tie and each.difference.nats > 0]
     certificate = certificate_of(model)
