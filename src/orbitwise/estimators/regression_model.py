@@ -20,7 +20,6 @@ from torch import Tensor
 
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
@@ -256,9 +255,7 @@ def constant_part(functional: Functional, x: Tensor) -> Tensor:
 
 
 def _constant_part(block: Block) -> Tensor:
-    if isinstance(block, Gradients):
-        return block.points.new_zeros(block.num_rows)
-    return (block.weights * (block.order == 0)).sum(-1).detach()
+    return block.constant_part().detach()
 
 
 def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
