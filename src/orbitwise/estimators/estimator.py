@@ -38,6 +38,7 @@ from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
     adopt,
+    expected_seconds,
     learned_errors,
     parameter_errors,
     searched_errors,
@@ -369,6 +370,12 @@ class LearnedOrbit(FittedForm, ABC):
             self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
         return self._orbit_errors
 
+    def expected_error_seconds(self) -> float:
+        """How long `orbit_errors_` will take to compute; 0 where it is known already."""
+        if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
+            return 0.0
+        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters))
+
     @property
     def _place(self) -> str:
         return getattr(self, "device", "cpu")
@@ -510,6 +517,8 @@ class EngineEstimator(LearnedOrbit, ABC):
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator
     ) -> Progress | None:
         """What a fit that starts from these parts leaves in the folder `checkpoint`, to resume from."""
+        if self.checkpoint is None:
+            return None
         names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
         settings = {name: getattr(self, name) for name in (*names, "batch_size")}
         if self.tilts != "remembered":

@@ -288,9 +288,7 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
         return ZeroMean()
     if mean in ("zero", "constant"):
         constant = ConstantMean()
-        with torch.no_grad():
-            for parameter in constant.parameters():
-                parameter.fill_(centre)
+        constant.initialize(raw_constant=float(centre))
         return constant.requires_grad_(mean == "constant")
     if mean == "linear":
         trend = LinearTrend(points)

@@ -28,8 +28,7 @@ from orbitwise import datasets
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
-from orbitwise.inference.components import Component, components, summands
-from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.exact import Component, ExactPosterior, components, summands
 from orbitwise.kernels import parse, spell
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.selection.evidence import ImportanceSample, integrate_evidence

@@ -153,8 +153,7 @@ class Strip(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
-class Orbits:
+class Orbits(NamedTuple):
     """Examples, and random points of their learned orbits (LIM figure 1) or elements of a finite one."""
 
     strips: Sequence[Strip]
@@ -202,15 +201,11 @@ class Row(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """All candidates by evidence."""
 
+    comparison: Comparison
     rows: Sequence[Row]
-    kinds: Sequence[str]
-    tied: Sequence[str]
-    undecided: Sequence[str]
-    verdict: str
 
 
 def compared(
@@ -235,8 +230,7 @@ def compared(
                 error,
             )
         )
-    kinds = sorted({each.evidence_kind for each in comparison.candidates})
-    return Compared(rows, kinds, comparison.tied, comparison.undecided, comparison.verdict)
+    return Compared(comparison, rows)
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from sklearn.base import BaseEstimator
@@ -145,7 +145,7 @@ def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 def _conditioned(estimator: InvariantGPRegressor, model: RegressionModel) -> InvariantGPRegressor:
     """A copy of the estimator that predicts by this model."""
-    other: Any = copy.copy(estimator)
+    other = copy.copy(estimator)
     posterior = model.exact.posterior()
     other.model_, other.posterior_ = model, posterior
     other.functional_, other.kernel_ = model.latent.functional, model.latent.process.kernel
