@@ -37,7 +37,7 @@ class LinearTrend(Mean):
 
 
 def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) -> Kernel:
-    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one a coordinate."""
+    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one per coordinate."""
     num_lengthscales = points.shape[-1] if separate_lengthscales else None
     base = RBFKernel(ard_num_dims=num_lengthscales, lengthscale_constraint=log_positive())
     kernel = ScaleKernel(base, outputscale_constraint=log_positive()).to(points)

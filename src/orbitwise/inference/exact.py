@@ -178,7 +178,7 @@ def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:
 
 
 TOLERANCE = 1e-6
-"""How far, relatively, the variances of given parts may add up beside that of the kernel."""
+"""The largest relative difference of the kernel's variance and the sum of those of given parts."""
 
 
 class Component(NamedTuple):

@@ -2,8 +2,8 @@
 
 Hyperparameters start from the exact evidence of some rows: few inducing variables would drive them to where
 few are enough (large noise, long lengthscales), and they would not come back. Then each stage chooses
-inducing variables at the present hyperparameters, learns, chooses again and learns on. It ends when twice as
-many gain nothing more; or when a budget ends first, which the certificate then says.
+inducing variables at the present hyperparameters, learns, chooses again and continues to learn. It ends when
+twice as many gain nothing more, or when a budget is used up first, which the certificate then says.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class _Learner:
         return "max_inducing" if count >= limit else ""
 
     def _stage(self, count: int) -> bool:
-        """Choose, learn, choose again, learn on; whether no candidates were left."""
+        """Choose, learn, choose again, continue to learn; returns whether no candidates were left."""
         is_complete, most = False, self.budget.max_iterations
         # The first turn only finds out where the second choice should be made. Points that move find their
         # places themselves, and a new start would cost L-BFGS its memory.
@@ -338,5 +338,5 @@ def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:
 
 
 def _most(model: SparseModel) -> int:
-    """The largest number of inducing variables that makes sense: one a row (values of f), or a point of g."""
+    """The largest useful number of inducing variables: one per row (values of f), or one per point of g."""
     return model.num_rows * (1 if model.domain == "f" else model.observations.num_atoms)

@@ -44,7 +44,7 @@ from orbitwise.process.process import Process
 Selection = Literal["auto", "greedy", "kmeans", "random"]
 Domain = Literal["f", "g"]
 ITERATIVE_ROWS = 20_000
-"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets do without."""
+"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets are computed without them."""
 SEPARATION = 1e-8
 CANDIDATE_NUMBERS = 2**25
 """Numbers that greedy choice may hold: candidates times inducing variables."""
@@ -280,7 +280,7 @@ class SparseModel(nn.Module):
     ) -> Selected:
         """New inducing variables at the present hyperparameters, to be placed by `place_inducing`.
 
-        Greedy choice stops where the residual variance is worth no more than `tolerance` nats a row. "auto"
+        Greedy choice stops where the residual variance is worth no more than `tolerance` nats per row. "auto"
         takes centres of clusters for points that move, which start best where the data are dense.
         """
         if selection == "auto":
@@ -313,5 +313,5 @@ class SparseModel(nn.Module):
 
 
 def _has_one_noise(likelihood: Likelihood) -> bool:
-    """Whether the likelihood is Gaussian noise of one variance for all outputs, for which brackets are."""
+    """Whether the likelihood is Gaussian noise of one variance for all outputs, which brackets need."""
     return isinstance(likelihood, Gaussian) and likelihood.shares_curvature

@@ -67,9 +67,9 @@ __all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
 MAX_BACK_OFFS = 12
 SNAPSHOT_EVERY = 25
 SETTLING_NODES, MOST_SETTLING_ROWS = 8, 8192
-"""Nodes of an orbit, and rows, by which a run is seen to settle."""
+"""Nodes of an orbit, and rows, of the bound that tells whether a run has settled."""
 MOST_NOTED = 100
-"""A tensor with more entries than this holds weights of a network, which need not stand still."""
+"""A tensor with more entries than this holds weights of a network, which need not settle."""
 
 
 @final
@@ -129,7 +129,7 @@ class StochasticTrainer:
         self.units = [1.0] * len(parameters) + [abs(end) for end in ends]
 
     def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
-        """Other inducing points, say more: q starts again from the prior and is warmed up by `run`."""
+        """Take other inducing points: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
         with torch.no_grad():
             rows = self.inducing_rows()
@@ -156,7 +156,7 @@ class StochasticTrainer:
 
         They have settled when `History.has_settled` says so of the last steps before rates fall. With
         `until_settled` rates fall as soon as that is so, and `num_steps` is the most that is taken. States
-        are kept in `slots` every so often; a run that was killed goes on from the last of them.
+        are kept in `slots` every so often; a run that was killed resumes from the last of them.
         """
         if slots is not None and slots.begin():
             return False
@@ -224,14 +224,14 @@ class StochasticTrainer:
         return run.settled_at > 0
 
     def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
-        """How far a run has come, for its rates: from 0 to 1, where it ends."""
+        """How far a run has come, from 0 to 1: its rates depend on it."""
         start = self.rates.decay_from
         if settled_at and settled_at < start * num_steps:
             return start + (1 - start) * (step - settled_at + 1) / (DECAY_STEPS + 1)
         return step / num_steps
 
     def _settles(self) -> bool:
-        """Note where things stand after a block of steps at full rates, and see whether they settled."""
+        """Note bound and learned values after a block of steps at full rates; whether they settled."""
         values = [each for part in self._learned_values() for each in part]
         try:
             self.history.note(values, self._collapsed_bound())
@@ -242,8 +242,8 @@ class StochasticTrainer:
     def _collapsed_bound(self) -> float | None:
         """The bound at the best q for all else as it is, on some rows at a few fixed nodes, scaled to all.
 
-        Neither batches nor draws nor the wobbling of q stir it, so that small gains show. None where q has no
-        closed form.
+        It does not depend on batches, draws and the fluctuations of q, so that small gains show. None where q
+        has no closed form.
         """
         if self._fixed is None or isinstance(self.process, EstimatedProcess):
             return None
@@ -345,7 +345,7 @@ class StochasticTrainer:
     def _check_data(self) -> None:
         count = len(self.x)
         if len(self.targets) != count or not bool(self.targets.isfinite().all()):
-            raise ValueError(f"{count} inputs need {count} rows of finite targets, one column an output.")
+            raise ValueError(f"{count} inputs need {count} rows of finite targets, one column per output.")
         probe = torch.Generator(self.generator.device).manual_seed(0)
         with torch.no_grad():
             some = self.x[: self.batch_size]
@@ -358,7 +358,7 @@ class StochasticTrainer:
         height = rows.variance.shape[0] if isinstance(rows, Estimates) else rows.num_rows
         if height != len(some):
             raise ValueError(
-                f"The functional gives {height} rows for {len(some)} inputs; give one row an input."
+                f"The functional gives {height} rows for {len(some)} inputs; give one row per input."
             )
 
 

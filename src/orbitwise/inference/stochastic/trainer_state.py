@@ -92,19 +92,19 @@ class Snapshot:
 SPAN = 50
 """Steps that the smoothed bound averages over."""
 COLLAPSE = 10.0
-"""A fall of this many times the usual change from step to step is no noise."""
+"""A fall of this many times the usual change from step to step is more than noise."""
 BLOCK = 25
 """Steps after which bound and learned values are noted, to see whether they settle."""
 BLOCKS = 6
 """Blocks at full rates that are looked at: the last half of them against the first half."""
 SIGNIFICANT_GAIN, SIGNIFICANT_DRIFT = 2.0, 3.0
-"""Standard errors beyond which a higher bound, and the changes of a value, are no noise."""
+"""Standard errors beyond which a higher bound, and the changes of a value, are more than noise."""
 MATERIAL_GAIN = 5e-4
-"""Nats for every target that the bound may gain between the halves and stand still nevertheless."""
+"""Nats per target that the bound may gain between the halves and count as settled."""
 MATERIAL_MOVE = 0.05
-"""What a value may move between the halves, relative to its size, and stand still nevertheless."""
+"""How far a value may move between the halves, relative to its size, and count as settled."""
 DECAY_STEPS = 100
-"""Steps over which rates fall once a run that goes on until it settles has settled."""
+"""Steps over which rates fall once a run of no given length has settled."""
 
 
 @final
@@ -233,7 +233,7 @@ class History:
         return not bool((drifts[1:] & (moves > MATERIAL_MOVE * sizes)).any())
 
     def has_collapsed(self, bound: float, num_targets: int) -> bool:
-        """Whether a bound is below the best of this run by more than noise, its size and a nat a target."""
+        """Whether a bound is below the best of this run by more than noise, its size and a nat per target."""
         changes = [abs(after - before) for before, after in pairwise(self._recent())]
         if not changes:
             return False
@@ -272,7 +272,7 @@ class RunState:
 
 
 def capture(trainer: StochasticTrainer, descent: Descent, run: RunState, step: int) -> State:
-    """The state of a trainer before this step."""
+    """The state of a trainer before this step, to be written to disk."""
     history = trainer.history
     tensors = {
         "generator": trainer.generator.get_state(),
@@ -304,7 +304,7 @@ def capture(trainer: StochasticTrainer, descent: Descent, run: RunState, step: i
 
 
 def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> str:
-    """Why a state is none that this trainer could have been in; empty where it may be one."""
+    """Why this trainer cannot have been in a state; empty where it can."""
     own = capture(trainer, descent, run, run.step)
     tensors, numbers = state
     averages = {
@@ -343,20 +343,20 @@ def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> 
     for name, most in counts.items():
         value = numbers.get(name)
         if type(value) is not int or value < 0 or value > (2**53 if most is None else most):
-            return f"{name} is no count"
+            return f"{name} is not a count"
     for name in ("best_bound", "factor", "best"):
         if type(numbers.get(name)) is not float or math.isnan(numbers[name]):
-            return f"{name} is no number"
+            return f"{name} is not a number"
     reasons = numbers.get("reasons")
     if not 0 < numbers["factor"] <= 1 or type(numbers.get("moved")) is not bool:
         return "its rates are wrong"
     if not isinstance(reasons, list) or not all(isinstance(each, str) for each in reasons):
-        return "its reasons are no words"
+        return "its reasons are not words"
     return "" if set(own) <= set(numbers) else "it has other numbers"
 
 
 def restore(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> None:
-    """Bring a trainer, which was made as the one before, to a state."""
+    """Bring a trainer, made with the same arguments as the earlier one, to a state."""
     tensors, numbers = state
     device, history = trainer.x.device, trainer.history
     best, best_q = run.best, run.best_q
@@ -405,7 +405,7 @@ def _held(prefix: str, snapshot: Snapshot, q: Whitened | WhitenedFactor) -> dict
 
 
 def _release(prefix: str, snapshot: Snapshot, tensors: dict[str, Tensor]) -> Snapshot:
-    """The snapshot with what is held of it in place of what it was taken of."""
+    """The snapshot with the tensors of a state instead of those it was taken from."""
     for place, state in enumerate(snapshot.states):
         for name, tensor in state.items():
             state[name] = tensors[f"{prefix}.module.{place}.{name}"].to(tensor.device)
