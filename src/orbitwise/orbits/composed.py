@@ -120,7 +120,7 @@ class ComposedOrbit(DrawnOrbit):
         return known
 
     def _orbits(self) -> list[Orbit]:
-        return list(self.stages)  # pyright: ignore
+        return [stage for stage in self.stages if isinstance(stage, Orbit)]
 
 
 def _noise_of(stage: Orbit) -> Noise:

@@ -16,7 +16,6 @@ from gpytorch.kernels import (
     Kernel,
     PeriodicKernel,
     ProductKernel,
-    RQKernel,
     ScaleKernel,
 )
 from jaxtyping import Float
@@ -46,8 +45,9 @@ def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
     if any(block.blur is not None or block.has_slopes for block in (left, right)) or len(kernel.batch_shape):
         return False
     part, *others = parts_of_sum(kernel)
-    # A rational quadratic kernel has a parameter of its own.
-    return not others and part.is_radial and type(part.kernel) is not RQKernel
+    # The gradient by hand knows of no parameter but the lengthscale.
+    learned = {name for name, _ in part.kernel.named_parameters()}
+    return not others and part.is_radial and learned <= {"raw_lengthscale"}
 
 
 def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float[Tensor, "n m"] | None:

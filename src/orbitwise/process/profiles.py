@@ -94,7 +94,13 @@ def select(kernel: Kernel, tensor: Tensor) -> Tensor:
 
 
 def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
-    """κ(q, order) of a kernel of the scaled squared distance q, or None for a kernel that we do not know."""
+    """κ(q, order) of a kernel of the squared distance q in lengthscales, or None for a kernel not known here.
+
+    A kernel class of your own may bring it as a method `radial_profile(q, order)`: κ, κ′ and κ″.
+    """
+    own: Profile | None = getattr(kernel, "radial_profile", None)
+    if own is not None:
+        return own
     if type(kernel) is RBFKernel:
         return rbf
     if type(kernel) is MaternKernel and kernel.nu == 1.5:
