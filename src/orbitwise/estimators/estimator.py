@@ -38,6 +38,7 @@ from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
     adopt,
+    expected_seconds,
     learned_errors,
     parameter_errors,
     searched_errors,
@@ -64,7 +65,7 @@ from orbitwise.transforms.images import check_image_shape
 
 P = ParamSpec("P")
 R = TypeVar("R")
-TOLD: WeakSet[Any] = WeakSet()
+TOLD: WeakSet[object] = WeakSet()
 """Estimators that gave a ConvergenceWarning; no attribute of theirs, because it is not part of the model."""
 
 
@@ -81,7 +82,7 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
         def fit(*arguments: P.args, **named: P.kwargs) -> R:
             with torch.inference_mode(False), torch.enable_grad():
                 fitted = method(*arguments, **named)
-            estimator: Any = arguments[0]
+            estimator = arguments[0]
             for name in results:
                 _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
             reason = shortfall(estimator)
@@ -110,7 +111,7 @@ def answering(method: Callable[P, R]) -> Callable[P, R]:
     return answer
 
 
-def _require_finite(values: Any, found: str) -> None:
+def _require_finite(values: object, found: str) -> None:
     """Raise a ValueError with what was `found` where values are not finite."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -368,6 +369,12 @@ class LearnedOrbit(FittedForm, ABC):
                 zeros = zero_range_errors(self.orbit_, objective)
             self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
         return self._orbit_errors
+
+    def expected_error_seconds(self) -> float:
+        """How long `orbit_errors_` will take to compute; 0 where it is known already."""
+        if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
+            return 0.0
+        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters))
 
     @property
     def _place(self) -> str:

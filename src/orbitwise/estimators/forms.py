@@ -22,7 +22,7 @@ from orbitwise.transforms.permutations import MAX_ELEMENTS
 MOMENTS = (date, time, timedelta, np.datetime64, np.timedelta64)
 
 
-def refuse_dates(values: Any, name: str) -> None:
+def refuse_dates(values: object, name: str) -> None:
     """Raise a TypeError that names the column where values are dates, times, durations or periods.
 
     NumPy would turn many of them into raw integers without a word.
@@ -36,10 +36,10 @@ def refuse_dates(values: Any, name: str) -> None:
             )
 
 
-def _columns(values: Any) -> Iterator[tuple[Any, Any]]:
+def _columns(values: object) -> Iterator[tuple[object, object]]:
     """The columns of a frame, or of an array of objects, with their names; else the values as a whole."""
     if hasattr(values, "columns") and hasattr(values, "dtypes"):  # a data frame, whatever library it is of
-        frame = values
+        frame = cast(Any, values)
         if len(set(frame.columns)) == len(frame.columns):
             yield from ((column, frame[column]) for column in frame.columns)
             return
@@ -55,7 +55,7 @@ def _columns(values: Any) -> Iterator[tuple[Any, Any]]:
     yield None, values
 
 
-def _dates_in(values: Any) -> str | None:
+def _dates_in(values: object) -> str | None:
     """What kind of dates a column holds, by its type or by its entries; a category counts by its values."""
     dtype = getattr(values, "dtype", None)
     if (categories := getattr(dtype, "categories", None)) is not None and hasattr(categories, "dtype"):

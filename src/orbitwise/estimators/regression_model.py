@@ -20,7 +20,6 @@ from torch import Tensor
 
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
@@ -193,11 +192,11 @@ def prepare(
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     centre = 0.0
     if likelihood is None or (likelihood.is_additive and not likelihood.has_heavy_tails):
-        scale, shift = standardisation(rows, normalize_y, keeps_constants)
+        scale, shift = _standardisation(rows, normalize_y, keeps_constants)
     elif likelihood.is_additive:
         scale, shift = _robust_standardisation(y, normalize_y, keeps_constants)
     else:
-        scale, shift = standardisation(rows, False, False)
+        scale, shift = _standardisation(rows, False, False)
         centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
@@ -256,18 +255,15 @@ def constant_part(functional: Functional, x: Tensor) -> Tensor:
 
 
 def _constant_part(block: Block) -> Tensor:
-    if isinstance(block, Gradients):
-        return block.points.new_zeros(block.num_rows)
-    return (block.weights * (block.order == 0)).sum(-1).detach()
+    return block.constant_part().detach()
 
 
-def standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
-    """Scale and shift of targets with mean 0 (if they are centred) and mean square 1, for every output."""
+def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
     outputs = rows.targets.shape[1]
     if not normalize_y:
         return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-    scatter = np.zeros(1) if rows.scatter is None else rows.scatter.numpy()
-    y, weight = rows.targets.numpy(), rows.weights().numpy()[:, None]
+    assert rows.scatter is not None
+    y, scatter, weight = rows.targets.numpy(), rows.scatter.numpy(), rows.weights().numpy()[:, None]
     shift = (weight * y).sum(0) / weight.sum() if centre else np.zeros(outputs)
     squares = (weight * (y - shift) ** 2 + scatter).sum(0) / weight.sum()
     size = np.abs(y).max(0)
@@ -292,8 +288,7 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
         return ZeroMean()
     if mean in ("zero", "constant"):
         constant = ConstantMean()
-        with torch.no_grad():
-            constant.raw_constant.fill_(centre)
+        constant.initialize(raw_constant=float(centre))
         return constant.requires_grad_(mean == "constant")
     if mean == "linear":
         trend = LinearTrend(points)

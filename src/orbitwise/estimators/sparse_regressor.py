@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ class Stream:
         inducing = model.inducing
         lower, totals = inducing_factor(model.process, inducing), model.totals
         sources = None if model.chosen is None else model.observations.x[model.chosen]
-        merged = float(model.taken_out())
+        merged = float(model.merged_term())
         assert isinstance(model.likelihood, Gaussian)
         parts = (model.process, model.functional, model.likelihood)
         return cls(*parts, inducing, sources, lower, totals, merged, num_rows)
@@ -109,9 +109,10 @@ def observe(stream: Stream, x: Tensor, targets: Tensor, weight: Tensor) -> Strea
     return replace(stream, totals=totals, merged=merged, num_rows=seen, q=None)
 
 
-def learn_from(estimator: Any, x: Tensor, targets: Tensor, num_rows: int | None) -> Stream:
+def learn_from(
+    stream: Stream, x: Tensor, targets: Tensor, num_rows: int | None, num_steps: int, batch_size: int
+) -> Stream:
     """Stochastic steps of hyperparameters and q on a batch that stands for `num_rows` rows."""
-    stream: Stream = estimator._stream
     known = int(stream.num_rows) if num_rows is None else num_rows
     if known < len(x):
         raise ValueError(f"num_rows={num_rows} is less than the {len(x)} rows of the batch.")
@@ -123,14 +124,14 @@ def learn_from(estimator: Any, x: Tensor, targets: Tensor, num_rows: int | None)
         targets,
         stream.inducing if stream.sources is None else stream.sources,  # pyright: ignore
         torch.Generator(x.device).manual_seed(stream.age),
-        estimator.batch_size,
+        batch_size,
         inducing_functional=None if stream.sources is None else stream.functional,
         num_rows=known,
     )
     trainer.q = stream.posterior().q
     # As if all batches until now had been averaged, so that the first step does not forget them.
-    trainer.age = max(stream.age, known // max(1, estimator.batch_size))
-    trainer.run(estimator.num_steps)
+    trainer.age = max(stream.age, known // max(1, batch_size))
+    trainer.run(num_steps)
     with torch.no_grad():
         inducing = trainer.inducing_rows()
         inducing = inducing.detach() if isinstance(inducing, Tensor) else inducing
@@ -263,7 +264,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         return self._fit(X, y, sample_weight)
 
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> SparseGPRegressor:
-        _check_settings(self)
+        self._check_settings()
         budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
@@ -323,7 +324,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         rows = torch.from_numpy(x).to(self.device) - self.form_.background
         standardised = self.target_scale_.standardised(torch.from_numpy(targets))
         if learn:
-            self._stream = learn_from(self, rows, standardised.to(self.device), num_rows)
+            steps = (num_rows, self.num_steps, self.batch_size)
+            self._stream = learn_from(self._stream, rows, standardised.to(self.device), *steps)
         else:
             self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
         certificate = self._stream.certificate(self.tolerance)
@@ -388,28 +390,28 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         if self.verbose:
             print(f"sparse {step:5d}  {bound:,.1f}")
 
-
-def _check_settings(estimator: Any) -> None:
-    number = estimator.num_inducing
-    if number != "auto" and (not isinstance(number, Integral) or number < 1):
-        raise ValueError(f"num_inducing must be 'auto' or a whole number of at least 1, not {number!r}.")
-    check_counts(estimator, ("max_inducing", "num_nodes", "num_steps", "batch_size"))
-    for name in ("tolerance", "time_limit"):
-        value = getattr(estimator, name)
-        if (value is not None or name == "tolerance") and (
-            not isinstance(value, Real) or not math.isfinite(value) or value <= 0
-        ):
-            raise ValueError(f"{name} must be a positive number, not {value!r}.")
-    selections = ("auto", "greedy", "kmeans", "random")
-    for name, known in (("bound", ("tight", "titsias", "cg")), ("selection", selections)):
-        if getattr(estimator, name) not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(estimator, name)!r}.")
-    if estimator.optimize_inducing not in (True, False, "auto"):
-        raise ValueError(
-            f"optimize_inducing must be True, False or 'auto', not {estimator.optimize_inducing!r}."
-        )
-    if estimator.noise == 0:
-        raise ValueError(
-            "Sparse inference needs noise: give a positive noise variance, None to learn it, or use "
-            "InvariantGPRegressor(inference='exact', noise=0)."
-        )
+    def _check_settings(self) -> None:
+        """Raise a ValueError where settings make no sense."""
+        number = self.num_inducing
+        if number != "auto" and not (isinstance(number, Integral) and int(number) >= 1):
+            raise ValueError(f"num_inducing must be 'auto' or a whole number of at least 1, not {number!r}.")
+        check_counts(self, ("max_inducing", "num_nodes", "num_steps", "batch_size"))
+        for name in ("tolerance", "time_limit"):
+            value = getattr(self, name)
+            if (value is not None or name == "tolerance") and (
+                not isinstance(value, Real) or not math.isfinite(value) or value <= 0
+            ):
+                raise ValueError(f"{name} must be a positive number, not {value!r}.")
+        selections = ("auto", "greedy", "kmeans", "random")
+        for name, known in (("bound", ("tight", "titsias", "cg")), ("selection", selections)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}.")
+        if self.optimize_inducing not in (True, False, "auto"):
+            raise ValueError(
+                f"optimize_inducing must be True, False or 'auto', not {self.optimize_inducing!r}."
+            )
+        if self.noise == 0:
+            raise ValueError(
+                "Sparse inference needs noise: give a positive noise variance, None to learn it, or use "
+                "InvariantGPRegressor(inference='exact', noise=0)."
+            )

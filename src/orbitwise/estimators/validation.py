@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NamedTuple, cast
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
 from orbitwise.estimators.forms import (
@@ -38,11 +39,13 @@ would leave double precision, and what a model file may hold."""
 
 HEAVIEST = 1e12
 """Weights above this count more copies of a row than sums over all rows can tell apart."""
+VALIDATE = cast("Callable[..., Any]", validate_data)
+"""scikit-learn's checker, which declares arrays as text."""
 NO_TARGETS = object()
 """Stands for targets that are not asked for; scikit-learn's own word for it could be given by a user."""
 
 
-def as_array(values: Any) -> Any:
+def as_array(values: object) -> Any:
     """Tensors, and lists of them, as arrays without gradients; anything else as it is."""
     if np.ma.is_masked(values):
         raise ValueError(
@@ -59,7 +62,7 @@ def as_array(values: Any) -> Any:
     return (numbers.double() if numbers.dtype == torch.bfloat16 else numbers).numpy()
 
 
-def check_data(estimator: Any, X: Any, y: Any = NO_TARGETS, **settings: Any) -> Any:
+def check_data(estimator: BaseEstimator, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
     """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
 
     Tensors lose their gradients; dates and numbers that cannot be squared are refused. y is checked for its
@@ -68,14 +71,14 @@ def check_data(estimator: Any, X: Any, y: Any = NO_TARGETS, **settings: Any) -> 
     X = as_array(X)
     refuse_dates(X, "X")
     if y is NO_TARGETS:
-        x: Any = validate_data(estimator, X, dtype=np.float64, order="C", **settings)
+        x = VALIDATE(estimator, X, dtype=np.float64, order="C", **settings)
         _check_size(x, "X", smallest=False)
         return x
     if isinstance(y, str):
         raise ValueError(f"y must hold a target for every row of X, but it is the text {y!r}.")
     y = as_array(y)
     refuse_dates(y, "y")
-    x, targets = cast(Any, validate_data(estimator, X, y, dtype=np.float64, order="C", **settings))
+    x, targets = VALIDATE(estimator, X, y, dtype=np.float64, order="C", **settings)
     _check_size(x, "X")
     if settings.get("y_numeric", False):
         _check_size(np.asarray(targets, dtype=np.float64), "y")
@@ -94,7 +97,7 @@ def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -
         )
 
 
-def flatten_images(estimator: Any, X: ArrayLike, reset: bool = True) -> tuple[ArrayLike, InputForm]:
+def flatten_images(estimator: object, X: ArrayLike, reset: bool = True) -> tuple[ArrayLike, InputForm]:
     """X as a matrix, in the order it was given, and the layout of its images where it holds images.
 
     Images come as [n, h, w], [n, c, h, w] or [n, h, w, c], or in rows with `image_shape`; `reset=False` means
@@ -114,13 +117,13 @@ def flatten_images(estimator: Any, X: ArrayLike, reset: bool = True) -> tuple[Ar
     return array.reshape(len(array), math.prod(dimensions)), layout
 
 
-def set_layout(estimator: Any, form: InputForm, x: Any) -> NDArray[np.float64]:
+def set_layout(estimator: object, form: InputForm, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rows with their channels first; the estimator remembers how they were given."""
-    estimator.form_ = form
+    vars(estimator)["form_"] = form
     return form.inward(x)
 
 
-def layout_of(estimator: Any) -> InputForm:
+def layout_of(estimator: object) -> InputForm:
     """The form of the inputs of a fitted estimator."""
     return getattr(estimator, "form_", InputForm())
 
@@ -133,9 +136,10 @@ def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
     return shape[1:] if len(shape) in (3, 4) else None
 
 
-def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> InputForm:
+def _layout(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
     """The layout of training data, after a look whether the invariance is one of such data."""
-    invariance, announced = estimator.invariance, estimator.image_shape
+    invariance: object = getattr(estimator, "invariance", None)
+    announced: Sequence[int] | None = getattr(estimator, "image_shape", None)
     channels = getattr(estimator, "channels", "auto")
     check_channels(channels)
     own = own_shape(invariance)
@@ -175,25 +179,23 @@ def _layout(estimator: Any, dimensions: tuple[int, ...] | None) -> InputForm:
     return layout
 
 
-def _no_table(estimator: Any, dimensions: tuple[int, ...]) -> str:
+def _no_table(estimator: object, dimensions: tuple[int, ...]) -> str:
     """What to do with inputs that have dimensions where the invariance is one of tables, or there is none."""
-    invariance, images = (
-        estimator.invariance,
-        "Images need an invariance of images or image_shape=(height, width).",
-    )
+    invariance: object = getattr(estimator, "invariance", None)
+    images = "Images need an invariance of images or image_shape=(height, width)."
     looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
     if family_of(invariance) != "table":
         return f"X must be [n_samples, n_features], say X.reshape(len(X), -1). {images}{looks}"
     if not _is_odd(dimensions):
         return f"{named(invariance)} moves single columns of X [n_samples, n_features]. {images}"
-    return f"{whole_points(invariance, dimensions, type(estimator).__name__)}\n{looks.strip()} {images}"
+    return f"{whole_points(str(invariance), dimensions, type(estimator).__name__)}\n{looks.strip()} {images}"
 
 
 def _is_odd(dimensions: Sequence[int]) -> bool:
     return len(dimensions) == 2 and not is_picture(dimensions)
 
 
-def _check_dimensions(estimator: Any, dimensions: tuple[int, ...], layout: InputForm) -> None:
+def _check_dimensions(estimator: object, dimensions: tuple[int, ...], layout: InputForm) -> None:
     """Raise a ValueError where inputs have other dimensions than those that the estimator was fitted to."""
     known = layout.given if layout.given is not None else input_shape(estimator)
     if known is None:
@@ -244,7 +246,7 @@ def check_sizes(x: NDArray[np.float64], y: NDArray[np.float64] | None = None) ->
         _check_size(y, "y")
 
 
-def check_weights(sample_weight: Any, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def check_weights(sample_weight: object, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """A weight of at least 0 for every row, 1 where none were given."""
     refuse_dates(sample_weight, "sample_weight")
     weights = _check_sample_weight(as_array(sample_weight), x, dtype=np.float64, ensure_non_negative=True)
@@ -268,7 +270,7 @@ def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tens
     return check_rows(X, estimator.n_features_in_, "X")
 
 
-def check_rows(inputs: Any, width: int, name: str) -> torch.Tensor:
+def check_rows(inputs: object, width: int, name: str) -> torch.Tensor:
     """Finite inputs of a functional, [n, …, d] with d the width of the training inputs."""
     x = check_numbers(inputs, name)
     if x.shape[-1] != width:
@@ -276,7 +278,7 @@ def check_rows(inputs: Any, width: int, name: str) -> torch.Tensor:
     return torch.from_numpy(x)
 
 
-def check_numbers(values: Any, name: str, ensure_2d: bool = True) -> NDArray[np.float64]:
+def check_numbers(values: object, name: str, ensure_2d: bool = True) -> NDArray[np.float64]:
     """A copy of finite numbers of any number of dimensions, at least two unless said otherwise."""
     values = as_array(values)
     refuse_dates(values, name)
@@ -302,7 +304,7 @@ def _check_arguments(estimator: Any) -> None:
     check_search(estimator)
 
 
-def check_search(estimator: Any) -> None:
+def check_search(estimator: object) -> None:
     """Raise a ValueError where the limits of a search for an orbit make no sense."""
     check_counts(estimator, [n for n in ("num_nodes", "max_nodes") if hasattr(estimator, n)])
     seconds = getattr(estimator, "max_seconds", None)
@@ -310,7 +312,7 @@ def check_search(estimator: Any) -> None:
         raise ValueError(f"max_seconds must be a positive number, or None for no limit, not {seconds!r}.")
 
 
-def check_counts(estimator: Any, names: Sequence[str], least: int = 1) -> None:
+def check_counts(estimator: object, names: Sequence[str], least: int = 1) -> None:
     """Raise a ValueError unless these settings are whole numbers of at least `least`, or None by default."""
     for name in names:
         count = getattr(estimator, name)
@@ -320,7 +322,7 @@ def check_counts(estimator: Any, names: Sequence[str], least: int = 1) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}.")
 
 
-def check_variance(value: Any, name: str) -> None:
+def check_variance(value: object, name: str) -> None:
     """Raise a ValueError unless `value` is a finite number of at least 0."""
     if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
         raise ValueError(

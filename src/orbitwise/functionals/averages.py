@@ -19,9 +19,8 @@ from orbitwise.functionals.functional import Combination, Composition, Functiona
 from orbitwise.functionals.points import Evaluation
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.nodes import Rule
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit, freeze
 
 
 @final
@@ -155,7 +154,7 @@ def _with_orbits(functional: Functional, change: Callable[[Orbit], Orbit]) -> Fu
     if isinstance(functional, Composition):
         return Composition(*(_with_orbits(part, change) for part in (functional.outer, functional.inner)))
     if isinstance(functional, Combination):
-        parts = [_with_orbits(part, change) for part in functional.parts if isinstance(part, Functional)]
+        parts = [_with_orbits(part, change) for part in functional.functionals]
         return Combination(parts, functional.factors)
     return functional
 

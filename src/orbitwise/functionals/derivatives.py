@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms, exact_atoms
+from orbitwise.functionals.atoms import Atoms, Gradients, exact_atoms
 from orbitwise.functionals.functional import Block, Functional, check_matrix
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.transforms.transform import Transform
 
 

@@ -13,10 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.gradients import Gradients
-
-Block = Atoms | Gradients
+from orbitwise.functionals.atoms import Atoms, Block, Gradients
 
 
 class Functional(nn.Module, ABC):
@@ -71,10 +68,15 @@ class Combination(Functional):
         self.parts = nn.ModuleList(parts)
         self.factors = factors
 
+    @property
+    def functionals(self) -> list[Functional]:
+        """The L_j."""
+        return [part for part in self.parts if isinstance(part, Functional)]
+
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Block:
         scaled = [
-            part.lower(x, generator).scale(factor)  # pyright: ignore
-            for part, factor in zip(self.parts, self.factors, strict=True)
+            part.lower(x, generator).scale(factor)
+            for part, factor in zip(self.functionals, self.factors, strict=True)
         ]
         if len(scaled) == 1:
             return scaled[0]

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.functionals.atoms import Gradients
 from orbitwise.functionals.functional import Functional, check_matrix
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.transforms.images import AffineWarp
 
 Move = tuple[str, float]

@@ -20,7 +20,6 @@ from gpytorch.means import ZeroMean
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.inference.linear_algebra import (
     cholesky,
     gaussian_draws,
@@ -126,19 +125,7 @@ class ExactPosterior(Posterior):
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
         """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g): no solve, and one row per point."""
-        mean = self.process.mean(rows)[:, None]
-        blocks = as_blocks(self.rows)
-        for block, weights in zip(
-            blocks, self.weights.split([each.num_rows for each in blocks]), strict=True
-        ):
-            if isinstance(block, Gradients):
-                slopes = [block.combine(column.reshape(len(block.points), -1)) for column in weights.T]
-                mean = mean + torch.stack(
-                    [self.process.covariance(rows, each).sum(-1) for each in slopes], dim=-1
-                )
-            else:
-                mean = mean + self.process.covariance(rows, block) @ weights
-        return mean
+        return self.process.mean(rows)[:, None] + self.process.product(rows, self.rows, self.weights)
 
     def evidence(self) -> Evidence:
         """The log marginal likelihood of the targets, from the factor that is there already."""

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from orbitwise.orbits.certainty import Unit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.nodes import Draws, Nodes, Noise
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit
 from orbitwise.orbits.ranges import Interval
 
 ELEMENT = Noise((("uniform", 1),))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.orbits.certainty import Unit, image_units
@@ -64,10 +64,6 @@ class DeformationOrbit(DrawnOrbit):
         _, height, width = self.transform.image_shape
         fields = Noise((("normal", 2 * height * width),) if self.deforms else ())
         return Noise((("uniform", 1),)) + fields
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        return torch.cat([self.bounds.active.cpu(), torch.ones(self.num_noise - 1, dtype=torch.bool)])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         thickness = self.bounds.place(noise[..., :1])

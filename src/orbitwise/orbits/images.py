@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.orbits.certainty import Unit, image_units
@@ -97,11 +97,6 @@ class ImageOrbit(DrawnOrbit):
         _, height, width = self.image_shape
         field: tuple[tuple[Density, int], ...] = (("normal", 2 * height * width),) if self.deforms else ()
         return Noise((("uniform", len(AFFINE_PARAMETERS)), *field))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - len(AFFINE_PARAMETERS), dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         self.warp.check(x)
@@ -198,11 +193,6 @@ class CropOrbit(DrawnOrbit):
     def randomness(self) -> Noise:
         """The shifts, then the zoom and the window's place."""
         return Noise((("uniform", len(SHIFTS) + (3 if self.zooms else 0)),))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - len(SHIFTS), dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         shift = self.bounds.place(noise[..., : len(SHIFTS)])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.orbits.certainty import Unit, image_units
@@ -76,10 +76,6 @@ class SampledOrbit(DrawnOrbit):
     @property
     def randomness(self) -> Noise:
         return Noise(((self.density, self.transform.num_parameters),))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        return self.bounds.active.cpu()
 
     def place(self, noise: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
         """α = centre + spread·ε."""

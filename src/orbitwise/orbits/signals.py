@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.orbits.certainty import SAMPLES, Unit
@@ -79,11 +78,6 @@ class SignalOrbit(DrawnOrbit):
                 ("normal", entries if self.jitters else 0),
             )
         )
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - len(RANGES), dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         check_length(x, self.signal_shape)

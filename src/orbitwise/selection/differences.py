@@ -18,7 +18,7 @@ from orbitwise.estimators.learned_ranges import (
     gauss_dimensions,
     may_contain,
 )
-from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.orbit import FrozenOrbit
 
 HELD_OUT = (1, 2, 3, 4)
 """Sets of nodes that candidates are compared on. Fits take set 0; the next three say how sure a fit is."""

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.atoms import Atoms, Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge

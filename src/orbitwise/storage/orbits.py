@@ -19,12 +19,11 @@ from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit, WeightedOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import CropOrbit, ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit
 from orbitwise.orbits.patches import PatchOrbit
 from orbitwise.orbits.sampled import SampledOrbit
 from orbitwise.orbits.signals import SignalOrbit

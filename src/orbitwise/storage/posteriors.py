@@ -15,7 +15,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.atoms import Atoms, Gradients
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
@@ -25,7 +25,6 @@ from orbitwise.functionals.derivatives import (
     TransformationDerivative,
 )
 from orbitwise.functionals.functional import Combination, Composition, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap
 from orbitwise.functionals.tangents import ImageTangent
 from orbitwise.inference.exact import ExactPosterior

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import (
-    HandwrittenGradient,
     cholesky,
+    handwritten_gradient,
     remaining_variance,
     solve_factored,
 )
@@ -34,7 +34,9 @@ def covariance_product(
     process: Process, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "n c"]:
     """K v, differentiable in the hyperparameters; v counts as given."""
-    return _CovarianceProduct(process, rows)(vectors.detach(), *learned(process, rows))[0]
+    by_tiles = _CovarianceProduct(process, rows)
+    parts = (vectors.detach(), *learned(process, rows))
+    return handwritten_gradient(by_tiles.forward, by_tiles.backward, *parts)[0]
 
 
 def cross_product(
@@ -56,7 +58,7 @@ def prior_means(process: Process, rows: Observations) -> Float[Tensor, " n"]:
 
 @final
 @dataclass(frozen=True)
-class _CovarianceProduct(HandwrittenGradient):
+class _CovarianceProduct:
     """(v, parameters) → K v, with the gradient in one more pass over the tiles."""
 
     process: Process

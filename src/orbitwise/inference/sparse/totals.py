@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.linear_algebra import HandwrittenGradient, solve_lower
+from orbitwise.inference.linear_algebra import handwritten_gradient, solve_lower
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.projection import (
     Inducing,
@@ -89,7 +89,7 @@ def gather_totals(
     keeps_columns = is_recorded and len(lower) * len(rows.x) <= KEPT_NUMBERS
     leaves = [*moving, *stand_ins]
     sums = _StreamedSums(process, rows, _with(inducing, stand_ins), tight, leaves, keeps_columns)
-    gram, product, square, trace, slack = sums(*inputs)
+    gram, product, square, trace, slack = handwritten_gradient(sums.forward, sums.backward, *inputs)
     gram = gram[0] if weight.dim() == 1 else gram
     return Totals(gram, product, square, trace, slack, len(rows.x), weight.log().sum())
 
@@ -157,7 +157,7 @@ def _with(inducing: Inducing, stand_ins: list[Tensor]) -> Inducing:
 
 @final
 @dataclass
-class _StreamedSums(HandwrittenGradient):
+class _StreamedSums:
     """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks."""
 
     process: Process

@@ -43,8 +43,8 @@ from orbitwise.inference.stochastic.trainer_state import (
     Group,
     History,
     Rates,
+    RunState,
     Snapshot,
-    Standing,
     capture,
     misfit,
     restore,
@@ -142,8 +142,7 @@ class StochasticTrainer:
         """What u observes: the points, or the rows of the inducing functional at them."""
         if self.inducing_functional is None:
             return self.inducing
-        rows = self.inducing_functional.atoms(self.inducing)
-        return rows if isinstance(rows, Atoms) else rows.expand()
+        return self.inducing_functional.atoms(self.inducing).expand()
 
     def run(
         self,
@@ -176,53 +175,53 @@ class StochasticTrainer:
         until_settled: bool,
         slots: Slots | None,
     ) -> bool:
-        descent, standing = self._descent(), Standing(*self._snapshot())
+        descent, run = self._descent(), RunState(*self._snapshot())
         if slots is not None and (state := slots.recall()) is not None:
-            if why := misfit(self, descent, standing, state):
+            if why := misfit(self, descent, run, state):
                 slots.refuse(why)
             else:
-                restore(self, descent, standing, state)
-        for step in range(standing.step, num_steps):
+                restore(self, descent, run, state)
+        for step in range(run.step, num_steps):
             warming, evaluated = step < warm_up, False
-            progress = self._progress(step, num_steps, standing.settled_at if until_settled else 0)
+            progress = self._progress(step, num_steps, run.settled_at if until_settled else 0)
             if progress >= 1:
                 break
             try:
                 index = self.next_batch()
                 terms, bound = self._evaluate(index, descent.moves(warming))
-                if standing.moved and self.history.has_collapsed(bound, self.targets.numel()):
+                if run.moved and self.history.has_collapsed(bound, self.targets.numel()):
                     raise ValueError(f"the bound fell to {bound:.6g}")
                 evaluated = True
                 if descent.moves(warming):
-                    rate = standing.factor * self.rates.at(progress)
+                    rate = run.factor * self.rates.at(progress)
                     descent.step(self._loss(index, terms), rate, warming)
-                self._learn(index, terms, standing.factor)
+                self._learn(index, terms, run.factor)
             except NOT_COMPUTABLE as error:
-                standing.best.restore()
-                self.q = standing.best_q
-                if isinstance(error, RowsNotFiniteError) or not (standing.moved or evaluated):
+                run.best.restore()
+                self.q = run.best_q
+                if isinstance(error, RowsNotFiniteError) or not (run.moved or evaluated):
                     raise  # no step is to blame, so smaller ones do not help
-                standing.back_off()
+                run.back_off()
                 self.history.back_off(str(error))
                 descent.restart()
-                if standing.failures > MAX_BACK_OFFS:
+                if run.failures > MAX_BACK_OFFS:
                     message = f"The bound kept exploding; stopped at the best state so far. Last: {error}"
                     warnings.warn(message, RuntimeWarning, stacklevel=3)
                     return False
                 continue
-            standing.moved = True
+            run.moved = True
             self.history.add(bound)
             if callback is not None:
                 callback(step, bound)
             if (step + 1 - warm_up) % BLOCK == 0 and step >= warm_up and progress <= self.rates.decay_from:
-                standing.settled_at = step + 1 if self._settles() else 0
+                run.settled_at = step + 1 if self._settles() else 0
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
-                if self.history.smoothed[-1] > standing.best_bound:
-                    standing.best, standing.best_q = self._snapshot()
-                    standing.best_bound = self.history.smoothed[-1]
+                if self.history.smoothed[-1] > run.best_bound:
+                    run.best, run.best_q = self._snapshot()
+                    run.best_bound = self.history.smoothed[-1]
                 if slots is not None:
-                    slots.write(capture(self, descent, standing, step + 1))
-        return standing.settled_at > 0
+                    slots.write(capture(self, descent, run, step + 1))
+        return run.settled_at > 0
 
     def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
         """How far a run has come, for its rates: from 0 to 1, where it ends."""

@@ -252,7 +252,7 @@ MEMORY = ("residual", "square", "seen", "typical_residual", "typical_square")
 
 @final
 @dataclass
-class Standing:
+class RunState:
     """The next step of a run, the factor of its rates, its failures, and the best state to go back to."""
 
     best: Snapshot
@@ -271,7 +271,7 @@ class Standing:
         self.settled_at = 0
 
 
-def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, step: int) -> State:
+def capture(trainer: StochasticTrainer, descent: Descent, run: RunState, step: int) -> State:
     """The state of a trainer before this step."""
     history = trainer.history
     tensors = {
@@ -281,19 +281,19 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
         "smoothed": torch.tensor(history.smoothed, dtype=torch.float64),
         "notes": torch.tensor(history.notes, dtype=torch.float64).reshape(-1, 1 + len(trainer.units)),
         **{f"memory.{name}": getattr(trainer.memory, name) for name in MEMORY},
-        **_held("now", Snapshot(standing.best.modules, standing.best.tensors), trainer.q),
-        **_held("best", standing.best, standing.best_q),
+        **_held("now", Snapshot(run.best.modules, run.best.tensors), trainer.q),
+        **_held("best", run.best, run.best_q),
     }
     for place, parameter in enumerate(_moving(descent)):
         averages = {} if descent.optimizer is None else descent.optimizer.state.get(parameter, {})
         tensors |= {f"adam.{place}.{name}": value for name, value in averages.items()}
     numbers = {
-        "best_bound": standing.best_bound,
+        "best_bound": run.best_bound,
         "step": step,
-        "factor": standing.factor,
-        "failures": standing.failures,
-        "moved": standing.moved,
-        "settled_at": standing.settled_at,
+        "factor": run.factor,
+        "failures": run.failures,
+        "moved": run.moved,
+        "settled_at": run.settled_at,
         "age": trainer.age,
         "first": history.first,
         "best": history.best,
@@ -303,9 +303,9 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
     return State(tensors, numbers)
 
 
-def misfit(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> str:
+def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> str:
     """Why a state is none that this trainer could have been in; empty where it may be one."""
-    own = capture(trainer, descent, standing, standing.step)
+    own = capture(trainer, descent, run, run.step)
     tensors, numbers = state
     averages = {
         f"adam.{place}.{name}": parameter
@@ -355,17 +355,17 @@ def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> 
     return "" if set(own) <= set(numbers) else "it has other numbers"
 
 
-def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> None:
+def restore(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> None:
     """Bring a trainer, which was made as the one before, to a state."""
     tensors, numbers = state
     device, history = trainer.x.device, trainer.history
-    best, best_q = standing.best, standing.best_q
+    best, best_q = run.best, run.best_q
     _release("now", Snapshot(best.modules, best.tensors), tensors).restore()
     trainer.q = _q("now", trainer.q, tensors, device)
-    standing.best = _release("best", best, tensors)
-    standing.best_q = _q("best", best_q, tensors, device)
+    run.best = _release("best", best, tensors)
+    run.best_q = _q("best", best_q, tensors, device)
     if isinstance(best_q, WhitenedFactor):
-        standing.best_q = trainer.q
+        run.best_q = trainer.q
     trainer.generator.set_state(tensors["generator"])
     trainer.batches.order = tensors["order"].to(device)
     for name in MEMORY:
@@ -376,7 +376,7 @@ def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
     history.notes = tensors["notes"].tolist()
     history.back_offs, history.reasons = numbers["back_offs"], numbers["reasons"]
     for name in ("best_bound", "step", "factor", "failures", "moved", "settled_at"):
-        setattr(standing, name, numbers[name])
+        setattr(run, name, numbers[name])
     if descent.optimizer is not None:
         for place, parameter in enumerate(_moving(descent)):
             start = f"adam.{place}."
