@@ -192,11 +192,11 @@ def prepare(
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     centre = 0.0
     if likelihood is None or (likelihood.is_additive and not likelihood.has_heavy_tails):
-        scale, shift = _standardisation(rows, normalize_y, keeps_constants)
+        scale, shift = standardisation(rows, normalize_y, keeps_constants)
     elif likelihood.is_additive:
         scale, shift = _robust_standardisation(y, normalize_y, keeps_constants)
     else:
-        scale, shift = _standardisation(rows, False, False)
+        scale, shift = standardisation(rows, False, False)
         centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
@@ -258,12 +258,13 @@ def _constant_part(block: Block) -> Tensor:
     return block.constant_part().detach()
 
 
-def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+def standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+    """Scale and shift of targets with mean 0 (if they are centred) and mean square 1, for every output."""
     outputs = rows.targets.shape[1]
     if not normalize_y:
         return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-    assert rows.scatter is not None
-    y, scatter, weight = rows.targets.numpy(), rows.scatter.numpy(), rows.weights().numpy()[:, None]
+    scatter = np.zeros(1) if rows.scatter is None else rows.scatter.numpy()
+    y, weight = rows.targets.numpy(), rows.weights().numpy()[:, None]
     shift = (weight * y).sum(0) / weight.sum() if centre else np.zeros(outputs)
     squares = (weight * (y - shift) ** 2 + scatter).sum(0) / weight.sum()
     size = np.abs(y).max(0)
