@@ -13,20 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
-from types import NoneType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from orbitwise.declarations import FLAG, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
+from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
 from orbitwise.estimators.engines import (
     FIRST_STEPS,
     MOST_STEPS,
@@ -52,7 +50,7 @@ from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
@@ -62,7 +60,7 @@ from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import Moments, Process
 from orbitwise.transforms.images import check_image_shape
 
@@ -248,18 +246,6 @@ def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
 ROWS_AT_ONCE = 1024
 
 
-EVIDENCE = {
-    "converged_": FLAG,
-    "evidence_kind_": TEXT,
-    "functional_": Field((Functional,)),
-    "kernel_": Field((Kernel,)),
-    "log_evidence_": REPORTED,
-    "log_evidence_error_": REPORTED,
-    "posterior_": Field((Posterior,)),
-}
-"""What files hold of each fit of a Gaussian process."""
-
-
 class FittedForm(ABC):
     """Mixed into estimators: `form_`, the form of the inputs that they were fitted to, and `channels_`."""
 
@@ -280,10 +266,6 @@ class FittedForm(ABC):
         return self.form_.image_shape
 
     @property
-    def _input_shape(self) -> tuple[int, ...] | None:
-        return self.form_.input_shape
-
-    @property
     def _background(self) -> float:
         return self.form_.background
 
@@ -295,20 +277,7 @@ class LearnedOrbit(FittedForm, ABC):
     posterior_: Posterior
     functional_: Functional
     fit_result_: FitResult
-    stored = Stored(
-        fitted={
-            **EVIDENCE,
-            "history_": Field((list,), Field((int, float)), is_record=True),
-            "orbit_": Field((Orbit, NoneType)),
-        },
-        sometimes={
-            "_num_nodes": Field((int,), least=1),
-            "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
-            "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
-            "search_": Field((list,), Field((dict,)), is_record=True),
-            "stopped_by_": TEXT,
-        },
-    )
+    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.

@@ -28,13 +28,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import engine_for
-from orbitwise.estimators.estimator import EVIDENCE, RegressionPredictions, fit_quietly, learning
+from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
 from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior, components
+from orbitwise.inference.fit_result import EVIDENCE
 from orbitwise.inference.posterior import Posterior
 from orbitwise.kernels.spelling import Expression, Term, build, expression_of, map_terms, summands
 from orbitwise.likelihoods.gaussian import Gaussian
