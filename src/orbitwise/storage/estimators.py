@@ -283,6 +283,7 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
             model.log_evidence_error_,
             model.converged_,
             NoObjective(),
+            history=model.history_,
             certificate=getattr(model, "certificate_", None),
         )
     return model
