@@ -302,8 +302,9 @@ class InvariantGPRegressor(
         if self.noise is None:
             self.model_ = model
         latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
-        if len(merged) == len(x) and bool((merged.weights() == 1).all()):
-            # rows that were not merged stay in the order in which they came
+        is_gaussian = isinstance(latent.likelihood, Gaussian)
+        if not is_gaussian or (len(merged) == len(x) and bool((merged.weights() == 1).all())):
+            # rows are merged under Gaussian noise only; others stay in the order in which they came
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
             merged = Observations(merged.functional, rows, standardised).to(self.device)
         observations, generator = (merged,), generator_on(self.device, generator)
