@@ -207,8 +207,10 @@ def shortfall(estimator: Any) -> str | None:
 
 def num_nodes_of(estimator: Any) -> int:
     """The nodes on which the answer of a search for ranges was found."""
-    last = estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
-    return getattr(estimator, "_num_nodes", last)
+    result = getattr(estimator, "fit_result_", None)
+    if result is not None and result.search is not None:
+        return result.search.found.num_nodes
+    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
 
 
 def argument_to_raise(estimator: Any) -> str:
@@ -310,10 +312,7 @@ class LearnedOrbit(FittedForm, ABC):
 
     def _set_result(self, result: FitResult, process: Process) -> None:
         """Remember what an engine found: posterior, evidence, how learning went, and how sure ranges are."""
-        for name in (
-            *("search_", "stopped_by_", "certificate_", "_num_nodes"),
-            *("_orbit_errors", "_orbit_intervals"),
-        ):
+        for name in ("search_", "stopped_by_", "certificate_", "_orbit_errors", "_orbit_intervals"):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
@@ -327,7 +326,7 @@ class LearnedOrbit(FittedForm, ABC):
             return
         found = result.search.found
         self.search_ = [asdict(stage) for stage in found.stages]
-        self.stopped_by_, self._num_nodes = found.message, found.num_nodes
+        self.stopped_by_ = found.message
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, result.search.coordinates, found
