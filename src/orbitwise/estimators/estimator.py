@@ -539,18 +539,6 @@ class RegressionPredictions(FittedForm, ABC):
     stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
 
     @property
-    def _scale(self) -> torch.Tensor:
-        return self.target_scale_.scale
-
-    @property
-    def _shift(self) -> torch.Tensor:
-        return self.target_scale_.shift
-
-    @property
-    def _is_vector(self) -> bool:
-        return self.target_scale_.is_vector
-
-    @property
     def _likelihood(self) -> Likelihood:
         """The likelihood of standardised targets."""
         check_is_fitted(self)
