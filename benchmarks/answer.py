@@ -8,14 +8,10 @@ other nodes differ by no more than the stated errors. Writes results/answer.json
 it has already are not run again.
 """
 
-import argparse
 import itertools
 import json
-import sys
 import time
 import warnings
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,9 +20,9 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
-from orbitwise import InvariantGPClassifier, __version__, datasets
+from orbitwise import InvariantGPClassifier, datasets
 from orbitwise.estimators import learned_ranges as orbit_learning
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.experiments.recovery import learned_ranges
 from orbitwise.functionals.averages import freeze_functional, num_dimensions
 from orbitwise.orbits.certainty import SAMPLES, Certainty, image_units
@@ -273,7 +269,7 @@ def show(record):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "results/answer.json")
     parser.add_argument(
         "--problems", nargs="+", choices=tuple(PROBLEMS), default=["digits", "usps", "signals"]
     )
@@ -283,7 +279,6 @@ def main():
     parser.add_argument("--max-nodes", type=int, help="as the classifier's")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="60 rows and few nodes, to see that all works")
-    parser.add_argument("--out", type=Path, default=Path("results/answer.json"))
     arguments = parser.parse_args()
     if arguments.quick:
         vars(arguments).update(seeds=[0, 1], scrambles=[0, 1], common_nodes=[8, 16], max_nodes=16)
@@ -292,8 +287,7 @@ def main():
     record = {
         "settings": told,
         "threads": torch.get_num_threads(),
-        "versions": {"python": sys.version.split()[0], "orbitwise": __version__}
-        | {name: version(name) for name in ("torch", "gpytorch", "scikit-learn", "numpy")},
+        "versions": versions_and_machine()["versions"],
         "fits": [],
     }
     if arguments.out.is_file():

@@ -5,13 +5,9 @@
 300 images for training, the other 1,497 for testing, the same splits for all. Writes results/codings.json.
 """
 
-import argparse
 import json
-import sys
 import time
 import warnings
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,7 +16,8 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 
-from orbitwise import InvariantGPClassifier, __version__
+from orbitwise import InvariantGPClassifier
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 
 CODINGS = ["one_hot", "stick_breaking", "dirichlet"]
 
@@ -45,11 +42,10 @@ def measure(coding, invariance, split, num_train):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "results/codings.json")
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--num-train", type=int, default=300)
     parser.add_argument("--invariances", nargs="+", default=["none"], help="names, such as none and rotation")
-    parser.add_argument("--out", type=Path, default=Path("results/codings.json"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     options = {
@@ -60,20 +56,17 @@ def main():
     options = " ".join(f"--{name} {' '.join(map(str, values))}" for name, values in options.items())
     head = {
         "command": f"python benchmarks/codings.py {options} --num-train {arguments.num_train}",
-        "versions": {"python": sys.version.split()[0], "orbitwise": __version__}
-        | {name: version(name) for name in ("torch", "gpytorch", "scikit-learn")},
+        "versions": versions_and_machine()["versions"],
         "threads": torch.get_num_threads(),
         "num_train": arguments.num_train,
     }
     records = []
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     for split in arguments.splits:
         for invariance in arguments.invariances:
             for coding in CODINGS:
                 records.append(measure(coding, invariance, split, arguments.num_train))
                 print(json.dumps(records[-1]), flush=True)
-                text = json.dumps({**head, "records": records}, indent=1)
-                arguments.out.write_text(text + "\n", encoding="utf-8")
+                write_record({**head, "records": records}, arguments.out)
     table = Table(
         title=f"8×8 digits, {arguments.num_train} for training, mean of {len(arguments.splits)} splits"
     )

@@ -9,14 +9,10 @@ MNIST (12,000 rows) by bounds. Seeds also draw other rows, so that orders may di
 record after every comparison; comparisons that it has already are not made again.
 """
 
-import argparse
 import itertools
 import json
-import sys
 import time
 import warnings
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -24,8 +20,8 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
-from orbitwise import __version__, compare, datasets
-from orbitwise.experiments.records import write_record
+from orbitwise import compare, datasets
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 
 EXACT = (None, "rotation", "scaling", "shear", "translation", "affine", "affine+deformation")
 BOUNDS = (None, "rotation", "affine", "affine+deformation")
@@ -185,9 +181,7 @@ def show(record):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "results/comparison_order.json")
     parser.add_argument("--problems", nargs="+", choices=tuple(PROBLEMS), default=["digits", "usps"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="random_state of the fits")
     parser.add_argument("--draws", type=int, nargs="+", default=[0], help="other rows, with the first seed")
@@ -195,13 +189,11 @@ def main():
     parser.add_argument("--num-steps", type=int, help="of rotated MNIST; by default until they settle")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="50 rows and 8 nodes, to see that all works")
-    parser.add_argument("--out", type=Path, default=Path("results/comparison_order.json"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     record = {
         "settings": {name: value for name, value in vars(arguments).items() if name != "out"},
-        "versions": {"python": sys.version.split()[0], "orbitwise": __version__}
-        | {name: version(name) for name in ("torch", "gpytorch", "scikit-learn", "numpy")},
+        "versions": versions_and_machine()["versions"],
         "comparisons": [],
     }
     if arguments.out.is_file():

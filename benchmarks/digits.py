@@ -5,11 +5,9 @@
 1,000 images for training, 797 for testing, the same splits for all. Writes results/digits.json.
 """
 
-import argparse
 import json
 import time
 import warnings
-from pathlib import Path
 
 import gpytorch
 import numpy as np
@@ -23,6 +21,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
 from orbitwise import InvariantGPClassifier
+from orbitwise.experiments.records import command_line, write_record
 
 NUM_TRAIN = 1000
 INVARIANCES = [None, "rotation", "affine", "affine+deformation"]
@@ -81,9 +80,8 @@ def gpytorch_dirichlet(X, y, X_test):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "results/digits.json")
     parser.add_argument("--splits", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--out", type=Path, default=Path("results/digits.json"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     X, y = load_digits(return_X_y=True)
@@ -106,10 +104,7 @@ def main():
             }
             records.append(record)
             print(json.dumps(record), flush=True)
-            arguments.out.parent.mkdir(exist_ok=True)
-            arguments.out.write_text(
-                json.dumps({"threads": torch.get_num_threads(), "records": records}, indent=1)
-            )
+            write_record({"threads": torch.get_num_threads(), "records": records}, arguments.out)
     table = Table(
         title=f"8×8 digits, {NUM_TRAIN} for training, {len(arguments.splits)} splits (mean ± standard error)"
     )

@@ -9,20 +9,17 @@ are scikit-learn's, the latter with 7 neighbours. Needs ORBITWISE_DATA; writes r
 after every fit, and goes on where it ended.
 """
 
-import argparse
 import json
-import sys
 import time
 import warnings
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.semi_supervised import LabelSpreading
 from sklearn.svm import SVC
 
-from orbitwise import InvariantSVC, LaplacianSVC, __version__, datasets
+from orbitwise import InvariantSVC, LaplacianSVC, datasets
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 
 SETS = ("bci", "usps", "g241c", "g241n")
 MACHINES = {
@@ -73,18 +70,16 @@ def measure(name, count, split, machine, num_unlabelled):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__, "results/few_labels.json")
     parser.add_argument("--splits", type=int, nargs="+", default=[6, 7])
     parser.add_argument(
         "--unlabelled", type=int, default=100, help="rows that slopes are kept small at, beside labelled ones"
     )
-    parser.add_argument("--out", type=Path, default=Path("results/few_labels.json"))
     arguments = parser.parse_args()
     head = {
         "command": f"python benchmarks/few_labels.py --splits {' '.join(map(str, arguments.splits))} "
         f"--unlabelled {arguments.unlabelled}",
-        "versions": {"python": sys.version.split()[0], "orbitwise": __version__}
-        | {name: version(name) for name in ("torch", "gpytorch", "scikit-learn")},
+        "versions": versions_and_machine()["versions"],
         "threads": torch.get_num_threads(),
         "unlabelled": arguments.unlabelled,
     }
@@ -98,18 +93,9 @@ def main():
                         continue
                     records.append(measure(name, count, split, machine, arguments.unlabelled))
                     row = records[-1]
-                    print(
-                        name,
-                        count,
-                        split,
-                        machine,
-                        f"{100 * row['error']:.1f} % in {row['seconds']:.0f} s",
-                        flush=True,
-                    )
-                    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-                    arguments.out.write_text(
-                        json.dumps({**head, "records": records}, indent=1) + "\n", encoding="utf-8"
-                    )
+                    outcome = f"{100 * row['error']:.1f} % in {row['seconds']:.0f} s"
+                    print(name, count, split, machine, outcome, flush=True)
+                    write_record({**head, "records": records}, arguments.out)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,13 @@ nl × nl matrix, formed and multiplied by, where it fits; and how the time grows
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-import orbitwise
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals import Gradient, Gradients
 from orbitwise.process import Process
 from orbitwise.process.gradient_products import GradientOperator
@@ -125,11 +122,10 @@ def order(sizes: list[tuple[int, int]], which: int, repeats: int) -> dict[str, o
 @torch.no_grad()
 def main() -> None:
     """Measure, print, write the figures; fail below a bar."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__, ROOT / "results" / "gradient_products.json")
     parser.add_argument("--columns", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="measure the memory of this process alone")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gradient_products.json")
     options = parser.parse_args()
     if options.memory:
         print(json.dumps(memory_of_this_process()))
@@ -156,22 +152,12 @@ def main() -> None:
     console.print(", ".join(f"seconds ~ {name}^{each['exponent']:.2f}" for name, each in orders.items()))
     report = {
         "command": " ".join(["python benchmarks/gradient_products.py", *sys.argv[1:]]),
-        "versions": {
-            "orbitwise": orbitwise.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "gpytorch", "numpy")},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-        },
+        **versions_and_machine(),
         "memory": {"points": LARGE[0], "dimensions": LARGE[1], **peak},
         "beside_dense": dense,
         "orders": orders,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_record(report, options.out)
     console.print(f"wrote {os.path.relpath(options.out)}")
     missed = [name for name in ("one", "all") if dense[-1][f"ratio_{name}"] < LEAST_RATIO]
     if missed or peak["bytes_at_most"] > MOST_BYTES:

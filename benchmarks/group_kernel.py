@@ -7,14 +7,10 @@ and over one of them with `is_isotropic=True`. Orbitwise proves that one is enou
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -23,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-import orbitwise
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals import OrbitAverage
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import FunctionalKernel, Process
@@ -34,7 +30,6 @@ NUM_COORDINATES = 5
 DEFAULT, ISOTROPIC = "invariantkernels, default", "invariantkernels, is_isotropic=True"
 PROCESS, KERNEL = "orbitwise, Process", "orbitwise, FunctionalKernel"
 BARS = {"matrix": 10.0, "diagonal": 100.0}  # times faster than the default
-PACKAGES = ("invariantkernels", "torch", "gpytorch", "numpy")
 Way = dict[str, Callable[[Tensor], Tensor]]
 
 
@@ -108,10 +103,9 @@ def best_seconds(x: Tensor, quantity: str, repeats: int) -> dict[str, float]:
 @torch.no_grad()
 def main() -> None:
     """Time all of them, print the table and the ratios, write the figures; fail below a bar."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__, ROOT / "results" / "group_kernel.json")
     parser.add_argument("--num-points", type=int, default=300)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "group_kernel.json")
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(0)
     agreement = check_agreement(min(30, options.num_points), generator)
@@ -146,24 +140,14 @@ def main() -> None:
     }
     report = {
         "command": " ".join(["python benchmarks/group_kernel.py", *sys.argv[1:]]),
-        "versions": {
-            "orbitwise": orbitwise.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in PACKAGES},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-        },
+        **versions_and_machine("invariantkernels"),
         "num_points": options.num_points,
         "num_elements": 120,
         "largest_difference_float64": agreement,
         "seconds": seconds,
         "ratios": ratios,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_record(report, options.out)
     console.print(f"wrote {os.path.relpath(options.out)}")
     missed = [
         f"{quantity} of {name}"

@@ -8,14 +8,11 @@ geometries, without further data. Needs the `bench` extra and ORBITWISE_DATA.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import io
-import json
 import logging
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -28,12 +25,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import orbitwise
 from orbitwise.datasets import Dataset, load
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTHS = range(10, 100, 10)  # sgdml's own grid
-PACKAGES = ("sgdml", "torch", "gpytorch", "numpy", "scipy")
 
 
 def example():
@@ -133,7 +129,7 @@ def run_orbitwise(data: Dataset, num_train: int, num_learn: int) -> dict[str, di
 
 def main() -> None:
     """Run both, print the table and the ratios, write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__, ROOT / "results" / "molecule_forces.json")
     parser.add_argument("--num-train", type=int, default=200)
     parser.add_argument(
         "--num-valid", type=int, default=200, help="further geometries, for sgdml's choice of a width"
@@ -141,7 +137,6 @@ def main() -> None:
     parser.add_argument(
         "--num-learn", type=int, default=50, help="training geometries for our hyperparameters"
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "molecule_forces.json")
     options = parser.parse_args()
     threads = torch.get_num_threads()
     data = load("rmd17_ethanol")
@@ -180,12 +175,7 @@ def main() -> None:
         console.print(f"{key.replace('_', ' ')}, ours over sgdml's: {ratio:.2f}")
     report = {
         "command": " ".join(["python benchmarks/molecule_forces.py", *sys.argv[1:]]),
-        "versions": {
-            "orbitwise": orbitwise.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in PACKAGES},
-        },
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "threads": threads},
+        **versions_and_machine("sgdml"),
         "num_train": options.num_train,
         "num_valid_of_sgdml": options.num_valid,
         "num_learn": options.num_learn,
@@ -193,8 +183,7 @@ def main() -> None:
         "sgdml": theirs,
         "ours_over_sgdml": ratios,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_record(report, options.out)
     console.print(f"wrote {os.path.relpath(options.out)}")
     if ratios["energy_error"] > 1 or ratios["force_error"] > 1:
         raise SystemExit("An error is above sgdml's.")

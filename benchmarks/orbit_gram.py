@@ -10,16 +10,13 @@ libraries and the inputs take.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-import orbitwise
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals.atoms import exact_atoms
 from orbitwise.process import Process
 
@@ -106,10 +103,9 @@ def resident_bytes() -> int:
 
 def main() -> None:
     """Measure, print, write the figures; fail where a case is above the bar or disagrees."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__, ROOT / "results" / "orbit_gram.json")
     parser.add_argument("--case", type=json.loads, help="one case, as JSON, in this process")
     parser.add_argument("--most-rows", type=int, default=1000)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "orbit_gram.json")
     options = parser.parse_args()
     if options.case:
         print(json.dumps(measure(**options.case)))
@@ -133,20 +129,10 @@ def main() -> None:
     console.print(table)
     report = {
         "command": " ".join(["python benchmarks/orbit_gram.py", *sys.argv[1:]]),
-        "versions": {
-            "orbitwise": orbitwise.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "gpytorch")},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-        },
+        **versions_and_machine(),
         "cases": cases,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_record(report, options.out)
     console.print(f"wrote {os.path.relpath(options.out)}")
     for case in cases:
         if case["ratio"] > MOST_RATIO or case.get("difference", 0.0) > AGREEMENT[case["precision"]]:

@@ -8,15 +8,11 @@ function space do not notice; plain L-BFGS needs its rows scaled.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +24,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-import orbitwise
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals import Evaluation, ImageTangent
 from orbitwise.inference.risk import (
     DenseGram,
@@ -52,7 +48,6 @@ CLOSE = 1 + 1e-5
 UNLIKE = "squared, unlike units"
 FIRST_ORDER = ("L-BFGS, function space", "L-BFGS, scaled rows", "L-BFGS, rows as they are")
 LOSSES: dict[str, Loss] = {"squared": Squared(), "ε-insensitive": EpsilonInsensitive(0.1)}
-PACKAGES = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn")
 Solver = Callable[[Problem], Solution]
 
 
@@ -181,11 +176,12 @@ def length_ratio(gram: Tensor) -> float:
 
 def main() -> None:
     """Run all solvers on every problem, print the tables, write the figures; fail where a solver is wrong."""
-    parser = argparse.ArgumentParser(description="Solvers of one regularised risk, in one run.")
+    parser = command_line(
+        "Solvers of one regularised risk, in one run.", ROOT / "results" / "risk_solvers.json"
+    )
     parser.add_argument("--num-images", type=int, default=120)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "risk_solvers.json")
     options = parser.parse_args()
     problems = {name: problem_of(options.num_images, loss) for name, loss in LOSSES.items()}
     problems[UNLIKE] = problem_of(options.num_images, LOSSES["squared"], SPREAD)
@@ -199,23 +195,13 @@ def main() -> None:
     show_scaling(console, tables)
     report = {
         "command": " ".join(["python benchmarks/risk_solvers.py", *sys.argv[1:]]),
-        "versions": {
-            "orbitwise": orbitwise.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in PACKAGES},
-        },
-        "machine": {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-        },
+        **versions_and_machine(),
         "num_images": options.num_images,
         "num_labels": NUM_LABELS,
         "tolerance": TOLERANCE,
         "problems": tables,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_record(report, options.out)
     console.print(f"wrote {os.path.relpath(options.out)}")
     wrong = [
         f"{record['solver']} ({name})"

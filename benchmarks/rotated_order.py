@@ -8,7 +8,6 @@ every pair as `compare` does: by the bounds at 8,000 inducing points, and by wha
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from orbitwise.experiments.records import command_line, write_record
 from orbitwise.selection.differences import Difference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,9 +54,8 @@ def judged(first: str, second: str, rows: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Judge, print, write; fail where a decided pair contradicts the test errors."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__, ROOT / "results" / "rotated_order.json")
     parser.add_argument("--records", type=Path, default=ROOT / "results")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "rotated_order.json")
     options = parser.parse_args()
     rows = {name: rows_of(name, options.records) for name in NAMES}
     pairs = [judged(first, second, rows) for first, second in itertools.combinations(NAMES, 2)]
@@ -76,7 +75,7 @@ def main() -> None:
         )
     Console().print(table)
     record = {"command": "python benchmarks/rotated_order.py", "pairs": pairs}
-    options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_record(record, options.out)
     wrong = [pair for pair in pairs if not pair["agrees"] and pair["undecided_by"] is None]
     if wrong:
         raise SystemExit(f"Decided, but against the test errors: {wrong}")

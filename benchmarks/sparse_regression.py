@@ -8,12 +8,9 @@ the peers start from k-means, as their guides say. All are judged by Titsias' bo
 computed by one function, and by test error. Writes results/sparse_regression.json.
 """
 
-import argparse
 import json
 import os
 import time
-from importlib.metadata import version
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -25,6 +22,7 @@ from rich.table import Table
 from sklearn.cluster import KMeans
 
 from orbitwise import SparseGPRegressor, datasets
+from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.model import Observations
@@ -126,14 +124,11 @@ def judge(solution, x, y, x_test, y_test, scale):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "results/sparse_regression.json")
     parser.add_argument("--iterations", type=int, default=80)
     parser.add_argument("--inducing", type=int, default=500)
     parser.add_argument("--split", type=int, default=0)
     parser.add_argument("--methods", nargs="+", default=["titsias", "gpflow", "gpytorch", "tight"])
-    parser.add_argument("--out", type=Path, default=Path("results/sparse_regression.json"))
     arguments = parser.parse_args()
     x, y, x_test, y_test, scale = load(arguments.split)
     methods = {
@@ -151,19 +146,16 @@ def main():
         record = {"method": label, "seconds": seconds, **judge(solution, x, y, x_test, y_test, scale)}
         records.append(record)
         print(json.dumps(record), flush=True)
-    used = {name: version(name) for name in ("torch", "gpytorch", "numpy")}
-    if "gpflow" in arguments.methods:
-        used |= {name: version(name) for name in ("gpflow", "tensorflow")}
+    others = ("gpflow", "tensorflow") if "gpflow" in arguments.methods else ()
     setup = {
         "rows": len(x),
         "inducing": arguments.inducing,
         "iterations": arguments.iterations,
         "split": arguments.split,
         "threads": torch.get_num_threads(),
-        "versions": used,
+        "versions": versions_and_machine(*others)["versions"],
     }
-    arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps({**setup, "records": records}, indent=1))
+    write_record({**setup, "records": records}, arguments.out)
     table = Table(
         title=f"protein, {len(x):,} rows, M = {arguments.inducing}, {arguments.iterations} iterations"
     )

@@ -7,14 +7,12 @@ hyperparameters on some rows, greedy choice, L-BFGS iterations on all rows, brac
 `pass_seconds` is one value of the bound with its gradient. Writes results/sparse_scaling.json.
 """
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orbitwise import SparseGPRegressor
+from orbitwise.experiments.records import command_line, write_record
 
 
 def synthetic(count, seed=0):
@@ -63,14 +62,11 @@ def measure(count, inducing, iterations):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "results/sparse_scaling.json")
     parser.add_argument("--rows", type=int, nargs="+", default=[62_500, 125_000, 250_000, 500_000])
     parser.add_argument("--inducing", type=int, default=1_000)
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--one", type=int, help="measure this many rows here and print the record")
-    parser.add_argument("--out", type=Path, default=Path("results/sparse_scaling.json"))
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(arguments.one, arguments.inducing, arguments.iterations)))
@@ -82,8 +78,7 @@ def main():
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         records.append(json.loads(done.stdout.splitlines()[-1]))
         print(json.dumps(records[-1]), flush=True)
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps({"records": records}, indent=1))
+        write_record({"records": records}, arguments.out)
     table = Table(title=f"M = {arguments.inducing}, {records[0]['threads']} threads")
     for heading in ("rows", "one pass, s", "rows a second", "whole fit, s", "peak memory, GiB", "test RMSE"):
         table.add_column(heading, justify="right")

@@ -7,7 +7,6 @@ All splits below 2,000 rows, five above; exact inference where it has up to 10,0
 results/uci_regression.json as it goes, and leaves out what is there already.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -15,7 +14,6 @@ import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orbitwise import InvariantGPRegressor, SparseGPRegressor, datasets
+from orbitwise.experiments.records import command_line, write_record
 
 SETS = ["yacht", "boston", "energy", "concrete", "wine_red", "power", "kin8nm", "protein"]
 SMALL, EXACT = 2_000, 10_000
@@ -111,9 +110,7 @@ def spread(values, digits):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "results/uci_regression.json")
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--methods", nargs="+", default=["exact", "tight"])
     parser.add_argument("--device", default="cpu", help="for sets of 2,000 rows and more")
@@ -121,7 +118,6 @@ def main():
     parser.add_argument("--large-workers", type=int, default=1)
     parser.add_argument("--max-inducing", type=int, default=2000)
     parser.add_argument("--tolerance", type=float, default=0.01)
-    parser.add_argument("--out", type=Path, default=Path("results/uci_regression.json"))
     arguments = parser.parse_args()
     options = {"max_inducing": arguments.max_inducing, "tolerance": arguments.tolerance}
     records = json.loads(arguments.out.read_text())["records"] if arguments.out.exists() else []
@@ -131,12 +127,7 @@ def main():
         records.append(record)
         print(json.dumps({k: v for k, v in record.items() if k != "stages"}), flush=True)
         records.sort(key=lambda r: (SETS.index(r["set"]), r["split"], r["method"]))
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        command = "python " + " ".join(sys.argv)
-        text = json.dumps({"command": command, "records": records}, indent=1)
-        partial = arguments.out.with_suffix(".partial")
-        partial.write_text(text)
-        partial.replace(arguments.out)
+        write_record({"command": "python " + " ".join(sys.argv), "records": records}, arguments.out)
 
     todo = [job for job in jobs(arguments.sets, arguments.methods) if job[:3] not in known]
     os.environ["OMP_NUM_THREADS"] = "2"

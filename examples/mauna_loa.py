@@ -27,7 +27,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import softmax
 
-from orbitwise.experiments.forecasts import growth, judge
 from orbitwise.experiments.mauna_loa import (
     LECTURE,
     OTHERS,
@@ -35,6 +34,8 @@ from orbitwise.experiments.mauna_loa import (
     averaged,
     decompose,
     fit,
+    growth,
+    judge,
     load,
     rebuilt,
     seasonal,

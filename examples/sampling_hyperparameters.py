@@ -24,7 +24,7 @@ from rich.console import Console
 from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
-from orbitwise.inference.sampling import LatentChains, LatentModel, gibbs, independence_sampler
+from orbitwise.inference.sampling import HierarchicalModel, LatentChains, gibbs, independence_sampler
 from orbitwise.likelihoods import Poisson
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
@@ -65,7 +65,7 @@ y_new = torch.poisson(log_rate(x_new).exp(), generator=generator)
 
 
 # %%
-def model_of(functional: Functional) -> LatentModel:
+def model_of(functional: Functional) -> HierarchicalModel:
     rows, likelihood = functional.atoms(x), Poisson()
     kernel = ScaleKernel(RBFKernel()).double()
     process = Process(None, kernel)
@@ -75,7 +75,7 @@ def model_of(functional: Functional) -> LatentModel:
         return process, rows, likelihood
 
     width = torch.tensor([1.5, 0.5], dtype=torch.float64)
-    return LatentModel(build, y, lambda theta: -0.5 * (theta / width).square().sum(), NAMES)
+    return HierarchicalModel(build, y, lambda theta: -0.5 * (theta / width).square().sum(), NAMES)
 
 
 even = OrbitAverage(FiniteOrbit(negation(1)))

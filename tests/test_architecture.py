@@ -20,6 +20,7 @@ PACKAGE = ROOT / "src" / "orbitwise"
 
 # Imports go only to the left. `datasets` imports nothing of ours because nothing stands to its left.
 LAYERS = [
+    "declarations",
     "datasets",
     "transforms",
     "orbits",

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Stored
+
 Entries = Float[Tensor, "*#batch m"]
 
 
@@ -26,6 +28,8 @@ class Loss(ABC):
     """The largest ∂²ℓ/∂f²."""
     takes_labels: bool = False
     """Whether y is a label, ±1."""
+
+    stored = Stored()
 
     @abstractmethod
     def value(self, f: Entries, y: Entries) -> Entries:

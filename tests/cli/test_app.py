@@ -311,3 +311,11 @@ def test_a_command_line_is_written_down():
     options = {"target": "my y", "invariance": ["none", "sign"], "test": None, "max_iterations": 3}
     words = "orbitwise learn a.csv --target 'my y' --invariance none --invariance sign --max-iterations 3"
     assert command_of("learn", "a.csv", options) == words
+
+
+def test_the_package_is_the_command(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["orbitwise", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("orbitwise.cli", run_name="__main__")
+    assert ended.value.code == 0
+    assert "learn" in capsys.readouterr().out

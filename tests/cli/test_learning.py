@@ -186,7 +186,7 @@ def test_a_report_that_fails_does_not_cost_the_model(tmp_path, monkeypatch):
     def failing(*_: object, **__: object) -> None:
         raise ValueError("no picture")
 
-    monkeypatch.setattr("orbitwise.report.write_report", failing)
+    monkeypatch.setattr("orbitwise.cli.learning.write_report", failing)
     text = io.StringIO()
     folder = Folder(tmp_path / "r")
     console = Console(file=text, width=200)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orbitwise.functionals import Atoms, Block, Functional, Gradients
+from orbitwise.functionals import Atoms, Block, Functional
 from tests.contracts.annotations import unchecked
 from tests.contracts.orbit_contract import inputs, seeded
 
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
 def apply(block: Block, g: Waves) -> Tensor:
     """Σ_s w_is D_s g(p_is) for every row, one atom at a time."""
-    atoms = block.expand() if isinstance(block, Gradients) else block
+    atoms = block.expand()
     assert atoms.points.dim() == 3
     rows = []
     for i in range(atoms.num_rows):
@@ -133,6 +133,24 @@ class FunctionalContract:
         if isinstance(block, Atoms):
             assert block.groups == ()
             assert (block.draw == 0).all()
+
+    def test_what_engines_ask_of_a_block(self, case: Case):
+        block = case.functional.atoms(points_like(case))
+        atoms = block.expand()
+        assert atoms.is_expanded
+        assert atoms.num_rows == block.num_rows
+        torch.testing.assert_close(block.constant_part(), atoms.constant_part())
+        torch.testing.assert_close(block.linear_part(), atoms.linear_part())
+        one = torch.ones(1).double()
+        constant = Waves(one, torch.zeros(1, block.points.shape[-1]).double(), one * torch.pi / 2)
+        torch.testing.assert_close(block.constant_part(), apply(block, constant))
+        single = block.to(torch.float32)
+        assert single.points.dtype == single.expand().weights.dtype == torch.float32
+        assert torch.equal(block.frozen().points, block.points)
+        assert (block.has_values, block.has_slopes) == (atoms.has_values, atoms.has_slopes)
+        assert (block.slopes() is None) == block.has_values
+        if (slopes := block.slopes()) is not None:
+            assert torch.equal(slopes.expand().filled_tangents, atoms.filled_tangents)
 
     def test_linear_combinations(self, case: Case):
         x = points_like(case)

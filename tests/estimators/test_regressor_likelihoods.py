@@ -179,7 +179,8 @@ def test_models_are_saved_cloned_and_pickled(likelihood, tmp_path):
         ({"likelihood": "poisson", "noise": 0.1}, COUNTS, "Poisson does not take noise=0.1"),
         ({"likelihood": "poisson", "inference": "exact"}, COUNTS, "does not take inference='exact'"),
         ({"likelihood": "negative_binomial"}, COUNTS, "likelihood must be one of 'gaussian'"),
-        ({"likelihood": Gaussian(0.1)}, COUNTS, "use likelihood='gaussian' and noise"),
+        ({"likelihood": Gaussian(0.1), "noise": 0.1}, COUNTS, "given by noise=…, with likelihood='gaussian'"),
+        ({"likelihood": Gaussian(0.1, learnable=False)}, COUNTS, "says where learned noise starts"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(settings, y, match):
@@ -203,3 +204,15 @@ def test_quantiles_of_gaussian_noise_are_closed():
     assert isinstance(model.likelihood_, Gaussian)
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         model.predict_quantiles(NEW, [0.0, 0.5])
+
+
+@pytest.mark.parametrize("inference", ["exact", "collapsed"])
+def test_gaussian_noise_starts_where_an_instance_says(inference):
+    y = np.sin(X[:, 0]) + 0.1 * GENERATOR.standard_normal(len(X))
+    start = Gaussian(0.3)
+    settings = {"likelihood": start, "inference": inference, "num_inducing": 20, "random_state": 0}
+    begun = InvariantGPRegressor(max_iterations=0, **settings).fit(X, y)
+    assert begun.noise_ == pytest.approx(0.3 * y.var(), rel=1e-6)
+    learned = InvariantGPRegressor(max_iterations=60, **settings).fit(X, y)
+    assert learned.noise_ == pytest.approx(0.01, rel=0.6)
+    assert start.noise.item() == pytest.approx(0.3), "the instance is not changed"

@@ -35,10 +35,10 @@ def test_every_start_has_a_name_and_seeds_move_it():
 
 def test_judgement_is_that_of_a_slow_loop():
     class Constant:
-        def predict(self, x, return_std, include_noise):
+        def predict(self, X, *, return_std, include_noise):
             assert return_std
             assert include_noise
-            return np.full(len(x), 5.0), np.full(len(x), 0.5)
+            return np.full(len(X), 5.0), np.full(len(X), 0.5)
 
     x = np.zeros((3, 1))
     passengers = np.exp([5.0, 5.3, 7.0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from orbitwise.experiments.forecasts import Series, growth, judge
+from orbitwise.experiments.mauna_loa import Series, growth, judge
 from orbitwise.selection.model_posterior import PredictiveMixture
 
 

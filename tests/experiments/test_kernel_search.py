@@ -63,7 +63,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     first = run(out)
     assert first["problems"]["a line"]["searched"] == "linear"
     assert first["found"] == first["of"] == 1
-    monkeypatch.setattr(kernel_search, "solve", None)
+    monkeypatch.setattr(kernel_search, "solve", pytest.fail)
     assert run(out) == first == json.loads(out.read_text())
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from orbitwise.experiments.known_ranges import (
+from orbitwise.experiments.recovery import (
     NOISE,
     SETTINGS,
     SHAPES,

@@ -8,8 +8,7 @@ import torch
 from gpytorch.kernels import PeriodicKernel
 
 from orbitwise.experiments import mauna_loa
-from orbitwise.experiments.forecasts import Series
-from orbitwise.experiments.mauna_loa import averaged, described, rebuilt
+from orbitwise.experiments.mauna_loa import Series, averaged, described, rebuilt
 from orbitwise.selection.model_posterior import PredictiveMixture
 
 # Few iterations or inducing variables are enough for what is tested here.

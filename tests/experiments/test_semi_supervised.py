@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from orbitwise.estimators.kernel_machine import median_distance
 from sklearn.svm import SVC
 from torch import Tensor
 
+from orbitwise.estimators.machines.task import median_distance
 from orbitwise.experiments import semi_supervised
 from orbitwise.experiments.semi_supervised import (
     METHODS,

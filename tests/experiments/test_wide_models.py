@@ -2,7 +2,7 @@
 
 import torch
 
-from orbitwise.experiments.wide_models import CONVOLUTIONS, MAIN, POOLED, Cell, Model, cells
+from orbitwise.experiments.wide_networks import CONVOLUTIONS, MAIN, POOLED, Cell, Model, cells
 from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel
 
 

@@ -12,8 +12,19 @@ import torch
 
 from orbitwise import datasets
 from orbitwise.experiments import wide_networks
-from orbitwise.experiments.wide_models import CONVOLUTIONS, MAIN, POOLED, Cell, Data
-from orbitwise.experiments.wide_networks import Bench, Learned, Rows, log_evidence, main, measure
+from orbitwise.experiments.wide_networks import (
+    CONVOLUTIONS,
+    MAIN,
+    POOLED,
+    Bench,
+    Cell,
+    Data,
+    Learned,
+    Rows,
+    log_evidence,
+    main,
+    measure,
+)
 from orbitwise.functionals import Evaluation
 from orbitwise.process import Process
 
@@ -122,7 +133,7 @@ def test_the_record_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     file.write_text(json.dumps(record))
     ran = []
     monkeypatch.setattr(Bench, "run", lambda bench, cell: ran.append(cell) or {**values[0]})
-    monkeypatch.setattr(Bench, "sparsity", None)
+    monkeypatch.setattr(Bench, "sparsity", pytest.fail)
     again = run(monkeypatch, file)
     assert ran == [chosen[0]]
     assert again["cells"][chosen[1].name]["test_error"] == 0.123

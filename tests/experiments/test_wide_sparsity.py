@@ -9,7 +9,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise.estimators import SparseGPRegressor
-from orbitwise.experiments.wide_sparsity import (
+from orbitwise.experiments.wide_networks import (
     Columns,
     TableKernel,
     automatic,

@@ -97,7 +97,7 @@ def test_scaling(mixed: Atoms):
 def test_shared_weights_stay_shared(values: Atoms):
     assert values.weights.stride(0) == 0
     assert values.scale(2.0).weights.stride(0) == 0
-    assert values.pick(slice(0, 2), 3.0).weights.stride(0) == 0
+    assert values.take(slice(0, 2), 3.0).weights.stride(0) == 0
     torch.testing.assert_close(values.scale(2.0).weights, 2 * values.weights)
     own = torch.rand(3, 2)
     assert torch.equal(scaled(own, 2.0), 2 * own)
@@ -114,7 +114,7 @@ def test_slices_of_rows(mixed: Atoms):
 
 
 def test_picking_and_taking_atoms(mixed: Atoms):
-    picked = mixed.pick(slice(1, None, 4), factor=2.0)
+    picked = mixed.take(slice(1, None, 4), factor=2.0)
     taken = mixed.take(torch.tensor([1, 5]))
     assert torch.equal(picked.points, taken.points)
     assert torch.equal(picked.weights, 2 * taken.weights)
@@ -125,7 +125,7 @@ def test_picking_and_taking_atoms(mixed: Atoms):
         apply(mixed.take(torch.arange(4)), G) + apply(mixed.take(torch.arange(4, 9)), G), apply(mixed, G)
     )
     symmetric = OrbitAverage(SWAP).atoms(inputs(2))
-    assert symmetric.pick(slice(None)).symmetry is None
+    assert symmetric.take(slice(None)).symmetry is None
     assert symmetric.take(torch.arange(2)).symmetry is None
 
 
@@ -148,7 +148,7 @@ def test_rows_split_into_batches(mixed: Atoms):
     assert torch.equal(mixed.batched(torch.Size([])).points, mixed.points)
     # rows, atoms and factors are then counted within a batch
     assert torch.equal(batched.rows(slice(1, 2)).points, batched.points[:, 1:2])
-    assert torch.equal(batched.pick(slice(0, 1)).points, batched.points[:, :, :1])
+    assert torch.equal(batched.take(slice(0, 1)).points, batched.points[:, :, :1])
     each = torch.rand(2, 3, dtype=torch.float64)
     torch.testing.assert_close(batched.scale(each).weights, batched.weights * each[..., None])
 
@@ -254,7 +254,7 @@ def test_blurs_are_carried_along():
     assert (slope + slope).blur is None
     assert slope.filled_blur.tolist() == [0.0]
     assert both.take(torch.tensor([1, 3])).blur.tolist() == [0.25, 0.0]
-    assert both.pick(slice(1, None, 2)).blur.tolist() == [0.25, 0.0]
+    assert both.take(slice(1, None, 2)).blur.tolist() == [0.25, 0.0]
     for same in (both.scale(2.0), both.frozen(), both.rows(slice(0, 2)), both.batched(torch.Size([2]))):
         assert torch.equal(same.blur, both.blur)
     inside = (Difference() @ LocalAverage(0.5)).atoms(x.reshape(2, 2, 2))

@@ -50,7 +50,7 @@ def test_rows_are_slices_of_points(block: Gradients):
 
 
 def test_picking_atoms(block: Gradients):
-    picked = block.pick(slice(None, None, 2), factor=3.0)
+    picked = block.take(slice(None, None, 2), factor=3.0)
     assert torch.equal(picked.points, block.points[:, ::2])
     assert torch.equal(picked.directions, block.directions[:, ::2])
     assert torch.equal(picked.weights, 3 * block.weights[:, ::2])

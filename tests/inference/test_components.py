@@ -7,8 +7,7 @@ from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from orbitwise.functionals import Difference, Evaluation, OrbitAverage
-from orbitwise.inference.components import components, summands
-from orbitwise.inference.exact import condition
+from orbitwise.inference.exact import components, condition, summands
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.transforms.permutations import negation

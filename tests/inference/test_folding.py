@@ -6,7 +6,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from orbitwise.functionals import Difference, Evaluation, Gradient
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.atoms import Gradients
 from orbitwise.inference.exact import condition
 from orbitwise.inference.risk import machines
 from orbitwise.inference.risk.machines import Invariances, fold, fold_weights, nearest_positive

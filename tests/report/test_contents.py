@@ -175,7 +175,7 @@ def test_the_orbit_is_shown_around_real_examples(turned_page):
     painter = turned_page.exploration.painter
     assert painter.uri(turned_page.exploration.rows[0]) in html.unescape(section)
     strip = turned_page.orbits.strips[0]._replace(name="<b>")
-    hostile = replace(turned_page, orbits=replace(turned_page.orbits, strips=[strip]))
+    hostile = replace(turned_page, orbits=turned_page.orbits._replace(strips=[strip]))
     assert "<b>" not in rendered(hostile, "orbit.html")
 
 

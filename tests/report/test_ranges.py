@@ -1,12 +1,10 @@
 import math
-from dataclasses import replace
 
 import pytest
 from sklearn.base import clone
 
 from orbitwise import InvariantGPClassifier
 from orbitwise.orbits.certainty import DEGREES, PER_CENT, PIXELS
-from orbitwise.report import ranges
 from orbitwise.report.ranges import (
     Range,
     interval_text,
@@ -78,8 +76,7 @@ def test_errors_that_cannot_be_had_say_why(turned, tmp_path, monkeypatch):
     assert (found.errors, found.intervals) == ({}, {})
     assert "were not computed before the model was saved" in found.reason
     assert not learned_ranges(again)[0].is_known
-    monkeypatch.setattr(ranges, "expected_seconds", lambda *_: 150.0)
-    again.fit_result_ = replace(again.fit_result_, parameters=turned.model.fit_result_.parameters)
+    monkeypatch.setattr("orbitwise.estimators.estimator.expected_seconds", lambda *_: 150.0)
     assert "would take about 3 minutes" in range_errors(again).reason
 
 

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from orbitwise.storage.container import pack, unpack
-from orbitwise.storage.estimators import TABLE
 from orbitwise.storage.reader import Reader
 from orbitwise.storage.writer import Writer
 
 
 def again(value: Any) -> Any:
     """The value that comes back from the bytes of a file."""
-    writer = Writer(TABLE)
+    writer = Writer()
     written = writer.value(value, "value")
     structure, arrays = unpack(pack({"objects": writer.objects, "value": written}, writer.arrays))
-    return Reader(TABLE, structure["objects"], arrays).value(structure["value"])
+    return Reader(structure["objects"], arrays).value(structure["value"])
 
 
 def edit(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:

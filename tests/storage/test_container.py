@@ -60,8 +60,8 @@ def test_other_bytes_are_refused(data: bytes):
 
 
 def test_a_newer_format_says_what_to_do():
-    newer = with_checksum(DATA.replace(b'"format_version":"1"', b'"format_version":"2"'))
-    with pytest.raises(StorageError, match=r"format version 2.*up to 1: upgrade Orbitwise"):
+    newer = with_checksum(DATA.replace(b'"format_version":"2"', b'"format_version":"3"'))
+    with pytest.raises(StorageError, match=r"format version 3.*up to 2: upgrade Orbitwise"):
         unpack(newer)
 
 

@@ -22,7 +22,7 @@ from orbitwise import (
 from orbitwise.functionals import DirectionalDerivative, FeatureMap, Gradient, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, ModuleOrbit, PatchOrbit, WeightedOrbit
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage import estimators as stored
+from orbitwise.storage import models as stored
 from orbitwise.transforms import coordinate_permutations
 
 # Few iterations, or labels that tell nothing, are enough for what is tested here.
@@ -395,8 +395,9 @@ def test_files_of_earlier_versions_had_their_channels_first(tmp_path):
     model = InvariantGPClassifier(invariance="flip", **QUICK).fit(images, LABELS)
     structure, writer = stored.take_apart(model)
     # what a file held before there were orders of channels, and orbits of finite invariances
-    del structure["parameters"]["channels"], structure["fitted"]["channels_"]
-    structure["fitted"]["orbit_"] = None
+    del structure["parameters"]["channels"], structure["fitted"]["form_"]
+    structure["fitted"] |= {"orbit_": None, "_image_shape": {"tuple": [3, 5, 6]}, "_background": 0.0}
+    structure["fitted"]["_scale"] = structure["fitted"].pop("scale_")
     back = stored.put_together(structure, writer.arrays)
     assert (back.channels, back.channels_) == ("auto", "first")
     assert back.orbit_.size == 2
@@ -406,12 +407,20 @@ def test_files_of_earlier_versions_had_their_channels_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"channels_": "middle"}, {"_image_shape": [4, 4]}, {"_image_shape": None}]
+    "change",
+    [
+        {"channels": "middle"},
+        {"channels": 1},
+        {"image_shape": {"tuple": [4, 4]}},
+        {"image_shape": None},
+        {"background": {"float": "nan"}},
+    ],
 )
 def test_channels_that_cannot_be_are_refused(change):
     model = InvariantGPClassifier(invariance="flip", **QUICK).fit(COLOURS, LABELS)
     structure, writer = stored.take_apart(model)
-    structure["fitted"] |= change
+    (form,) = [each for each in structure["objects"] if each["type"] == "InputForm"]
+    form["arguments"] |= change
     with pytest.raises(StorageError, match="damaged or hostile"):
         stored.put_together(structure, writer.arrays)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import solve_factored
-from orbitwise.storage.factors import check_factor, check_solution
+from orbitwise.storage.agreement import check_factor, check_solution
 
 
 def factor(size: int = 6, *batch: int) -> Tensor:

@@ -18,8 +18,7 @@ from orbitwise.inference.risk.machines import Machine
 from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Squared, SquaredHinge
 from orbitwise.process import Process
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage import estimators as stored
-from orbitwise.storage.machines import machine_summary
+from orbitwise.storage import models as stored
 from tests.storage import round_trip
 
 RNG = np.random.default_rng(0)
@@ -165,7 +164,6 @@ def test_a_file_tells_of_its_machine(tmp_path: Path):
     assert about["num_rows"] == 18 + 2 * 23
     assert about["converged"] is True
     assert "C = 1, strength = 0.5" in about["learned_text"]
-    assert machine_summary(model)["learned_text"] == about["learned_text"]
     save(InvariantSVC().fit(X, TWO), tmp_path / "other")
     assert describe(tmp_path / "other")["evidence_kind"] == "not computed"
 
@@ -227,5 +225,5 @@ def test_machines_of_other_classes_or_inputs_are_refused(tmp_path: Path):
 
 def test_files_of_machines_hold_no_pickle(tmp_path: Path):
     save(InvariantSVC().fit(X, TWO), tmp_path / "model")
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises((pickle.UnpicklingError, ValueError)):
         pickle.loads((tmp_path / "model").read_bytes())

@@ -142,7 +142,9 @@ def broken(name: str) -> object:
         q.mean = q.mean[:-1]
         return q
     if name == "parts":
-        return Combination([Evaluation()], [1.0, 2.0])
+        sum_ = Combination([Evaluation()], [1.0])
+        sum_.factors = [1.0, 2.0]
+        return sum_
     if name == "factor":
         factor = WhitenedFactor(3, 2, shared=True)
         factor.raw = torch.nn.Parameter(torch.zeros(4, 4).double())

@@ -7,8 +7,7 @@ import pytest
 
 from orbitwise import InvariantGPRegressor, InvariantSVC, VirtualSVC
 from orbitwise.storage import StorageError
-from orbitwise.storage.estimators import take_apart
-from orbitwise.storage.summaries import SUMMARY, summary_of, told
+from orbitwise.storage.models import SUMMARY, summary_of, take_apart, told
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(10, 2))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from orbitwise.functionals import FeatureMap, OrbitAverage
 from orbitwise.orbits import JitterOrbit, ModuleOrbit
 from orbitwise.storage import StorageError
-from orbitwise.storage.estimators import TABLE
 from orbitwise.storage.writer import Writer
 from tests.storage.round_trip import again
 
@@ -65,7 +64,7 @@ def test_what_is_shared_stays_shared():
 
 
 def test_objects_are_listed_before_those_that_need_them():
-    writer = Writer(TABLE)
+    writer = Writer()
     assert writer.value(OrbitAverage(JitterOrbit(3)), "model") == {"object": 1}
     assert [node["type"] for node in writer.objects] == ["JitterOrbit", "OrbitAverage"]
     json.dumps(writer.objects, allow_nan=False)
@@ -90,4 +89,4 @@ class HomeMade(gpytorch.kernels.RBFKernel):
 )
 def test_what_cannot_be_stored_is_named(value: object, message: str):
     with pytest.raises(StorageError, match=message):
-        Writer(TABLE).value({"inner": value}, "value")
+        Writer().value({"inner": value}, "value")

@@ -222,7 +222,7 @@ def predict(
 ) -> None:
     """Predict classes and their probabilities, or the mean and standard deviation of new targets.
 
-    Kernel machines that know neither predict without them.
+    Kernel machines without probabilities or deviations give predictions only.
 
     Example: orbitwise predict result new.csv -o predictions.csv
     """

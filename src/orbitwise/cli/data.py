@@ -47,7 +47,12 @@ NUM_DEMO = 300
 @final
 @dataclass(frozen=True)
 class Source:
-    """Where data are, which column is the target, and what is done about rows that cannot be used."""
+    """Where data are, which column is the target, and what is done about rows that cannot be used.
+
+    Columns in `ignore` are left out. Rows that cannot be used are skipped if `skips`, else they are an error.
+    Image files are brought to (height, width) `resize`. `part` says which arrays are read if a file has both
+    training and test data.
+    """
 
     path: str
     target: str | None = None

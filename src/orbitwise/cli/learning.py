@@ -25,7 +25,7 @@ from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
 from orbitwise.cli.invariances import IMAGE_CANDIDATES, has_images, parse
 from orbitwise.cli.models import measure
-from orbitwise.cli.showing import Metrics, comparison_table
+from orbitwise.cli.showing import Metrics, comparison_table, write_picture
 from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search, seconds_in
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
@@ -41,6 +41,7 @@ from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import check_sizes, layout_of
+from orbitwise.report import record_ranges, write_report
 from orbitwise.selection.compare import (
     Candidate,
     Comparison,
@@ -51,7 +52,7 @@ from orbitwise.selection.compare import (
 )
 from orbitwise.selection.differences import CommonNodes
 from orbitwise.storage import StorageError, load
-from orbitwise.storage.files import packed
+from orbitwise.storage.models import packed
 
 Estimator = InvariantGPClassifier | InvariantGPRegressor
 MOST_EXAMPLES = 2000
@@ -62,7 +63,10 @@ ERROR_SECONDS = 20.0
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What is to be learned, and how."""
+    """What is to be learned, and how.
+
+    `names` are the invariances to compare; `options` are further parameters of the estimators.
+    """
 
     task: Task
     names: Sequence[str]
@@ -180,8 +184,6 @@ class Learner:
 
     def _fit(self, name: str, watch: Watch, share: float = 1.0) -> tuple[Candidate | None, str | None]:
         """A candidate, fitted and saved, and why it ended early."""
-        from orbitwise.report import record_ranges
-
         progress = self.folder.progress(list(self.invariances).index(name), name)
         estimator = self.plan.estimator(self.data, self.invariances[name])
         stopwatch = Stopwatch(progress / "seconds.txt")
@@ -336,7 +338,11 @@ class Run:
         time_limit: float | None = None,
         with_report: bool = True,
     ) -> Outcome:
-        """Learn, save, measure, write the report, and say what was found."""
+        """Learn, save, measure, write the report, and say what was found.
+
+        An earlier run in the folder is continued if `resume`, and replaced if `force`; otherwise a folder
+        that is not empty is an error. After `time_limit` seconds the run ends with the best so far.
+        """
         with self.folder.writing():
             settings = {**self.about, **self.plan.settings(self.data), "versions": _versions()}
             if self.folder.prepare(settings, resume, force):
@@ -380,17 +386,14 @@ class Run:
         if text := learned_text(outcome.comparison.best):
             self.console.print(f"learned: {text}", markup=False)
         for name, reason in outcome.stopped.items():
-            self.console.print(f"note: {name} was stopped ({reason}); continue it with --resume")
+            how = reason if reason == "not started" else f"stopped ({reason})"
+            self.console.print(f"note: {name} was {how}; continue with --resume")
         if note := outcome.shortfalls:
             self._say(f"note: {note}")
         self._say(f"model: {self.folder.model}")
 
     def _write_report(self, comparison: Comparison) -> None:
         """The report comes last: if it fails, the model must not be lost."""
-        # drawing takes long to import, and is not always asked for
-        from orbitwise.cli.pictures import write_picture
-        from orbitwise.report import write_report
-
         folder, model, command = self.folder, comparison.best_estimator, self.about.get("command")
         X, y, seed, picture = self.data.X, self.data.targets, self.plan.seed, None
         try:

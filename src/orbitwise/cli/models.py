@@ -26,6 +26,7 @@ from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.report import write_report
 from orbitwise.report.ranges import Model as ReportedModel
 from orbitwise.report.ranges import orbit_of
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
@@ -170,8 +171,8 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
     """
     if not hasattr(model, "functional_"):
         raise CommandError(
-            f"this model is of class {type(model).__name__}, which is given its invariance and learns none: "
-            "there is nothing to export; models that `orbitwise learn` makes have an invariance to export"
+            f"this model is of class {type(model).__name__}, which does not learn its invariance, so there "
+            "is nothing to export; export a model that `orbitwise learn` made"
         )
     orbit, form = orbit_of(cast(ReportedModel, model)), layout_of(model)
     if to == "json":
@@ -192,7 +193,10 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
 
 
 def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
-    """The orbit of images as `orbitwise.export.to_json` writes it, else the moves of columns; and if run."""
+    """An invariance as JSON, and whether it was run on one input.
+
+    That of images is what `orbitwise.export.to_json` writes; that of columns lists the moves.
+    """
     shape = layout_of(model).image_shape
     if orbit is not None and shape is not None:
         # to_json moves an image by what it wrote
@@ -220,11 +224,9 @@ def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
 
 
 def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
-    """The report of what `learn` left in a folder, and a note about the folder, empty where all is well."""
+    """Write the report of a run from its folder; returns the page, and a note about the folder or nothing."""
     if not folder.examples.is_file():
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
-    from orbitwise.report import write_report
-
     run = folder.steadily(lambda: _one_run(folder))
     arrays, command = run.arrays, run.settings.get("command")
     page = write_report(
@@ -244,7 +246,7 @@ def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
 class _Run(NamedTuple):
     """The model, the examples, the settings and the candidates of one run, and a note about them."""
 
-    model: Any
+    model: ReportedModel
     arrays: dict[str, NDArray[Any]]
     settings: dict[str, Any]
     comparison: Comparison | None
@@ -274,13 +276,11 @@ def _count(value: object, otherwise: int) -> int:
 
 
 def report_of_data(model: Model, source: Source, test: Source | None, file: Path) -> Path:
-    """The report of a model on data that are given."""
-    from orbitwise.report import write_report
-
+    """Write the report of a model from its training data, and from test data if there are any."""
     if not isinstance(model, ReportedModel):
         raise CommandError(
-            f"this model is of class {type(model).__name__}; reports are of models that "
-            "`orbitwise learn` makes: use `orbitwise show` or `orbitwise predict`"
+            f"this model is of class {type(model).__name__}, but there are reports only of models that "
+            "`orbitwise learn` makes; use `orbitwise show` or `orbitwise predict`"
         )
     task = "classification" if isinstance(model, Classifier) else "regression"
 
@@ -300,7 +300,7 @@ def report_of_data(model: Model, source: Source, test: Source | None, file: Path
 
 
 def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison | None:
-    """The candidates as they were saved, best first; None where there was one only, or some are gone."""
+    """The candidates as they were saved, best first; None if there is only one, or some are missing."""
     found: list[Candidate] = []
     entries = about.get("candidates")
     for entry in entries if isinstance(entries, list) else []:
@@ -317,7 +317,7 @@ def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison
 
 
 def _evidence_on_nodes(entry: dict[str, Any]) -> dict[str, Any]:
-    """The evidence of a candidate on common nodes, where the comparison had any."""
+    """The evidence of a candidate on common nodes, if the comparison used any."""
     evidences, gain = entry.get("evidences_on_common_nodes"), entry.get("gain_from_half_the_nodes")
     if isinstance(evidences, list) and evidences and all(map(_is_finite, (*evidences, gain))):
         return {"evidences": tuple(map(float, evidences)), "gain": gain}

@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.engines import Engine, Tilts, check_engine, engine_for
 from orbitwise.estimators.estimator import EngineEstimator, answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
@@ -109,6 +110,16 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         is that of the average over the whole orbit, estimated from fresh draws without bias, with its
         standard error.
     """
+
+    stored = Stored(
+        fitted={
+            "classes_": REPORTED_ARRAY,
+            "inference_": TEXT,
+            "model_": Field((RegressionModel,)),
+            "scale_": NUMBER,
+        },
+        sometimes={"leave_one_out_log_loss_": REPORTED, "noise_": NUMBER},
+    )
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
 from orbitwise.estimators.engines import (
     FIRST_STEPS,
     MOST_STEPS,
@@ -38,6 +39,7 @@ from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
     adopt,
+    expected_seconds,
     learned_errors,
     parameter_errors,
     searched_errors,
@@ -48,7 +50,7 @@ from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
-from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
@@ -251,6 +253,10 @@ class FittedForm(ABC):
 
     form_: InputForm
     n_features_in_: int
+    stored = Stored(
+        fitted={"form_": Field((InputForm,)), "n_features_in_": Field((int,), least=1)},
+        sometimes={"feature_names_in_": REPORTED_ARRAY},
+    )
 
     @property
     def channels_(self) -> Order | None:
@@ -260,10 +266,6 @@ class FittedForm(ABC):
     @property
     def _image_shape(self) -> tuple[int, ...] | None:
         return self.form_.image_shape
-
-    @property
-    def _input_shape(self) -> tuple[int, ...] | None:
-        return self.form_.input_shape
 
     @property
     def _background(self) -> float:
@@ -277,6 +279,7 @@ class LearnedOrbit(FittedForm, ABC):
     posterior_: Posterior
     functional_: Functional
     fit_result_: FitResult
+    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -367,6 +370,12 @@ class LearnedOrbit(FittedForm, ABC):
                 zeros = zero_range_errors(self.orbit_, objective)
             self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
         return self._orbit_errors
+
+    def expected_error_seconds(self) -> float:
+        """How long `orbit_errors_` will take to compute; 0 where it is known already."""
+        if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
+            return 0.0
+        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters))
 
     @property
     def _place(self) -> str:
@@ -509,6 +518,8 @@ class EngineEstimator(LearnedOrbit, ABC):
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator
     ) -> Progress | None:
         """What a fit that starts from these parts leaves in the folder `checkpoint`, to resume from."""
+        if self.checkpoint is None:
+            return None
         names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
         settings = {name: getattr(self, name) for name in (*names, "batch_size")}
         if self.tilts != "remembered":
@@ -525,6 +536,7 @@ class RegressionPredictions(FittedForm, ABC):
     model_: RegressionModel
     target_scale_: TargetScale
     _place: str
+    stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
 
     @property
     def _scale(self) -> torch.Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from orbitwise.declarations import Stored
 from orbitwise.estimators.invariances import NAMES, Family
 from orbitwise.transforms.images import check_image_shape
 from orbitwise.transforms.permutations import MAX_ELEMENTS
@@ -95,6 +96,8 @@ class InputForm:
     channels: Order | None = None
     input_shape: tuple[int, ...] | None = None
     background: float = 0.0
+
+    stored = Stored()
 
     @property
     def shape(self) -> tuple[int, ...] | None:

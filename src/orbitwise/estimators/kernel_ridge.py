@@ -15,6 +15,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from orbitwise.declarations import FLAG, Stored
 from orbitwise.estimators.estimator import answering, learning
 from orbitwise.estimators.forms import Channels
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
@@ -63,6 +64,8 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
 
     _choosers = ("evidence",)
     _evidence_losses = (Squared,)
+
+    stored = Stored(fitted={"_is_vector": FLAG})
 
     def __init__(
         self,

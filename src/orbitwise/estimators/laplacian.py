@@ -13,6 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.estimators.machines.machine import MachineClassifier
 from orbitwise.estimators.machines.task import InvarianceRows, MachineTask, laplacian_rows
 from orbitwise.losses import Loss
@@ -46,6 +47,8 @@ class LaplacianSVC(MachineClassifier):
 
     image_shape = None
     num_neighbours_: int
+
+    stored = Stored(fitted={"num_neighbours_": Field((int,), least=1)})
 
     def __init__(
         self,

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, EARLIER, POSITIVE, SMALLEST, Field, Stored
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
@@ -72,12 +73,15 @@ Observation = tuple[Functional, ArrayLike, ArrayLike, float | None]
 NOISE_START = 0.05
 
 
+@final
 class TargetScale(NamedTuple):
     """How targets were standardised: y = scale·f + shift per output, and whether y was given as a vector."""
 
     shift: Tensor
     scale: Tensor
     is_vector: bool = False
+
+    stored = Stored({"scale": POSITIVE})
 
     def standardised(self, targets: Tensor) -> Tensor:
         """(y - shift) / scale."""
@@ -123,6 +127,52 @@ class RegressionModel:
     latent: LatentModel
     observations: tuple[Observations, ...]
     target_scale: TargetScale
+
+    stored = Stored(
+        {
+            "fixed_noise": EARLIER,
+            "functional": Field(read="latent.functional"),
+            "likelihood": Field(read="latent.likelihood"),
+            "outputs": EARLIER,
+            "process": Field(read="latent.process"),
+            "raw_noise": EARLIER,
+            "scale": Field(least=SMALLEST, read="target_scale.scale"),
+            "shift": Field(read="target_scale.shift"),
+            "width": COUNT,
+        },
+        build="of_no_rows",
+    )
+
+    @classmethod
+    def of_no_rows(
+        cls,
+        process: Process,
+        functional: Functional,
+        width: int,
+        likelihood: Likelihood | None = None,
+        scale: Float[Tensor, " c"] | None = None,
+        shift: Float[Tensor, " c"] | None = None,
+        outputs: int = 1,
+        fixed_noise: Float[Tensor, " k"] | None = None,
+        raw_noise: Float[Tensor, ""] | None = None,
+    ) -> RegressionModel:
+        """A model of no rows, from which a later fit resumes; the noise is Gaussian without a likelihood."""
+        if likelihood is None and fixed_noise is not None:
+            likelihood = Gaussian(fixed_noise[0].item(), learnable=False)
+        elif likelihood is None:
+            likelihood = Gaussian()
+            if raw_noise is not None:
+                likelihood.raw_noise.data = raw_noise.reshape(1)
+        unit = torch.ones(outputs, dtype=torch.float64)
+        to = TargetScale(torch.zeros_like(unit) if shift is None else shift, unit if scale is None else scale)
+        x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, len(to.scale)))
+        latent = LatentModel(process, functional, likelihood)
+        return cls(latent, (Observations(Evaluation(), x, targets),), to)
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the inputs."""
+        return self.observations[0].x.shape[1]
 
     def at(self, functional: Functional) -> RegressionModel:
         """The same model with f = L g of another functional, say a frozen one; all else is shared."""
@@ -193,11 +243,11 @@ def prepare(
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
     centre = 0.0
     if likelihood is None or (likelihood.is_additive and not likelihood.has_heavy_tails):
-        scale, shift = _standardisation(rows, normalize_y, keeps_constants)
+        scale, shift = standardisation(rows, normalize_y, keeps_constants)
     elif likelihood.is_additive:
         scale, shift = _robust_standardisation(y, normalize_y, keeps_constants)
     else:
-        scale, shift = _standardisation(rows, False, False)
+        scale, shift = standardisation(rows, False, False)
         centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
@@ -256,17 +306,16 @@ def constant_part(functional: Functional, x: Tensor) -> Tensor:
 
 
 def _constant_part(block: Block) -> Tensor:
-    if isinstance(block, Gradients):
-        return block.points.new_zeros(block.num_rows)
-    return (block.weights * (block.order == 0)).sum(-1).detach()
+    return block.constant_part().detach()
 
 
-def _standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+def standardisation(rows: Observations, normalize_y: bool, centre: bool) -> tuple[Tensor, Tensor]:
+    """Scale and shift of targets with mean 0 (if they are centred) and mean square 1, for every output."""
     outputs = rows.targets.shape[1]
     if not normalize_y:
         return torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-    assert rows.scatter is not None
-    y, scatter, weight = rows.targets.numpy(), rows.scatter.numpy(), rows.weights().numpy()[:, None]
+    scatter = np.zeros(1) if rows.scatter is None else rows.scatter.numpy()
+    y, weight = rows.targets.numpy(), rows.weights().numpy()[:, None]
     shift = (weight * y).sum(0) / weight.sum() if centre else np.zeros(outputs)
     squares = (weight * (y - shift) ** 2 + scatter).sum(0) / weight.sum()
     size = np.abs(y).max(0)
@@ -291,9 +340,7 @@ def _mean(mean: str, points: Tensor, centre: float = 0.0) -> Mean:
         return ZeroMean()
     if mean in ("zero", "constant"):
         constant = ConstantMean()
-        with torch.no_grad():
-            for parameter in constant.parameters():
-                parameter.fill_(centre)
+        constant.initialize(raw_constant=float(centre))
         return constant.requires_grad_(mean == "constant")
     if mean == "linear":
         trend = LinearTrend(points)

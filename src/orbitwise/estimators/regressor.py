@@ -15,18 +15,25 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import ENGINES, NODES, Engine, EngineName, engine_for
 from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.likelihoods import NoiseName, regression_likelihood
-from orbitwise.estimators.regression_model import Observation, generator_on, prepare, sparse_form
+from orbitwise.estimators.regression_model import (
+    Observation,
+    RegressionModel,
+    generator_on,
+    prepare,
+    sparse_form,
+)
 from orbitwise.estimators.validation import check_counts, check_training
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
-from orbitwise.inference.sparse.certificate import certify
+from orbitwise.inference.sparse.certificate import Certificate, certify
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -56,8 +63,9 @@ class InvariantGPRegressor(
     likelihood : {"gaussian", "student_t", "laplace", "poisson"} or Likelihood, default="gaussian"
         How targets scatter about f: Gaussian noise; noise with heavy tails, which outliers do not mislead;
         or counts of rate exp f. Any but Gaussian noise is fitted by a variational lower bound on the
-        evidence, which averages a drawn orbit over fixed nodes. Its parameters are learned, and start as
-        given by an instance, for standardised targets if `normalize_y`.
+        evidence, which averages a drawn orbit over fixed nodes. Its parameters, also the variance of an
+        instance of `Gaussian`, are learned from where an instance starts, for standardised targets if
+        `normalize_y`.
     mean : {"zero", "constant", "linear"}, default="zero"
         Mean function of g, learned with the kernel. With `normalize_y`, "zero" means the mean of the targets.
     image_shape : tuple of int, default=None
@@ -119,6 +127,20 @@ class InvariantGPRegressor(
     """
 
     n_features_in_: int
+
+    stored = Stored(
+        fitted={
+            "inference_": TEXT,
+            "model_": Field((RegressionModel,)),
+            "observation_noise_": Field((list,), Field((int, float, np.ndarray)), least=0),
+        },
+        sometimes={
+            "certificate_": Field((Certificate,)),
+            "evidence_terms_": Field((dict,), Field((int, float)), is_record=True),
+            "jitter_": REPORTED,
+            "noise_": Field((int, float, np.ndarray), least=0),
+        },
+    )
 
     def __init__(
         self,
@@ -192,8 +214,9 @@ class InvariantGPRegressor(
         if observations:
             self.form_.require_channels_first("Observations of other functionals")
         self._check_settings()
-        likelihood = self._other_than_gaussian(targets, weight, observations)
-        self.inference_ = self._engine(len(x), len(weight), likelihood, observations)
+        likelihood = self._checked_likelihood(targets, weight, observations)
+        is_gaussian = isinstance(likelihood, Gaussian)
+        self.inference_ = self._engine(len(x), len(weight), is_gaussian, observations)
         seed = int(check_random_state(self.random_state).randint(2**31))
         generator = torch.Generator().manual_seed(seed)
         previous = getattr(self, "model_", None) if self.warm_start else None
@@ -218,7 +241,7 @@ class InvariantGPRegressor(
             self.one_sided,
             observations,
             is_image=self.form_.image_shape is not None,
-            likelihood=likelihood,
+            likelihood=likelihood if isinstance(self.likelihood, Likelihood) or not is_gaussian else None,
             is_vector=is_vector,
         ).at(functional)
         if previous is not None:
@@ -246,17 +269,18 @@ class InvariantGPRegressor(
             raise ValueError(f"inference must be one of {', '.join(ENGINES)}, not {self.inference!r}.")
         check_counts(self, ("num_inducing", "num_steps", "batch_size"))
 
-    def _other_than_gaussian(
+    def _checked_likelihood(
         self, y: NDArray[np.float64], weight: NDArray[np.float64], observations: Sequence[object]
-    ) -> Likelihood | None:
-        """The likelihood of the targets where it is not Gaussian noise."""
+    ) -> Likelihood:
+        """The likelihood of the targets, which suits them and the other settings."""
         likelihood = regression_likelihood(self.likelihood)
         if isinstance(likelihood, Gaussian):
-            if isinstance(self.likelihood, Likelihood):
+            if isinstance(self.likelihood, Likelihood) and (likelihood.is_fixed or self.noise is not None):
                 raise ValueError(
-                    "Gaussian noise is given by its variance: use likelihood='gaussian' and noise=…."
+                    "An instance of Gaussian says where learned noise starts. A variance that is not learned "
+                    "is given by noise=…, with likelihood='gaussian'."
                 )
-            return None
+            return likelihood
         name = type(likelihood).__name__
         reasons = {
             "observations of other functionals": len(observations) > 0,
@@ -277,11 +301,11 @@ class InvariantGPRegressor(
         self,
         num_rows: int,
         num_targets: int,
-        likelihood: Likelihood | None,
+        is_gaussian: bool,
         observations: Sequence[object],
     ) -> EngineName:
         """The engine for these data: by the number of rows, but exact where no other one serves."""
-        if likelihood is not None:
+        if not is_gaussian:
             return engine_for(num_rows, exact_serves=False) if self.inference == "auto" else self.inference
         reasons = {"observations of other functionals": len(observations) > 0, "noise=0": self.noise == 0}
         needs_exact = [reason for reason, holds in reasons.items() if holds]
@@ -302,9 +326,15 @@ class InvariantGPRegressor(
         if self.noise is None:
             self.model_ = model
         latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
+<<<<<<< HEAD
+        is_merged = len(merged) < len(x) or not bool((merged.weights() == 1).all())
+        if not isinstance(latent.likelihood, Gaussian) or not is_merged:
+            # equal rows are merged under Gaussian noise alone; others stay in the order in which they came
+=======
         is_gaussian = isinstance(latent.likelihood, Gaussian)
         if not is_gaussian or (len(merged) == len(x) and bool((merged.weights() == 1).all())):
             # rows are merged under Gaussian noise only; others stay in the order in which they came
+>>>>>>> house-estimators
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
             merged = Observations(merged.functional, rows, standardised).to(self.device)
         observations, generator = (merged,), generator_on(self.device, generator)

@@ -23,6 +23,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from orbitwise.declarations import COUNT, Field, Stored
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
@@ -44,6 +45,7 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
 
+@final
 @dataclass(frozen=True)
 class Stream:
     """What is held of the rows seen: their totals, or, after stochastic steps, a q(v) alone.
@@ -63,6 +65,8 @@ class Stream:
     q: Whitened | None = None
     age: int = 0
 
+    stored = Stored({"num_rows": COUNT, "age": COUNT})
+
     @classmethod
     @torch.no_grad()
     def of(cls, model: SparseModel, num_rows: float) -> Stream:
@@ -70,7 +74,7 @@ class Stream:
         inducing = model.inducing
         lower, totals = inducing_factor(model.process, inducing), model.totals
         sources = None if model.chosen is None else model.observations.x[model.chosen]
-        merged = float(model.taken_out())
+        merged = float(model.merged_term())
         assert isinstance(model.likelihood, Gaussian)
         parts = (model.process, model.functional, model.likelihood)
         return cls(*parts, inducing, sources, lower, totals, merged, num_rows)
@@ -206,6 +210,14 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     n_features_in_: int
     _clock = staticmethod(time.monotonic)
 
+    stored = Stored(
+        fitted={
+            "_stream": Field((Stream,)),
+            "certificate_": Field((Certificate,)),
+            "noise_": Field((int, float, np.ndarray), least=0),
+        }
+    )
+
     def __init__(
         self,
         kernel: Kernel | None = None,
@@ -331,7 +343,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
         certificate = self._stream.certificate(self.tolerance)
         result = replace(self.fit_result_, posterior=self._stream.posterior(), certificate=certificate)
+        before = {} if learn else dict(vars(self))
         self._keep(result, self._stream.num_rows)
+        # more rows alone leave the ranges of the orbit, and so their error bars, as they were
+        for name in ("_orbit_errors", "_orbit_intervals", "search_", "stopped_by_", "_num_nodes"):
+            if name in before:
+                setattr(self, name, before[name])
         return self
 
     def _sparse(self, model: RegressionModel) -> SparseModel:

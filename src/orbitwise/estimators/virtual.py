@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.svm import SVC
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import MOST_COUNTED, NUMBER, REPORTED_ARRAY, SMALLEST, Field, Stored
 from orbitwise.estimators.estimator import answering, learning
 from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
@@ -65,6 +67,15 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
     num_samples_ : the number of rows and copies that it learned from.
     channels_ : "first" or "last", where images had their channels; None for other inputs.
     """
+
+    stored = Stored(
+        fitted={
+            "bandwidth_": replace(NUMBER, least=SMALLEST),
+            "classes_": REPORTED_ARRAY,
+            "num_samples_": Field((int,), least=1, most=MOST_COUNTED),
+            "svc_": Field((SVC,)),
+        }
+    )
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Airline passengers: an RBF kernel beside spectral mixtures on the last third (Lecture 1, figure 1).
+"""Airline passengers: an RBF kernel compared with spectral mixtures on the last third (Lecture 1, figure 1).
 
     python -m orbitwise.experiments.airline --out results/airline.json
 
@@ -10,13 +10,11 @@ are chosen by the evidence of the years that train; every other outcome is in th
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,7 +24,7 @@ from scipy.stats import norm
 
 from orbitwise import datasets
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import Record, command_line
 from orbitwise.kernels import parse, spectral_mixture, spell
 
 LENGTHSCALES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -45,8 +43,17 @@ class Series(NamedTuple):
 
     @property
     def y_train(self) -> NDArray[np.float64]:
-        """What is modelled: logarithms, for the seasons grow with the trend."""
+        """What is modelled: logarithms, because the seasons grow with the trend."""
         return np.log(self.passengers_train)
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """What predicts logarithms of passengers with a deviation."""
+
+    def predict(
+        self, X: NDArray[np.float64], *, return_std: bool, include_noise: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
 
 
 def load() -> Series:
@@ -74,7 +81,7 @@ def fit(kernel: Kernel, series: Series, max_iterations: int) -> InvariantGPRegre
     return model.fit(series.x_train, series.y_train)
 
 
-def judge(predictor: Any, series: Series) -> dict[str, float]:
+def judge(predictor: Predictor, series: Series) -> dict[str, float]:
     """Errors on the last third, of logarithms and of thousands of passengers, and how far bands hold."""
     mean, deviation = predictor.predict(series.x_test, return_std=True, include_noise=True)
     y = np.log(series.passengers_test)
@@ -143,22 +150,18 @@ def _errors(outcome: dict[str, Any]) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, run the starts that are missing, and write the record after each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--mixtures", nargs="+", type=int, default=list(NUM_MIXTURES))
     parser.add_argument("--seeds", type=int, default=SEEDS, help="random starts beside the spectrum's own")
     parser.add_argument("--iterations", type=int, default=500)
-    parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
-    series = load()
-    record: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"fits": {}}
+    series, record = load(), Record(chosen.out, {"fits": {}})
+    fits = record.values["fits"]
     for name, kernel in starts(series, chosen.mixtures, chosen.seeds).items():
-        if name not in record["fits"]:
-            record["fits"][name] = run_start(kernel, series, chosen.iterations)
-            print(name, f"rmse {record['fits'][name]['rmse']:.3f}", flush=True)
-            write_record(record, chosen.out)
+        if record.fill(fits, name, partial(run_start, kernel, series, chosen.iterations)):
+            print(name, f"rmse {fits[name]['rmse']:.3f}", flush=True)
     settings = {"training_months": len(series.x_train), "threads": torch.get_num_threads()}
-    record |= {**settings, "summary": summarise(record["fits"])}
-    write_record(record, chosen.out)
+    record.write(**settings, summary=summarise(fits))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,9 @@ two digits. The record is written after every draw, and draws that it has alread
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +26,7 @@ from torch import Tensor
 
 from orbitwise import datasets
 from orbitwise.estimators.machines.task import median_distance, stratified_folds
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.functional import Block
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images, moved_pairs
@@ -206,18 +203,17 @@ def run_draw(name: str, seed: int, device: str) -> tuple[str, int, dict[str, Any
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, run the draws that are missing, and write the record after each."""
     names = [f"{first}-{second}" for first, second in PAIRS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--pairs", nargs="+", choices=names, default=names)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="draws at a time, each on one processor core")
     parser.add_argument("--time-limit", type=float, help="seconds after which no more draws are taken up")
-    parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
-    record: dict[str, Any] = {"pairs": {name: {} for name in names}}
-    record |= json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    record = Record(chosen.out, {"pairs": {name: {} for name in names}})
+    pairs = record.values["pairs"]
     begun, draws = time.monotonic(), itertools.product(range(chosen.draws), chosen.pairs)
-    missing = [(name, seed) for seed, name in draws if str(seed) not in record["pairs"][name]]
+    missing = [(name, seed) for seed, name in draws if str(seed) not in pairs[name]]
 
     def wanted() -> Iterator[Any]:
         for name, seed in missing:
@@ -225,10 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 yield delayed(run_draw)(name, seed, chosen.device)
 
     workers = Parallel(chosen.jobs, return_as="generator_unordered", pre_dispatch=chosen.jobs)
-    for name, seed, found in workers(wanted()):  # pyright: ignore
-        record["pairs"][name][str(seed)] = found
-        record["device"] = chosen.device
-        write_record(record, chosen.out)
+    for name, seed, found in workers(wanted()):  # pyright: ignore[reportGeneralTypeIssues]
+        pairs[name][str(seed)] = found
+        record.write(device=chosen.device)
         shown = {each: round(row["error"], 2) for each, row in found["machines"].items()}
         print(name, seed, shown, f"{found['seconds']:.0f} s", flush=True)
 

@@ -1,7 +1,7 @@
 """Does the search find what made the data? Ten synthetic problems, and the lecture's carbon dioxide.
 
-`python -m orbitwise.experiments.kernel_search --out results/kernel_search.json`; a run that was stopped goes
-on with the next problem. Every problem draws one function from a kernel of two or three components,
+`python -m orbitwise.experiments.kernel_search --out results/kernel_search.json`; a run that was stopped
+resumes with the next problem. Every problem draws one function from a kernel of two or three components,
 some of them with a hidden symmetry, and adds noise. A structure counts as found when its normal form is that
 of the generating one: products multiplied out, the order of sums and products ignored, an rbf of all columns
 read as the product of those of each, and the same claims of invariance. The generating structure is also
@@ -14,21 +14,20 @@ counted (BIC).
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 
 from orbitwise import datasets
 from orbitwise.experiments import mauna_loa
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import Record, command_line
 from orbitwise.inference.exact import sample_prior
 from orbitwise.kernels.spelling import (
     Product,
@@ -43,6 +42,8 @@ from orbitwise.process.process import Process
 from orbitwise.selection.search.auto import AutoGPRegressor, Scaling
 from orbitwise.selection.search.greedy import SearchData, fit
 from orbitwise.selection.search.hypotheses import Hypothesis, claims_of, functional_of_claims, start_from_data
+
+Score = Literal["bic", "laplace"]
 
 
 @final
@@ -129,8 +130,7 @@ SEARCH_ROWS = 250
 
 def main() -> None:
     """Run what is still missing, and write every result as soon as it is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/kernel_search.json"))
+    parser = command_line(__doc__, "results/kernel_search.json")
     parser.add_argument("--scoring", choices=("bic", "laplace"), default="bic")
     parser.add_argument("--n-jobs", type=int, default=None)
     parser.add_argument("--only", nargs="*", default=None, help="names of problems, or co2")
@@ -141,7 +141,7 @@ def main() -> None:
 
 def run(
     out: Path,
-    scoring: Any = "bic",
+    scoring: Score = "bic",
     n_jobs: int | None = None,
     only: Sequence[str] | None = None,
     shift: int = 0,
@@ -151,23 +151,20 @@ def run(
     if unknown := [name for name in only or () if name not in known]:
         raise ValueError(f"Unknown problem {unknown[0]!r}; known are {', '.join(known)}.")
     wanted = set(known if only is None else only)
-    results = json.loads(out.read_text()) if out.exists() else {}
-    if (results.get("scoring"), results.get("shift")) != (scoring, shift):
-        results = {"scoring": scoring, "shift": shift, "problems": {}}
-    for problem in PROBLEMS:
-        if problem.name in wanted and problem.name not in results["problems"]:
-            drawn = replace(problem, seed=problem.seed + shift)
-            results["problems"][problem.name] = solve(drawn, scoring, n_jobs)
-            write_record(results, out)
-    results["found"] = sum(each["found"] for each in results["problems"].values())
-    results["of"] = len(results["problems"])
-    if CO2 in wanted and CO2 not in results:
-        results[CO2] = carbon_dioxide(scoring, n_jobs)
-    write_record(results, out)
-    return results
+    record = Record(out, {})
+    if (record.values.get("scoring"), record.values.get("shift")) != (scoring, shift):
+        record.values = {"scoring": scoring, "shift": shift, "problems": {}}
+    problems = record.values["problems"]
+    for problem in (each for each in PROBLEMS if each.name in wanted):
+        drawn = replace(problem, seed=problem.seed + shift)
+        record.fill(problems, problem.name, partial(solve, drawn, scoring, n_jobs))
+    record.write(found=sum(each["found"] for each in problems.values()), of=len(problems))
+    if CO2 in wanted:
+        record.fill(record.values, CO2, partial(carbon_dioxide, scoring, n_jobs))
+    return record.values
 
 
-def solve(problem: Synthetic, scoring: Any = "bic", n_jobs: int | None = None) -> dict[str, Any]:
+def solve(problem: Synthetic, scoring: Score = "bic", n_jobs: int | None = None) -> dict[str, Any]:
     """Search on one synthetic problem."""
     x, y = problem.draw()
     began, busy = time.perf_counter(), time.process_time()
@@ -197,7 +194,7 @@ def solve(problem: Synthetic, scoring: Any = "bic", n_jobs: int | None = None) -
     }
 
 
-def score_of_truth(problem: Synthetic, x: np.ndarray, y: np.ndarray, scoring: Any) -> float:
+def score_of_truth(problem: Synthetic, x: np.ndarray, y: np.ndarray, scoring: Score) -> float:
     """The score of the generating structure, fitted from the values that made the data and from the data."""
     scaling = Scaling.of(x, ["rbf"])
     truth = replace(problem.hypothesis, noise=problem.noise**2)
@@ -218,7 +215,7 @@ def starts_of(
     return [own, *(start_from_data(own, scaling.apply(x), y, seed) for seed in (None, *range(1, num_fresh)))]
 
 
-def carbon_dioxide(scoring: Any = "bic", n_jobs: int | None = None) -> dict[str, Any]:
+def carbon_dioxide(scoring: Score = "bic", n_jobs: int | None = None) -> dict[str, Any]:
     """The evidence of CO2 from 1958 to 2003 under the searched and under the lecture's kernel."""
     x, y = lecture_data()
     began = time.perf_counter()
@@ -227,7 +224,7 @@ def carbon_dioxide(scoring: Any = "bic", n_jobs: int | None = None) -> dict[str,
     model = AutoGPRegressor(invariances=None, **settings).fit(x, y)
     seconds = time.perf_counter() - began
     scaling, searched = Scaling.of(x, ["rbf"]), expression_of(model.kernel_, values=True, digits=17)
-    noise = model.noise_ / float(model._scale[0]) ** 2
+    noise = model.noise_ / float(model.target_scale_.scale[0]) ** 2
     found = evidences(scaling, [scaling.inverse.undo(Hypothesis(searched, (), noise))], x, y)
     lecture = Hypothesis(parse_expression(mauna_loa.spelling_of(mauna_loa.LECTURE)), (), 0.04)
     hand = evidences(scaling, starts_of(lecture, scaling, x, y), x, y)

@@ -1,4 +1,4 @@
-"""Mauna Loa CO2: the lecture's four components, twenty years ahead, beside what was measured (Lecture 2.8).
+"""Mauna Loa CO2: the lecture's four components, twenty years ahead, and what was measured (Lecture 2.8).
 
     python -m orbitwise.experiments.mauna_loa --out results/mauna_loa.json
 
@@ -6,36 +6,104 @@ Monthly means to the end of 2003 train; 2004 to 2023 judge. The lecture's kernel
 that changes slowly, irregularities and correlated noise, each with an amplitude and lengthscales of its own.
 Other trends take the place of the first. None is chosen by the years that judge: hyperparameters are
 integrated out by importance sampling, and trends are weighed by their evidence on the years that train
-(Lecture 2.7). `--end 1984` asks the same twenty years earlier. A run that was stopped goes on.
+(Lecture 2.7). `--end 1984` asks the same twenty years earlier. A run that was stopped resumes.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel, PeriodicKernel
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from orbitwise import datasets
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.experiments.forecasts import Array, Series, growth, judge
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
-from orbitwise.inference.components import Component, components, summands
+from orbitwise.inference.exact import Component, ExactPosterior, components, summands
 from orbitwise.kernels import parse, spell
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.selection.evidence import ImportanceSample, integrate_evidence
 from orbitwise.selection.fitted import fitted_hyperparameters
 from orbitwise.selection.model_posterior import PredictiveMixture, mixture_of
 from orbitwise.transforms.vectors import Translation
+
+Array = NDArray[np.float64]
+HORIZONS = (5, 10, 20)
+"""Years ahead."""
+
+
+@final
+@dataclass(frozen=True)
+class Series:
+    """Values before and after the end of training, in years from its middle and about its mean."""
+
+    end: int
+    origin: float
+    shift: float
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+
+    @staticmethod
+    def of(years: Array, values: Array, end: int = 2004, every: int = 1) -> Series:
+        """Split at the beginning of the year `end`; `every` keeps every so many training values."""
+        is_train = years < end
+        kept = np.flatnonzero(is_train)[::every]
+        origin, shift = float(np.round(years[kept].mean())), float(values[kept].mean())
+        x, y = (years - origin)[:, None], values - shift
+        return Series(end, origin, shift, x[kept], y[kept], x[~is_train], y[~is_train])
+
+    @property
+    def years_ahead(self) -> Array:
+        """How far after the training years every test value lies."""
+        return self.x_test[:, 0] + self.origin - self.end
+
+
+def judge(predictor: PredictiveMixture, series: Series) -> dict[str, Any]:
+    """Coverage of the 95 % band, error and log density of what was measured, up to each horizon.
+
+    The bias is the mean of measured minus predicted over the last year before the horizon.
+    """
+    x, y, ahead = series.x_test, series.y_test, series.years_ahead
+    residual = y - predictor.predict(x)
+    low, high = (predictor.quantile(x, level, include_noise=True) for level in (0.025, 0.975))
+    inside, density = (low <= y) & (y <= high), predictor.log_density(x, y)
+    record: dict[str, Any] = {}
+    for horizon in HORIZONS:
+        until = ahead < horizon
+        if not until.any() or ahead.max() < horizon - 1 / 12:
+            continue
+        last_year = until & (ahead >= horizon - 1)
+        record[str(horizon)] = {
+            "months": int(until.sum()),
+            "coverage": float(inside[until].mean()),
+            "rmse": float(np.sqrt(np.mean(residual[until] ** 2))),
+            "log_density": float(density[until].mean()),
+            "bias_of_last_year": float(residual[last_year].mean()),
+            "band_of_last_year": float((high - low)[last_year].mean()),
+        }
+    return record
+
+
+def growth(predictor: PredictiveMixture, series: Series, horizon: int = 20) -> dict[str, float]:
+    """The rise per year over the first and the last five years of the horizon, predicted and measured."""
+    ahead, rates = series.years_ahead, {}
+    for name, values in (("predicted", predictor.predict(series.x_test)), ("measured", series.y_test)):
+        annual = [float(values[(ahead >= k) & (ahead < k + 1)].mean()) for k in range(horizon)]
+        rates[f"{name}_first"] = (annual[5] - annual[0]) / 5
+        rates[f"{name}_last"] = (annual[-1] - annual[-6]) / 5
+    return rates
+
 
 LECTURE = "rbf"
 TRENDS = {
@@ -106,6 +174,7 @@ def decompose(
     parts = [sum(trend[1:], trend[0]), season, irregularities, noise]
     rows = (functional or Evaluation()).atoms(torch.from_numpy(x))
     with torch.no_grad():
+        assert isinstance(model.posterior_, ExactPosterior)
         found = components(model.posterior_, rows, parts)
     return dict(zip(("trend", *OTHERS), found, strict=True))
 
@@ -213,27 +282,24 @@ def averaged(models: dict[str, Any], probabilities: dict[str, float], series: Se
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, run the trends that are missing, and write the record after each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--trends", nargs="+", choices=list(TRENDS), default=list(TRENDS))
     parser.add_argument("--end", type=int, default=2004, help="the first year that is not trained on")
     parser.add_argument("--every", type=int, default=1, help="train on every so many months")
     parser.add_argument("--restarts", type=int, default=1)
     parser.add_argument("--draws", type=int, default=400)
     parser.add_argument("--members", type=int, default=16)
-    parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
     series = load(chosen.end, chosen.every)
-    key = str(chosen.end)
-    record: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
-    part = record.setdefault(key, {"training_months": len(series.x_train), "models": {}})
+    record = Record(chosen.out, {})
+    part = record.values.setdefault(str(chosen.end), {"training_months": len(series.x_train), "models": {}})
+    models, settings = part["models"], (series, chosen.restarts, chosen.draws, chosen.members)
     for trend in chosen.trends:
-        if trend not in part["models"]:
-            part["models"][trend] = run_model(trend, series, chosen.restarts, chosen.draws, chosen.members)
-            print(trend, f"{part['models'][trend]['seconds']:.0f} s", flush=True)
-            write_record(record, chosen.out)
-    part["average"] = average(part["models"], series)
+        if record.fill(models, trend, partial(run_model, trend, *settings)):
+            print(trend, f"{models[trend]['seconds']:.0f} s", flush=True)
+    part["average"] = average(models, series)
     part["restarts"], part["threads"] = chosen.restarts, torch.get_num_threads()
-    write_record(record, chosen.out)
+    record.write()
 
 
 if __name__ == "__main__":

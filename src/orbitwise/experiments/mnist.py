@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from orbitwise import datasets
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.averages import OrbitAverage
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
@@ -224,7 +223,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Read the command line, run, and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, is_required=False)
     parser.add_argument("--data", choices=["plain", "rotated", "rotated_12000"], default="plain")
     parser.add_argument("--orbit", choices=sorted(ORBITS), default="affine+deformation")
     parser.add_argument("--inducing", type=int, nargs="+", default=[1000, 2000, 4000])
@@ -239,15 +238,9 @@ def main() -> None:
     parser.add_argument("--num-train", type=int, default=60_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    record = {
-        **run(arguments),
-        "command": vars(arguments) | {"out": str(arguments.out)},
-        "torch": torch.__version__,
-    }
-    if arguments.out is not None:
-        write_record(record, arguments.out)
+    command = vars(arguments) | {"out": str(arguments.out)}
+    Record(arguments.out, run(arguments)).write(command=command, torch=torch.__version__)
 
 
 if __name__ == "__main__":

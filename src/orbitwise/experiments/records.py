@@ -1,15 +1,77 @@
-"""Records of experiments: written whole or not at all, so that a run that was killed can go on."""
+"""Command lines and records of experiments and benchmarks.
+
+A record is one JSON file, written whole or not at all after every result, so that a run that was stopped
+resumes with what is missing.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+import torch
+
+from orbitwise import __version__
 from orbitwise.storage.atomic import write_atomically
 
 
-def write_record(record: Any, out: Path) -> None:
+def command_line(
+    doc: str | None, out: str | Path | None = None, is_required: bool = True
+) -> argparse.ArgumentParser:
+    """A parser that explains itself by a module's docstring, with the option --out for the record.
+
+    The option is required where there is no default, unless a run may also do without a record.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = None if out is None else Path(out)
+    parser.add_argument(
+        "--out", type=Path, default=default, required=is_required and out is None, help="the record, as JSON"
+    )
+    return parser
+
+
+def write_record(record: object, out: Path) -> None:
     """Write a record as JSON, in a folder that is made where it is missing."""
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, json.dumps(record, indent=1) + "\n")
+
+
+def versions_and_machine(*packages: str) -> dict[str, dict[str, Any]]:
+    """What the figures of a benchmark depend on: versions, those of other packages too, and the machine."""
+    always = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn")
+    versions = {name: version(name) for name in (*always, *packages)}
+    threads = torch.get_num_threads()
+    return {
+        "versions": {"python": platform.python_version(), "orbitwise": __version__, **versions},
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "threads": threads},
+    }
+
+
+@final
+class Record:
+    """What a run has found so far, in `values` and in the file `out`, if any."""
+
+    def __init__(self, out: Path | None, empty: dict[str, Any]) -> None:
+        self.out = out
+        is_there = out is not None and out.is_file()
+        self.values = empty | (json.loads(out.read_text(encoding="utf-8")) if out and is_there else {})
+
+    def write(self, **more: object) -> None:
+        """Write the file, with more entries than before."""
+        self.values |= more
+        if self.out is not None:
+            write_record(self.values, self.out)
+
+    def fill(self, part: dict[str, Any], name: str, run: Callable[[], dict[str, Any]]) -> bool:
+        """Run what a part of `values` lacks and write it down at once; return whether it was lacking."""
+        if name in part:
+            return False
+        part[name] = run()
+        self.write()
+        return True

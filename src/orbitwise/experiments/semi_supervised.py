@@ -11,11 +11,9 @@ differ by. The record is written after every set, and sets that it has already a
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +31,7 @@ from orbitwise.estimators.machines.task import (
     rate_grid,
     stratified_folds,
 )
-from orbitwise.experiments.records import write_record
+from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import Scores, fold, held_out_scores, nearest_positive
@@ -196,7 +194,7 @@ def by_evidence(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
     return best[0], rates[best].item()
 
 
-METHODS: dict[str, tuple[str, Any, Loss]] = {
+METHODS: dict[str, tuple[str, Callable[[Tensor, Labels, Loss], tuple[int, float]], Loss]] = {
     "SVM": ("SVM", by_folds, Hinge(0.1)),
     "LapSVM": ("LapSVM", by_folds, Hinge(0.1)),
     "InvSVM": ("InvSVM", by_folds, Hinge(0.1)),
@@ -248,22 +246,20 @@ def run_set(name: str, num_draws: int, device: str) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, run the sets that are missing, and write the record after each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--sets", nargs="+", choices=sorted(SETS), default=list(SETS))
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
     settings = {"draws": chosen.draws, "device": chosen.device, "repeats": REPEATS}
-    record: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"sets": {}}
-    if {name: record.get(name, value) for name, value in settings.items()} != settings:
+    record = Record(chosen.out, {"sets": {}})
+    if {name: record.values.get(name, value) for name, value in settings.items()} != settings:
         raise ValueError(f"{chosen.out} was made with other settings than {settings}: give another file.")
+    record.values |= {**settings, "threads": torch.get_num_threads()}
+    sets = record.values["sets"]
     for name in chosen.sets:
-        if name not in record["sets"]:
-            record["sets"][name] = run_set(name, chosen.draws, chosen.device)
-            print(name, f"{record['sets'][name]['seconds']:.0f} s", flush=True)
-            record |= {**settings, "threads": torch.get_num_threads()}
-            write_record(record, chosen.out)
+        if record.fill(sets, name, partial(run_set, name, chosen.draws, chosen.device)):
+            print(name, f"{sets[name]['seconds']:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,38 +4,319 @@
 
 Dense, residual and convolutional kernels, one-hot Gaussian codes, hyperparameters, noise and orbit by
 evidence. The Gram matrix of each model at the smallest size also goes through the certified sparse engine,
-which says how many inducing variables it needs: does that number foretell the test error? The record is
-written after every cell, cells that it has already are not run again, and a picture is drawn beside it.
+which says how many inducing variables it needs: does that number foretell the test error? The engine is given
+Gram matrices as a kernel of row numbers, which also counts the different entries it asks for: kernel
+evaluations that a fit from scratch would have to pay. The record is written after every cell, cells that it
+has already are not run again, and a picture is drawn beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
 import time
+import warnings
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
+import matplotlib.pyplot as plt
+import numpy as np
 import torch
-from gpytorch.kernels import ScaleKernel
-from jaxtyping import Float
+from gpytorch.kernels import Kernel, ScaleKernel
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from orbitwise import datasets
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.invariances import functional_of
-from orbitwise.experiments.records import write_record
-from orbitwise.experiments.wide_models import Cell, Data, Model, cells
-from orbitwise.experiments.wide_sparsity import correlations, draw, sparsity
-from orbitwise.functionals.averages import OrbitAverage, freeze_functional
+from orbitwise.estimators.sparse_regressor import SparseGPRegressor
+from orbitwise.experiments.records import Record, command_line
+from orbitwise.functionals.averages import OrbitAverage, freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
+from orbitwise.inference import exact
 from orbitwise.inference.calibration import least_noise
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
+from orbitwise.inference.model import Observations
+from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel, log_positive
 from orbitwise.likelihoods.dirichlet import one_hot
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import Process
+
+
+class Model(NamedTuple):
+    """A wide network: "dense", "convolutional" (read out at all positions) or "pooled" (their average)."""
+
+    kind: str
+    activation: str
+    depth: int
+    residual: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {'residual ' * self.residual}{self.activation} {self.depth}"
+
+    def kernel(self, size: int) -> ScaleKernel:
+        """With a height of its own, because that of erf networks is bounded."""
+        settings: dict[str, Any] = {"activation": self.activation, "residual": self.residual}
+        if self.kind == "dense":
+            base: Kernel = WideNetworkKernel(self.depth, **settings)
+        else:
+            pooled = self.kind == "pooled"
+            padding = "circular" if pooled else "zero"
+            base = WideConvolutionKernel(
+                (size, size), self.depth, padding=padding, pooling=pooled, **settings
+            )
+        return ScaleKernel(base, outputscale_constraint=log_positive()).double()
+
+
+class Data(NamedTuple):
+    """Images of one size, and labels."""
+
+    x: Float[Tensor, "n d"]
+    y: Int[Tensor, " n"]
+    x_test: Float[Tensor, "t d"]
+    y_test: Int[Tensor, " t"]
+
+    @classmethod
+    def of(cls, size: int, num_test: int, seed: int, device: str) -> Data:
+        """Random training images and the first test images, their pixels averaged down to the size."""
+        data = datasets.load("mnist")
+        order = np.random.default_rng(seed).permutation(len(data.x_train))
+
+        def rows(images: NDArray[Any]) -> Tensor:
+            pictures = torch.from_numpy(np.asarray(images)).reshape(-1, 1, 28, 28).double() / 255
+            return torch.nn.functional.interpolate(pictures, size=size, mode="area").flatten(1).to(device)
+
+        def labels(codes: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(np.asarray(codes).astype(np.int64)).to(device)
+
+        chosen = order[:10_000]
+        return cls(
+            rows(data.x_train[chosen]),
+            labels(data.y_train[chosen]),
+            rows(data.x_test[:num_test]),
+            labels(data.y_test[:num_test]),
+        )
+
+
+class Cell(NamedTuple):
+    """A model on so many rows, without an orbit or with a learned one."""
+
+    model: Model
+    rows: int
+    orbit: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name} | {self.rows} | {self.orbit} | {self.size}"
+
+
+DENSE = [Model("dense", activation, depth) for depth in (1, 2, 4) for activation in ("relu", "erf")]
+DENSE += [Model("dense", "relu", depth, residual=True) for depth in (2, 4)]
+MAIN = [Model("dense", "relu", 2), Model("dense", "erf", 2), Model("dense", "relu", 4, residual=True)]
+CONVOLUTIONS = [Model("convolutional", "relu", 2), Model("convolutional", "relu", 3, residual=True)]
+OTHERS = [Model("convolutional", "relu", 1), Model("convolutional", "erf", 2)]
+POOLED = Model("pooled", "relu", 2)
+
+
+def cells(sizes: list[int], size: int, pooled_size: int) -> list[Cell]:
+    """All cells, the most telling first."""
+    small, *large = sizes
+    found = [Cell(model, small, orbit, size) for orbit in ("none", "learned") for model in MAIN]
+    found += [Cell(model, small, "none", size) for model in CONVOLUTIONS]
+    found += [Cell(MAIN[0], rows, orbit, size) for rows in large for orbit in ("none", "learned")]
+    found += [Cell(CONVOLUTIONS[0], rows, "none", size) for rows in large]
+    found += [Cell(CONVOLUTIONS[0], small, "learned", size)]
+    found += [Cell(model, small, "none", size) for model in DENSE if model not in MAIN]
+    found += [Cell(model, small, "none", pooled_size) for model in (POOLED, MAIN[0], CONVOLUTIONS[0])]
+    found += [Cell(model, small, "none", size) for model in OTHERS]
+    for rows in large:
+        found += [Cell(POOLED, rows, "none", pooled_size)]
+        found += [Cell(model, rows, orbit, size) for model in MAIN[1:] for orbit in ("none", "learned")]
+        found += [Cell(model, rows, "none", size) for model in CONVOLUTIONS[1:]]
+    return found
+
+
+@final
+class TableKernel(Kernel):
+    """k(i, j) = gram[i, j], for inputs that are numbers of rows."""
+
+    has_lengthscale = False
+    gram: Tensor
+    seen: Tensor
+
+    def __init__(self, gram: Float[Tensor, "n n"]) -> None:
+        super().__init__()
+        self.register_buffer("gram", gram)
+        self.register_buffer("seen", torch.zeros_like(gram, dtype=torch.bool))
+
+    @property
+    def num_evaluations(self) -> int:
+        """Different pairs asked for, (i, j) and (j, i) being one."""
+        return int((self.seen | self.seen.T).tril().sum())
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
+        i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
+        if not diag:
+            i, j = torch.broadcast_tensors(i[..., :, None], j[..., None, :])
+        self.seen[i, j] = True
+        return self.gram[i, j].to(x1)
+
+
+class Columns:
+    """The engine on a Gram matrix, with inducing variables in the order of the greedy choice."""
+
+    def __init__(self, gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], noise: float) -> None:
+        self.table = TableKernel(gram)
+        numbers = torch.arange(len(gram), dtype=gram.dtype)[:, None]
+        observations = Observations(Evaluation(), numbers, targets.to(gram), None)
+        likelihood = Gaussian(noise, learnable=False).double()
+        self.model = SparseModel(Process(None, self.table), observations, likelihood)
+        self.order = self.choose(len(gram))
+        self.exact = exact.evidence(
+            self.model.process, observations.atoms(), observations.targets, self.model.noise.expand(len(gram))
+        ).value.item()
+
+    def choose(self, count: int) -> Float[Tensor, "u 1"]:
+        """The numbers of the first rows of the greedy choice."""
+        return self.model.choose(count, "greedy", torch.Generator().manual_seed(0)).inducing  # pyright: ignore
+
+    def certify(self, count: int) -> dict[str, Any]:
+        """The bracket from `count` columns of K and its diagonal, and how far below the truth it begins."""
+        self.model.place_inducing(self.order[:count])
+        bracket, rows = self.model.bracket(refine=False), self.model.num_rows
+        return {
+            "inducing": count,
+            "lower": bracket.lower,
+            "upper": bracket.upper,
+            "exact": self.exact,
+            "loss": self.exact - bracket.lower,
+            "evaluations": rows * count - count * (count - 1) // 2 + rows - count,
+        }
+
+    def needed(self, tolerances: Sequence[float]) -> dict[str, dict[str, Any]]:
+        """The least M whose lower bound is within each tolerance, in nats a row, of the exact evidence."""
+        known: dict[int, dict[str, Any]] = {}
+        found = {}
+        for tolerance in tolerances:
+            low, high = 0, len(self.order)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if middle not in known:
+                    known[middle] = self.certify(middle)
+                is_enough = known[middle]["loss"] <= tolerance * self.model.num_rows
+                low, high = (low, middle) if is_enough else (middle, high)
+            found[str(tolerance)] = known.get(high) or self.certify(high)
+        return found
+
+
+def automatic(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, tolerance: float) -> dict[str, Any]:
+    """What the estimator settles for, θ being fixed; its bracket is refined with products by all of K."""
+    model = SparseGPRegressor(
+        TableKernel(gram),
+        tolerance=tolerance,
+        selection="greedy",
+        optimize_inducing=False,
+        max_inducing=len(gram),
+        noise=noise,
+        normalize_y=False,
+        max_iterations=0,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(np.arange(len(gram), dtype=float)[:, None], targets.cpu().numpy())
+    certificate, kernel = model.certificate_, model.kernel_
+    return {
+        "inducing": certificate.num_inducing,
+        "lower": certificate.lower,
+        "upper": certificate.upper,
+        "gap": certificate.gap,
+        "stopped": certificate.stopped,
+        "evaluations": kernel.num_evaluations,  # pyright: ignore
+    }
+
+
+def sparsity(
+    gram: Tensor, targets: Tensor, noise: float, common_noise: float, tolerances: list[float]
+) -> dict[str, Any]:
+    """Inducing variables needed at the noise of the evidence, and at one noise for all kernels."""
+    gram, targets = gram.cpu(), targets.cpu()
+    return {
+        "all_evaluations": len(gram) * (len(gram) + 1) // 2,
+        "noise": noise,
+        "at_own_noise": Columns(gram, targets, noise).needed(tolerances[-1:]),
+        "common_noise": common_noise,
+        "needed": Columns(gram, targets, common_noise).needed(tolerances),
+        "automatic": automatic(gram, targets, common_noise, tolerances[0]),
+    }
+
+
+def correlations(record: dict[str, Any]) -> dict[str, Any]:
+    """Rank correlations with the test error over the models whose sparsity is known."""
+    chosen = [record["cells"][name] for name in record["sparsity"]]
+    columns = {
+        f"inducing within {tolerance} nats a row": [
+            each["needed"][str(tolerance)]["inducing"] for each in record["sparsity"].values()
+        ]
+        for tolerance in record["command"]["tolerances"]
+    }
+    columns["log evidence"] = [cell["log_evidence"] for cell in chosen]
+    errors = [cell["test_error"] for cell in chosen]
+    found = {}
+    for name, values in columns.items():
+        if len(errors) < 3 or len(set(values)) == 1 or len(set(errors)) == 1:
+            continue  # no ranks
+        correlation, p_value = spearmanr(values, errors)
+        found[name] = {"spearman": correlation, "p_value": p_value, "models": len(errors)}
+    return found
+
+
+COLOURS = {"dense": "tab:blue", "convolutional": "tab:orange", "pooled": "tab:green"}
+MARKERS = {"none": "o", "learned": "*"}
+
+
+def draw(record: dict[str, Any], file: Path) -> None:
+    """Test error against the number of inducing variables needed, and against the evidence."""
+    tolerances, command = record["command"]["tolerances"], record["command"]
+    tolerance = str(tolerances[len(tolerances) // 2])
+    chosen = [{**record["cells"][name], **each} for name, each in record["sparsity"].items()]
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    panels = [
+        (f"inducing variables: bound within {tolerance} nats a row at noise {command['common_noise']}",
+         lambda cell: cell["needed"][tolerance]["inducing"]),
+        ("log evidence, nats", lambda cell: cell["log_evidence"]),
+    ]  # fmt: skip
+    for axis, (label, value) in zip(axes, panels, strict=True):
+        for cell in chosen:
+            kind, orbit = cell["kind"], cell["orbit"]
+            place = value(cell), 100 * cell["test_error"]
+            size = 140 if orbit == "learned" else 60
+            axis.scatter(*place, s=size, color=COLOURS[kind], marker=MARKERS[orbit])
+            name = f"{'residual ' * cell['residual']}{cell['activation']} {cell['depth']}"
+            axis.annotate(name, place, xytext=(5, 4), textcoords="offset points", fontsize=7)
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("test error, %")
+    for kind, orbit in {(cell["kind"], cell["orbit"]): None for cell in chosen}:
+        name = kind + ", learned orbit" * (orbit == "learned")
+        axes[1].scatter([], [], color=COLOURS[kind], marker=MARKERS[orbit], label=name)
+    axes[1].legend(fontsize=8)
+    rows, size = command["sizes"][0], command["image_size"]
+    figure.suptitle(f"Infinitely wide networks, {rows:,} MNIST images of {size}×{size} pixels")
+    figure.tight_layout()
+    figure.savefig(file, dpi=110, metadata={"Software": None})
+    plt.close(figure)
 
 
 class Learned(NamedTuple):
@@ -88,7 +369,8 @@ def learn(cell: Cell, data: Data, rows: int, options: argparse.Namespace) -> Lea
         device=options.device,
     )
     classifier.fit(data.x[:rows].cpu().numpy(), data.y[:rows].cpu().numpy())
-    kernel: Any = classifier.kernel_
+    kernel = classifier.kernel_
+    assert isinstance(kernel, ScaleKernel)
     return Learned(kernel, classifier.orbit_, classifier.noise_, rows, time.process_time() - start)
 
 
@@ -137,7 +419,8 @@ def measure(rows: Rows, cell: Cell, learned: Learned, num_test: int) -> dict[str
     weights = solve_factored(cholesky(gram + noise * torch.eye(len(gram)).to(gram)).lower, targets)
     means = rows.cross(rows.data.x_test[:num_test]) @ weights
     wrong = (means.argmax(1) != rows.data.y_test[:num_test]).double()
-    base: Any = learned.kernel.base_kernel
+    base = learned.kernel.base_kernel
+    assert isinstance(base, WideNetworkKernel | WideConvolutionKernel)
     found = {
         **cell.model._asdict(),
         "rows": cell.rows,
@@ -188,9 +471,8 @@ class Bench:
             if (found := self.cells.get(cell._replace(rows=rows).name)) is not None:
                 orbit = None
                 if cell.orbit == "learned":
-                    shape = (cell.size, cell.size)
-                    average: Any = functional_of(options.invariance, cell.size**2, shape)
-                    orbit = average.orbit.double().to(options.device)
+                    average = functional_of(options.invariance, cell.size**2, (cell.size, cell.size))
+                    (orbit,) = learnable_orbits(average.double().to(options.device))
                 return Learned.of(found["learned"], cell.model.kernel(cell.size).to(options.device), orbit)
         return None
 
@@ -224,7 +506,7 @@ class Bench:
 
 def main() -> None:
     """Read the command line, run the cells that are missing, write record and picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__, "results/wide_networks.json")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000])
     parser.add_argument("--test", type=int, default=1000)
     parser.add_argument("--image-size", type=int, default=14)
@@ -242,34 +524,25 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", choices=["cells", "sparsity"], help="one of the two parts of the record")
     parser.add_argument("--time-limit", type=float, help="seconds after which no cell is begun")
-    parser.add_argument("--out", type=Path, default=Path("results/wide_networks.json"))
     options = parser.parse_args()
-    record: dict[str, Any] = {"cells": {}, "sparsity": {}}
-    if options.out.is_file():
-        record |= json.loads(options.out.read_text())
-    bench, start = Bench(options, record["cells"]), time.monotonic()
+    hidden = ("only", "out", "time_limit")
+    record = Record(options.out, {"cells": {}, "sparsity": {}})
+    found = record.values
+    found |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    found["command"] = {name: value for name, value in vars(options).items() if name not in hidden}
+    bench, start = Bench(options, found["cells"]), time.monotonic()
     wanted = cells(options.sizes, options.image_size, options.pooled_size)
     compared = [cell for cell in wanted if (cell.rows, cell.size) == (options.sizes[0], options.image_size)]
     for part, chosen, run in (("cells", wanted, bench.run), ("sparsity", compared, bench.sparsity)):
         for cell in chosen:
             is_late = options.time_limit is not None and time.monotonic() - start > options.time_limit
-            is_known = part == "cells" or cell.name in record["cells"]
-            is_wanted = options.only in (None, part) and is_known
-            if is_late or not is_wanted or cell.name in record[part]:
+            is_known = part == "cells" or cell.name in found["cells"]
+            if is_late or not is_known or options.only not in (None, part):
                 continue
-            record[part][cell.name] = run(cell)
-            write(record, options)
-            print(part, cell.name, f"{100 * record['cells'][cell.name]['test_error']:.2f} %", flush=True)
-    draw(record, options.out.with_suffix(".png"))
-
-
-def write(record: dict[str, Any], options: argparse.Namespace) -> None:
-    """The record as it stands."""
-    hidden = ("only", "out", "time_limit")
-    record["command"] = {name: value for name, value in vars(options).items() if name not in hidden}
-    record |= {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    record["correlations"] = correlations(record)
-    write_record(record, options.out)
+            if record.fill(found[part], cell.name, partial(run, cell)):
+                record.write(correlations=correlations(found))
+                print(part, cell.name, f"{100 * found['cells'][cell.name]['test_error']:.2f} %", flush=True)
+    draw(found, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class OrbitTransform(nn.Module):
         moved = self.orbit.move(row, noise)
         if moved.shape[-1] != row.shape[-1]:
             raise ValueError(
-                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}: it cannot be an augmentation."
+                f"This orbit turns {row.shape[-1]} pixels into {moved.shape[-1]}: it is not an augmentation."
             )
 
     def extra_repr(self) -> str:

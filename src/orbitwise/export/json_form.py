@@ -17,9 +17,8 @@ from orbitwise.export.moves import orbit_of, symmetries_of
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import LIMITS, ImageOrbit
-from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.orbit import FrozenOrbit, Orbit
 from orbitwise.orbits.ranges import Bounds, Interval, Widths
 
 FORMAT = "orbitwise orbit"

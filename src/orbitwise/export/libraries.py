@@ -80,7 +80,7 @@ class Torchvision(Library):
             found.append("both axes have one scale instead of one each")
         if any(moves.mean_shift):
             found.append(LOST_MEAN.format(*moves.mean_shift))
-        if moves.shifts:
+        if moves.has_shifts:
             found.append(WHOLE_PIXELS)
         if moves.amplitude and self.elastic(moves, fill) is None:
             needed = _radius(moves.smoothness) + 1
@@ -199,7 +199,7 @@ class Kornia(Library):
 
     def quarter_turn(self) -> Call:
         """`RandomRotation90`."""
-        # `times` is drawn evenly and rounded, so that half a turn beyond each end makes -1, 0, 1 and 2 alike
+        # `times` is uniform and rounded, so that half a turn beyond each end makes -1, 0, 1 and 2 alike
         return Call("RandomRotation90", options={"times": (-1.5, 2.5), "p": 1.0})
 
     def chain(self, parts: list[Call]) -> Call:
@@ -322,7 +322,7 @@ class Albumentations(Library):
     def differences(self, moves: Moves, fill: float) -> list[str]:
         """Whole pixels, another order, and the least smoothness."""
         found = []
-        if moves.shifts:
+        if moves.has_shifts:
             found.append(WHOLE_PIXELS)
         if moves.shear != (0.0, 0.0) and moves.angle != (0.0, 0.0):
             found.append("the content is turned before it is sheared, not after")
@@ -344,7 +344,7 @@ class Albumentations(Library):
             if moves.is_affine:
                 image = self.moved(make(self.affine(_fixed(draw, moves), fill), module), image)
             if elastic is not None and draw.noise is not None:
-                elastic.set_random_state(_Given(draw.noise), elastic.py_random)
+                elastic.set_random_state(_GivenNoise(draw.noise), elastic.py_random)
                 image = self.moved(elastic, image)
             return image
 
@@ -352,7 +352,7 @@ class Albumentations(Library):
 
 
 @final
-class _Given:
+class _GivenNoise:
     """Stands in for a random generator whose next uniform numbers are these."""
 
     def __init__(self, noise: Tensor) -> None:
@@ -364,7 +364,7 @@ class _Given:
 
 
 def whole(interval: Interval) -> tuple[int, int]:
-    """The whole numbers, drawn evenly, that are nearest to an interval: n of them spread like a length n."""
+    """The whole numbers whose uniform draws are nearest to those of an interval: n spread like a length n."""
     first, last = round(interval[0] + 0.5), round(interval[1] - 0.5)
     middle = round(sum(interval) / 2)
     return (first, last) if first <= last else (middle, middle)

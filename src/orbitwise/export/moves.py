@@ -72,7 +72,7 @@ class Moves:
         return sum(self.shift_x) / 2, sum(self.shift_y) / 2
 
     @property
-    def shifts(self) -> bool:
+    def has_shifts(self) -> bool:
         """Whether any shift is drawn."""
         return self.shift_x != (0.0, 0.0) or self.shift_y != (0.0, 0.0)
 

@@ -25,9 +25,8 @@ from orbitwise.export.faithful import OrbitTransform, image_shape_of
 from orbitwise.export.moves import SYMMETRIES, Draw, Moves, moves_of, orbit_of, place_of, symmetries_of
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.orbit import Orbit
+from orbitwise.orbits.orbit import FrozenOrbit, Orbit
 
 TWO_WARPS = "the displacement is a second warp after the affine one, so pixels are interpolated twice"
 UNIFORM_FIELD = "the displacement is smoothed uniform noise, not normal, and weaker or stronger at the edges"

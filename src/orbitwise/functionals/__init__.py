@@ -1,6 +1,6 @@
 """Functionals: what is observed of the base process g. All are lowered to atoms."""
 
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.atoms import Atoms, Block, Gradients
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum, average_minus_value
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
@@ -11,8 +11,7 @@ from orbitwise.functionals.derivatives import (
     TransformationDerivative,
     total_variation,
 )
-from orbitwise.functionals.functional import Block, Combination, Composition, Functional
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.functionals.graphs import NeighbourGraph, neighbour_graph
 from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap, deletion_pairs
 from orbitwise.functionals.tangents import (

@@ -1,27 +1,37 @@
-"""Atoms: the one form that every linear functional of the base process g is lowered to.
+"""Blocks of rows, which every linear functional of the base process g is lowered to: `Atoms` and `Gradients`.
 
-Row i is L_i g = Σ_s w_is D_s g(p_is), with D_s the identity (order 0) or the derivative along v_is (order 1).
-A blurred atom takes the average of D_s g over a Gaussian around its point instead of the value there.
-Adding functionals concatenates atoms, scaling scales weights, and a function substituted for g replaces every
-atom by its own.
+Row i of `Atoms` is L_i g = Σ_s w_is D_s g(p_is), with D_s the identity (order 0) or the derivative along v_is
+(order 1). A blurred atom takes the average of D_s g over a Gaussian around its point instead of the value
+there. Adding functionals concatenates atoms, scaling scales weights, and substituting a function for g
+replaces every atom by the function's own. `Gradients` are many derivatives at the same points, kept together.
+
+Both have the members that engines use, so that none needs to ask which of the two it holds: `points`,
+`weights`, `symmetry`, `blur`, `num_rows`, `num_atoms`, `is_drawn`, `is_expanded`, `has_values`, `has_slopes`,
+`rows`, `take`, `scale`, `to`, `frozen`, `expand`, `slopes`, `constant_part`, `linear_part` and `substitute`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.orbits.orbit import Group, Symmetry
 
 if TYPE_CHECKING:
     from orbitwise.functionals.functional import Functional
 
 
+def _refuse_drawn(rows: Atoms) -> str | None:
+    return "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None
+
+
+@final
 @dataclass(frozen=True)
 class Atoms:
     """n rows of s atoms each. Leading batch dimensions are carried along.
@@ -39,6 +49,8 @@ class Atoms:
     symmetry: Symmetry | None = None
     blur: Float[Tensor, " s"] | None = None
 
+    stored = Stored({"groups": OMITTED}, refuse=_refuse_drawn)
+
     @property
     def num_rows(self) -> int:
         """n."""
@@ -54,6 +66,31 @@ class Atoms:
         """Whether any atom was drawn at random."""
         return bool(self.groups)
 
+    @property
+    def is_expanded(self) -> bool:
+        """Whether every row has points of its own."""
+        return True
+
+    @property
+    def has_values(self) -> bool:
+        """Whether some atoms are values."""
+        return self.tangents is None or bool((self.order == 0).any())
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether some atoms are derivatives."""
+        return self.tangents is not None and bool((self.order == 1).any())
+
+    @property
+    def filled_tangents(self) -> Float[Tensor, "*batch n s d"]:
+        """The tangents, zero where there are none."""
+        return torch.zeros_like(self.points) if self.tangents is None else self.tangents
+
+    @property
+    def filled_blur(self) -> Float[Tensor, " s"]:
+        """The blurs, zero where there are none."""
+        return self.points.new_zeros(self.num_atoms) if self.blur is None else self.blur
+
     def rows(self, index: slice) -> Atoms:
         """A slice of the rows."""
         tangents = None if self.tangents is None else self.tangents[..., index, :, :]
@@ -61,13 +98,14 @@ class Atoms:
             self, points=self.points[..., index, :, :], weights=self.weights[..., index, :], tangents=tangents
         )
 
-    def take(self, index: Int[Tensor, " k"]) -> Atoms:
-        """The atoms with these numbers, of every row; the symmetry is dropped."""
-        index = index.to(self.points.device)
+    def take(self, index: slice | Int[Tensor, " k"], factor: float = 1.0) -> Atoms:
+        """Some atoms of every row, their weights multiplied by `factor`; the symmetry is dropped."""
+        if isinstance(index, Tensor):
+            index = index.to(self.points.device)
         return replace(
             self,
             points=self.points[..., index, :],
-            weights=self.weights[..., index],
+            weights=scaled(self.weights[..., index], factor),
             tangents=None if self.tangents is None else self.tangents[..., index, :],
             order=self.order[index],
             draw=self.draw[index],
@@ -79,18 +117,34 @@ class Atoms:
         """The same atoms taken as they are, as if they had not been drawn."""
         return replace(self, draw=torch.zeros_like(self.draw), groups=())
 
-    def pick(self, index: slice, factor: float = 1.0) -> Atoms:
-        """Some of each row's atoms, their weights multiplied by `factor`; the symmetry is dropped."""
+    def to(self, dtype: torch.dtype) -> Atoms:
+        """The same atoms in a precision."""
         return replace(
             self,
-            points=self.points[..., index, :],
-            weights=scaled(self.weights[..., index], factor),
-            tangents=None if self.tangents is None else self.tangents[..., index, :],
-            order=self.order[index],
-            draw=self.draw[index],
-            symmetry=None,
-            blur=None if self.blur is None else self.blur[index],
+            points=self.points.to(dtype),
+            weights=self.weights.to(dtype),
+            tangents=None if self.tangents is None else self.tangents.to(dtype),
+            blur=None if self.blur is None else self.blur.to(dtype),
         )
+
+    def expand(self) -> Atoms:
+        """The same rows as atoms: these."""
+        return self
+
+    def slopes(self) -> Gradients | None:
+        """The same rows as a block of derivatives along one direction each; None where some are values."""
+        if self.has_values:
+            return None
+        return Gradients(self.points, self.weights, self.filled_tangents[..., None, :])
+
+    def constant_part(self) -> Float[Tensor, "*batch n"]:
+        """What every row makes of the constant function 1."""
+        return (self.weights * (self.order == 0)).sum(-1)
+
+    def linear_part(self) -> Float[Tensor, "*batch n d"]:
+        """What every row makes of the coordinates x_1, …, x_d."""
+        moved = torch.where((self.order == 0)[:, None], self.points, self.filled_tangents)
+        return (self.weights[..., None] * moved).sum(-2)
 
     def scale(self, factor: float | Float[Tensor, "*batch n"]) -> Atoms:
         """The functional times a number, or times one number for each row."""
@@ -128,16 +182,6 @@ class Atoms:
             blur,
         )
 
-    @property
-    def filled_tangents(self) -> Float[Tensor, "*batch n s d"]:
-        """The tangents, zero where there are none."""
-        return torch.zeros_like(self.points) if self.tangents is None else self.tangents
-
-    @property
-    def filled_blur(self) -> Float[Tensor, " s"]:
-        """The blurs, zero where there are none."""
-        return self.points.new_zeros(self.num_atoms) if self.blur is None else self.blur
-
     def batched(self, batch_shape: torch.Size) -> Atoms:
         """Rows split into leading batch dimensions."""
 
@@ -162,7 +206,7 @@ class Atoms:
 
         def lower(points: Tensor) -> Atoms:
             lowered = inner.lower(points.reshape(count * outer, -1), generator)
-            if not isinstance(lowered, Atoms):
+            if isinstance(lowered, Gradients):
                 raise ValueError(
                     f"{type(inner).__name__} is a block of many rows, and no function of one input: "
                     "compose with DirectionalDerivative functionals."
@@ -186,10 +230,10 @@ class Atoms:
             raise ValueError("A derivative of a derivative has no atom; observe it through FiniteDifference.")
         symmetry = lowered.symmetry
         if lowered.tangents is not None:
-            moved = lowered.tangents.reshape(count, outer * width, -1)
-        elif symmetry is None and self.symmetry is not None and width == 1:
             # The group moves the points and the tangents of this functional, but not tangents of `inner`.
-            symmetry = replace(self.symmetry, isometric=self.symmetry.isometric and inner.is_identity)
+            moved = lowered.tangents.reshape(count, outer * width, -1)
+        else:
+            symmetry = _substituted_symmetry(self.symmetry, lowered, inner)
         draw, groups = _nested_draws(self, lowered)
         return Atoms(
             lowered.points.reshape(count, outer * width, -1),
@@ -203,8 +247,165 @@ class Atoms:
         )
 
 
+@final
+@dataclass(frozen=True)
+class Gradients:
+    """A block of n·k exact derivative rows that share points, weights and kernel evaluations.
+
+    Row (i, k), k running fastest, is Σ_s w_is ∂_{v_isk} g(p_is).
+    """
+
+    points: Float[Tensor, "n s d"]
+    weights: Float[Tensor, "n s"]
+    directions: Float[Tensor, "n s k d"]
+    symmetry: Symmetry | None = None
+
+    stored = Stored()
+
+    @property
+    def num_rows(self) -> int:
+        """n·k."""
+        return len(self.points) * self.num_directions
+
+    @property
+    def num_directions(self) -> int:
+        """k."""
+        return self.directions.shape[-2]
+
+    @property
+    def num_atoms(self) -> int:
+        """s."""
+        return self.points.shape[-2]
+
+    @property
+    def blur(self) -> None:
+        """No atom is blurred."""
+        return None
+
+    @property
+    def is_drawn(self) -> bool:
+        """Derivatives in a block are exact."""
+        return False
+
+    @property
+    def is_expanded(self) -> bool:
+        """The rows share their points."""
+        return False
+
+    @property
+    def has_values(self) -> bool:
+        """All rows are derivatives."""
+        return False
+
+    @property
+    def has_slopes(self) -> bool:
+        """All rows are derivatives."""
+        return True
+
+    def rows(self, index: slice) -> Gradients:
+        """The rows of a slice of the points."""
+        return replace(
+            self, points=self.points[index], weights=self.weights[index], directions=self.directions[index]
+        )
+
+    def take(self, index: slice | Int[Tensor, " k"], factor: float = 1.0) -> Gradients:
+        """Some of each point's atoms, their weights multiplied by `factor`; the symmetry is dropped."""
+        return replace(
+            self,
+            points=self.points[:, index],
+            weights=self.weights[:, index] * factor,
+            directions=self.directions[:, index],
+            symmetry=None,
+        )
+
+    def frozen(self) -> Gradients:
+        """The same rows: none was drawn."""
+        return self
+
+    def to(self, dtype: torch.dtype) -> Gradients:
+        """The same rows in a precision."""
+        return replace(
+            self,
+            points=self.points.to(dtype),
+            weights=self.weights.to(dtype),
+            directions=self.directions.to(dtype),
+        )
+
+    def scale(self, factor: float) -> Gradients:
+        """The functional times a number."""
+        return replace(self, weights=self.weights * factor)
+
+    def combine(self, coefficients: Float[Tensor, "n k"]) -> Atoms:
+        """Σ_k c_ik of the rows (i, k): one slope for each point, along Σ_k c_ik v_isk."""
+        tangents = torch.einsum("nskd,nk->nsd", self.directions, coefficients)
+        return replace(exact_atoms(self.points, self.weights, tangents), symmetry=self.symmetry)
+
+    def expand(self) -> Atoms:
+        """The same rows as plain atoms: the slow form that the fast one is tested against."""
+        num = self.num_directions
+        atoms = exact_atoms(
+            self.points.repeat_interleave(num, 0),
+            self.weights.repeat_interleave(num, 0),
+            self.directions.transpose(1, 2).flatten(0, 1),
+        )
+        return replace(atoms, symmetry=self.symmetry)
+
+    def slopes(self) -> Gradients:
+        """The same rows as a block of derivatives: this one."""
+        return self
+
+    def constant_part(self) -> Float[Tensor, " r"]:
+        """What every row makes of the constant function 1: nothing."""
+        return self.points.new_zeros(self.num_rows)
+
+    def linear_part(self) -> Float[Tensor, "r d"]:
+        """What every row makes of the coordinates x_1, …, x_d."""
+        return torch.einsum("ns,nskd->nkd", self.weights, self.directions).flatten(0, 1)
+
+    def substitute(self, inner: Functional, generator: torch.Generator | None = None) -> Gradients:
+        """The same derivatives of f(x) = inner_x(g) instead of g."""
+        count, outer, _ = self.points.shape
+
+        def lower(points: Tensor) -> Atoms:
+            lowered = inner.lower(points.reshape(count * outer, -1), generator)
+            if lowered.blur is not None:
+                raise ValueError(
+                    "A block of gradients takes no local averages: observe their slopes one by one, "
+                    "DirectionalDerivative(v) @ LocalAverage(width)."
+                )
+            if isinstance(lowered, Gradients) or lowered.is_drawn or lowered.tangents is not None:
+                raise ValueError(
+                    "Gradient takes exact values only: freeze a drawn orbit first, and observe second "
+                    "derivatives through FiniteDifference."
+                )
+            return lowered
+
+        pushed = [push(lower, self.points, direction) for direction in self.directions.unbind(-2)]
+        lowered = pushed[0][0]
+        width = lowered.num_atoms
+        return Gradients(
+            lowered.points.reshape(count, outer * width, -1),
+            (self.weights[..., None] * lowered.weights.reshape(count, outer, width)).flatten(-2),
+            torch.stack([moved.reshape(count, outer * width, -1) for _, moved in pushed], dim=-2),
+            _substituted_symmetry(self.symmetry, lowered, inner),
+        )
+
+
+Block = Atoms | Gradients
+"""Rows of a functional, in one of the two forms."""
+
+
+def _substituted_symmetry(outer: Symmetry | None, lowered: Atoms, inner: Functional) -> Symmetry | None:
+    """The symmetry of rows after `inner`, lowered to atoms without tangents, was substituted for g."""
+    if lowered.symmetry is not None or outer is None or lowered.num_atoms > 1:
+        return lowered.symmetry
+    return replace(outer, isometric=outer.isometric and inner.is_identity)
+
+
 def scaled(weights: Float[Tensor, "*batch n s"], factor: float) -> Float[Tensor, "*batch n s"]:
     """Weights times a number; weights that all rows share in memory stay shared, which covariances use."""
+    if factor == 1:
+        return weights
     if weights.stride(-2) == 0:
         return (weights[..., :1, :] * factor).expand_as(weights)
     return weights * factor
@@ -228,7 +429,7 @@ def push(
 
     # Tensors made inside jvp live there only; those it gives back are ordinary ones.
     derivative = torch.func.jvp(moved, (points,), (tangents,), has_aux=True)
-    (primal, weights), (tangent, change), (order, draw, inner, blur) = derivative  # pyright: ignore
+    (primal, weights), (tangent, change), (order, draw, inner, blur) = derivative  # pyright: ignore[reportAssignmentType]
     if bool((change != 0).any()):
         raise ValueError(
             "Derivatives of a functional whose weights depend on the input are not known here; "

@@ -14,14 +14,14 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from orbitwise.declarations import POSITIVE, Field, Stored
 from orbitwise.functionals.atoms import Atoms, exact_atoms
 from orbitwise.functionals.functional import Combination, Composition, Functional, check_matrix
 from orbitwise.functionals.points import Evaluation
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.nodes import Rule
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit, freeze
 
 
 @final
@@ -42,6 +42,8 @@ class OrbitAverage(Functional):
 class OrbitSum(Functional):
     """f(x) = Σ g over the elements of a finite orbit of x (LIM eq. 6)."""
 
+    stored = Stored({"orbit": Field(read="average.orbit")})
+
     def __init__(self, orbit: Orbit) -> None:
         super().__init__()
         if orbit.size is None:
@@ -60,6 +62,8 @@ class LocalAverage(Functional):
     It serves RBF, polynomial, linear and constant kernels, their scalings and sums; for others there is
     `average_minus_value` of an orbit.
     """
+
+    stored = Stored({"width": POSITIVE})
 
     def __init__(self, width: float) -> None:
         super().__init__()
@@ -155,7 +159,7 @@ def _with_orbits(functional: Functional, change: Callable[[Orbit], Orbit]) -> Fu
     if isinstance(functional, Composition):
         return Composition(*(_with_orbits(part, change) for part in (functional.outer, functional.inner)))
     if isinstance(functional, Combination):
-        parts = [_with_orbits(part, change) for part in functional.parts if isinstance(part, Functional)]
+        parts = [_with_orbits(part, change) for part in functional.functionals]
         return Combination(parts, functional.factors)
     return functional
 

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms, exact_atoms
+from orbitwise.declarations import POSITIVE, Stored
+from orbitwise.functionals.atoms import Atoms, Gradients, exact_atoms
 from orbitwise.functionals.functional import Block, Functional, check_matrix
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.transforms.transform import Transform
 
 
@@ -121,6 +121,8 @@ class FiniteDifference(Functional):
     """
 
     direction: Tensor
+
+    stored = Stored({"step": POSITIVE})
 
     def __init__(self, direction: Float[Tensor, "*n d"], step: float = 1e-3, order: int = 1) -> None:
         super().__init__()

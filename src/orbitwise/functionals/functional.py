@@ -13,10 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.gradients import Gradients
-
-Block = Atoms | Gradients
+from orbitwise.declarations import Stored
+from orbitwise.functionals.atoms import Atoms, Block, Gradients
 
 
 class Functional(nn.Module, ABC):
@@ -24,6 +22,8 @@ class Functional(nn.Module, ABC):
 
     is_identity: bool = False
     """Whether L_x(g) = g(x)."""
+
+    stored = Stored()
 
     @abstractmethod
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Block:
@@ -68,13 +68,22 @@ class Combination(Functional):
 
     def __init__(self, parts: list[Functional], factors: list[float]) -> None:
         super().__init__()
+        if not parts or len(parts) != len(factors):
+            raise ValueError(
+                f"A combination has one factor per functional, not {len(factors)} factors for {len(parts)}."
+            )
         self.parts = nn.ModuleList(parts)
         self.factors = factors
 
+    @property
+    def functionals(self) -> list[Functional]:
+        """The L_j."""
+        return [part for part in self.parts if isinstance(part, Functional)]
+
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Block:
         scaled = [
-            part.lower(x, generator).scale(factor)  # pyright: ignore
-            for part, factor in zip(self.parts, self.factors, strict=True)
+            part.lower(x, generator).scale(factor)
+            for part, factor in zip(self.functionals, self.factors, strict=True)
         ]
         if len(scaled) == 1:
             return scaled[0]

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, POSITIVE, Stored
 from orbitwise.functionals.atoms import Atoms, exact_atoms
 from orbitwise.functionals.functional import Functional, check_matrix
 from orbitwise.transforms.transform import check_rows
@@ -42,6 +43,11 @@ class FeatureMap(Functional):
 
     Composed on the right of other functionals it pushes their points to φ(p) and their tangents to Jφ·v.
     """
+
+    stored = Stored(
+        never="FeatureMap evaluates a function of your own, which is code and cannot be stored; fit on the "
+        "features themselves, computed beforehand, or pickle the model, for yourself alone."
+    )
 
     def __init__(self, features: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -95,6 +101,8 @@ class Wrap(Functional):
     by, distances on the circle are those of x, so lengthscales keep their meaning. With an RBF kernel of that
     column it is the periodic kernel. All shifts by p form a group that no sum over an orbit can exhaust.
     """
+
+    stored = Stored({"period": POSITIVE, "learnable": OMITTED})
 
     def __init__(self, period: float, column: int = 0, learnable: bool = True) -> None:
         super().__init__()

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
+from orbitwise.functionals.atoms import Gradients
 from orbitwise.functionals.functional import Functional, check_matrix
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.transforms.images import AffineWarp
 
 Move = tuple[str, float]
@@ -47,6 +48,8 @@ class ImageTangent(Functional):
     amount), whose tangent is the moved image minus the image. `smoothing` is the width in pixels of the
     Gaussian that images are smoothed by before they move, 0 for none.
     """
+
+    stored = Stored({"smoothing": Field(least=0, most=10_000)})
 
     def __init__(
         self, image_shape: Sequence[int], moves: Sequence[str | Move] = MOVES, smoothing: float = 0.0

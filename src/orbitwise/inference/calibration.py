@@ -61,7 +61,7 @@ def expected_calibration_error(
 
 
 def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
-    """The cross entropy of held-out scores at their cautious scale; one column stands for two classes."""
+    """The cross entropy of held-out scores at their cautious scale; one column means two classes."""
     scores = two_columns(scores)
     return cross_entropy(scores, labels, cautious_scale(scores, labels))
 

@@ -10,6 +10,7 @@ from gpytorch.means import Mean
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import Stored
 from orbitwise.kernels.bases import log_positive
 
 QUARTILES = 0.7413
@@ -25,6 +26,8 @@ class LinearTrend(Mean):
     centre: Tensor
     spread: Tensor
 
+    stored = Stored(build="about")
+
     def __init__(self, points: Float[Tensor, "n d"]) -> None:
         super().__init__()
         self.register_buffer("centre", points.mean(0))
@@ -32,12 +35,17 @@ class LinearTrend(Mean):
         self.weights = nn.Parameter(torch.zeros_like(points[0]))
         self.bias = nn.Parameter(torch.zeros_like(points[0, 0]))
 
+    @classmethod
+    def about(cls, centre: Float[Tensor, " d"]) -> LinearTrend:
+        """The trend about a point, whose spread is told later."""
+        return cls(centre.reshape(1, -1))
+
     def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n"]:
         return (x - self.centre) / self.spread @ self.weights + self.bias
 
 
 def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) -> Kernel:
-    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one a coordinate."""
+    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one per coordinate."""
     num_lengthscales = points.shape[-1] if separate_lengthscales else None
     base = RBFKernel(ard_num_dims=num_lengthscales, lengthscale_constraint=log_positive())
     kernel = ScaleKernel(base, outputscale_constraint=log_positive()).to(points)

@@ -113,7 +113,7 @@ def warn_ignored(path: Path, why: object) -> None:
 
 
 def warn_ended(path: Path, error: OSError) -> None:
-    """Say that a fit goes on without checkpoints."""
+    """Say that a fit continues without checkpoints."""
     why = error.strerror or error
     message = f"{path} cannot be written ({why}): the fit goes on, but keeps no more checkpoints."
     warnings.warn(message, UserWarning, stacklevel=3)

@@ -1,18 +1,26 @@
 """Exact Gaussian-process inference from observations y = L g + ε of any functionals (METHOD 2; Lecture 2.3).
 
 log p(y) = -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) - ½ log|K+Σ| - (N/2) log 2π: fit, complexity and a constant. Outputs share K.
+
+A sum of kernels is taken apart, too: independent summands of g = g₁ + g₂ + … have cov(g_i, y) = K_i, so g_i
+given y has the mean K_i*ᵀ(K+Σ)⁻¹(y-m) and the variance k_i** - |L⁻¹K_i*|² (Lecture 2.8). The means add up to
+that of g. The variances do not, because given y the summands are correlated.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple, final
 
 import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.means import ZeroMean
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.declarations import Field, Stored
 from orbitwise.inference.linear_algebra import (
     cholesky,
     gaussian_draws,
@@ -22,6 +30,7 @@ from orbitwise.inference.linear_algebra import (
     solve_lower,
 )
 from orbitwise.inference.posterior import Posterior
+from orbitwise.kernels.bases import children_of
 from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
 
@@ -90,6 +99,8 @@ def sample_prior(
 class ExactPosterior(Posterior):
     """g given y, held as (K+Σ)⁻¹(y-m) and a Cholesky factor."""
 
+    stored = Stored({"jitter": Field(least=0)})
+
     def __init__(
         self,
         process: Process,
@@ -117,19 +128,7 @@ class ExactPosterior(Posterior):
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
         """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g): no solve, and one row per point."""
-        mean = self.process.mean(rows)[:, None]
-        blocks = as_blocks(self.rows)
-        for block, weights in zip(
-            blocks, self.weights.split([each.num_rows for each in blocks]), strict=True
-        ):
-            if isinstance(block, Gradients):
-                slopes = [block.combine(column.reshape(len(block.points), -1)) for column in weights.T]
-                mean = mean + torch.stack(
-                    [self.process.covariance(rows, each).sum(-1) for each in slopes], dim=-1
-                )
-            else:
-                mean = mean + self.process.covariance(rows, block) @ weights
-        return mean
+        return self.process.mean(rows)[:, None] + self.process.product(rows, self.rows, self.weights)
 
     def evidence(self) -> Evidence:
         """The log marginal likelihood of the targets, from the factor that is there already."""
@@ -179,3 +178,74 @@ def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:
         raise ValueError("The targets have NaN or infinite values; remove those rows.")
     if bool((noise < 0).any()):
         raise ValueError("Noise variances must not be negative.")
+
+
+TOLERANCE = 1e-6
+"""The largest relative difference of the kernel's variance and the sum of those of given parts."""
+
+
+class Component(NamedTuple):
+    """The posterior of one summand at some rows; `kernel` is None for the mean function."""
+
+    kernel: Kernel | None
+    mean: Float[Tensor, "n c"]
+    variance: Float[Tensor, " n"]
+
+
+def summands(kernel: Kernel) -> list[Kernel]:
+    """The kernels that `kernel` is a sum of: scales and products are multiplied out, (a + b)·c = a·c + b·c.
+
+    They share their hyperparameters with it.
+    """
+    if isinstance(kernel, AdditiveKernel):
+        return [part for each in children_of(kernel) for part in summands(each)]
+    if isinstance(kernel, ScaleKernel):
+        parts = summands(kernel.base_kernel)
+        return [kernel] if len(parts) == 1 else [_scaled(kernel, part) for part in parts]
+    if isinstance(kernel, ProductKernel):
+        factors = [summands(each) for each in children_of(kernel)]
+        if all(len(parts) == 1 for parts in factors):
+            return [kernel]
+        return [ProductKernel(*choice) for choice in product(*factors)]
+    return [kernel]
+
+
+def components(
+    posterior: ExactPosterior, rows: Rows, parts: Sequence[Kernel] | None = None
+) -> list[Component]:
+    """The posterior of each summand of the process at `rows`; their means add up to the posterior mean.
+
+    `parts` are kernels that sum to that of the process, say some of its summands put together; left out,
+    they are `summands(kernel)`. A mean function other than zero comes first, with variance zero.
+    """
+    process = posterior.process
+    parts = summands(process.kernel) if parts is None else list(parts)
+    whole, found = process.variance(rows), []
+    if not isinstance(process.mean_module, ZeroMean):
+        mean = process.mean(rows)[:, None].expand(-1, posterior.targets.shape[1])
+        found.append(Component(None, mean, torch.zeros_like(whole)))
+    total = torch.zeros_like(whole)
+    for part in parts:
+        summand = Process(None, part, process.one_sided)
+        # K_i*, the covariance of y with this summand alone
+        cross, prior = summand.covariance(posterior.rows, rows), summand.variance(rows)
+        # K_i*ᵀ(K+Σ)⁻¹(y-m),  k_i** - |L⁻¹K_i*|²
+        explained = solve_lower(posterior.lower, cross).square().sum(0)
+        variance = remaining_variance(prior, explained, len(posterior.lower))
+        found.append(Component(part, cross.mT @ posterior.weights, variance))
+        total = total + prior
+    if not torch.allclose(total, whole, rtol=TOLERANCE, atol=TOLERANCE * float(whole.detach().abs().max())):
+        raise ValueError(
+            f"The {len(parts)} parts do not sum to the kernel of the process: their prior variances add up "
+            f"to {float(total.detach().mean()):.4g} on average, not {float(whole.detach().mean()):.4g}. Give "
+            "kernels that do, such as those of summands(kernel), alone or added."
+        )
+    return found
+
+
+def _scaled(scale: ScaleKernel, part: Kernel) -> ScaleKernel:
+    """One summand under the scale of their sum."""
+    constraint = scale.constraint_for_parameter_name("raw_outputscale")
+    scaled = ScaleKernel(part, outputscale_constraint=constraint, batch_shape=scale.batch_shape)
+    scaled.raw_outputscale = scale.raw_outputscale
+    return scaled

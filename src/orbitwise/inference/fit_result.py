@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import NoneType
 from typing import final
 
 import torch
+from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import FLAG, REPORTED, TEXT, Field
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactPosterior
@@ -19,6 +22,31 @@ from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.orbits.orbit import Orbit
+
+EVIDENCE = {
+    "converged_": FLAG,
+    "evidence_kind_": TEXT,
+    "functional_": Field((Functional,)),
+    "kernel_": Field((Kernel,)),
+    "log_evidence_": REPORTED,
+    "log_evidence_error_": REPORTED,
+    "posterior_": Field((Posterior,)),
+}
+"""What files hold of each fit of a Gaussian process."""
+LEARNED = {
+    "history_": Field((list,), Field((int, float)), is_record=True),
+    "orbit_": Field((Orbit, NoneType)),
+}
+"""What they hold beside it where ranges of an orbit may have been learned."""
+SEARCHED = {
+    "_num_nodes": Field((int,), least=1),
+    "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
+    "_orbit_intervals": Field((dict,), Field((tuple, list)), is_record=True),
+    "search_": Field((list,), Field((dict,)), is_record=True),
+    "stopped_by_": TEXT,
+}
+"""What they may hold of how these ranges were found."""
 
 
 @final

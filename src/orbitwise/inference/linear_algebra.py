@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -91,40 +90,35 @@ def gaussian_draws(
     return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))
 
 
-class HandwrittenGradient(ABC):
-    """A computation on tensors whose gradient is written down: it can be differentiated once."""
+Backward = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Sequence[Tensor | None]]
+"""From the inputs, and the gradient by every result, the gradient by every input."""
 
-    @abstractmethod
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The results."""
 
-    @abstractmethod
-    def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The gradient by each input, given that by each result."""
-
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The results, connected to the inputs."""
-        results = _Recorded.apply(self, *inputs)
-        assert isinstance(results, tuple)
-        return results
+def handwritten_gradient(
+    forward: Callable[..., tuple[Tensor, ...]], backward: Backward, *inputs: Tensor
+) -> tuple[Tensor, ...]:
+    """forward(*inputs), to be differentiated once, by `backward` instead of by what torch recorded."""
+    results = _Handwritten.apply(forward, backward, *inputs)
+    assert isinstance(results, tuple)
+    return results
 
 
 @final
-class _Recorded(torch.autograd.Function):
-    """A `HandwrittenGradient`, as torch records it."""
+class _Handwritten(torch.autograd.Function):
+    """`handwritten_gradient`, as torch records it."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx, computation: HandwrittenGradient, *inputs: Tensor
+        ctx, forward: Callable[..., tuple[Tensor, ...]], backward: Backward, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.computation = computation
+        ctx.by_hand = backward
         ctx.save_for_backward(*inputs)
-        return computation.forward(*inputs)
+        return forward(*inputs)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, *slopes: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.computation.backward(ctx.saved_tensors, slopes)
+        return None, None, *ctx.by_hand(ctx.saved_tensors, slopes)
 
 
 def gaussian_log_density(
@@ -134,24 +128,19 @@ def gaussian_log_density(
 
     It is differentiable once; `orbitwise.inference.exact.evidence` is differentiable as often as you like.
     """
-    return _GaussianLogDensity()(covariance, residual)[0]
+    kept: list[Tensor] = []
 
-
-@final
-class _GaussianLogDensity(HandwrittenGradient):
-    """One factorisation forward, one inverse backward."""
-
-    lower: Tensor
-    alpha: Tensor
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        covariance, residual = inputs
-        self.lower, _ = cholesky(covariance)
-        self.alpha = torch.cholesky_solve(residual[:, None], self.lower)[:, 0]
+    def forward(covariance: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+        lower, _ = cholesky(covariance)
+        alpha = torch.cholesky_solve(residual[:, None], lower)[:, 0]
+        kept[:] = [lower, alpha]
         constant = 0.5 * len(residual) * math.log(2 * math.pi)
-        return (-0.5 * (residual @ self.alpha) - self.lower.diagonal().log().sum() - constant,)
+        return (-0.5 * (residual @ alpha) - lower.diagonal().log().sum() - constant,)
 
-    def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+    def backward(_: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        lower, alpha = kept
         # ½(ααᵀ - K⁻¹) for K, and -α for r
-        inverse = torch.cholesky_inverse(self.lower)
-        return 0.5 * slopes[0] * (torch.outer(self.alpha, self.alpha) - inverse), -slopes[0] * self.alpha
+        inverse = torch.cholesky_inverse(lower)
+        return 0.5 * slopes[0] * (torch.outer(alpha, alpha) - inverse), -slopes[0] * alpha
+
+    return handwritten_gradient(forward, backward, covariance, residual)[0]

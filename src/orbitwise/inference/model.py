@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference import exact
@@ -38,6 +39,8 @@ class Observations:
     targets: Float[Tensor, "n c"]
     weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
     scatter: Float[Tensor, "n c"] | None = None
+
+    stored = Stored({"scatter": OMITTED})
 
     def __len__(self) -> int:
         return len(self.x)

@@ -16,12 +16,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from orbitwise.declarations import POSITIVE, Field, Stored
 from orbitwise.kernels.bases import KernelArguments, LogScale
 
 
 @final
 class PolynomialBasis(nn.Module):
     """1, x_i, x_i², …, x_i^order for every column i; columns do not mix, and the constant comes once."""
+
+    stored = Stored({"order": Field(least=0, most=1000)})
 
     def __init__(self, order: int) -> None:
         super().__init__()
@@ -41,6 +44,8 @@ class PolynomialBasis(nn.Module):
 @final
 class FourierBasis(nn.Module):
     """1, cos(2πjx_i/period), sin(2πjx_i/period), j = 1 … order, for every column i."""
+
+    stored = Stored({"order": Field(least=0, most=1000), "period": POSITIVE})
 
     def __init__(self, order: int, period: float = 1.0) -> None:
         super().__init__()
@@ -64,6 +69,8 @@ class BumpBasis(nn.Module):
 
     centres: Tensor
 
+    stored = Stored({"width": POSITIVE})
+
     def __init__(self, centres: Float[Tensor, "j d"], width: float = 1.0) -> None:
         super().__init__()
         if not width > 0:
@@ -77,6 +84,12 @@ class BumpBasis(nn.Module):
 
 
 Basis = Callable[[Tensor], Tensor]
+
+
+def _refuse_code(kernel: BasisKernel) -> str | None:
+    if isinstance(kernel.basis, PolynomialBasis | FourierBasis | BumpBasis):
+        return None
+    return "a basis of your own is code and cannot be stored; use PolynomialBasis, FourierBasis or BumpBasis."
 
 
 @final
@@ -97,6 +110,8 @@ class BasisKernel(Kernel):
     """The prior variance of the weights."""
     ratio: LogScale = LogScale("ratio")
     """γ of weights="geometric": how much smaller the variance is from one degree to the next."""
+
+    stored = Stored({"basis": Field((PolynomialBasis, FourierBasis, BumpBasis))}, refuse=_refuse_code)
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.utils.checkpoint import checkpoint
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.kernels.activations import ACTIVATIONS, Activation, mean_square, second_moment
 from orbitwise.kernels.bases import KernelArguments, LogScale
 
@@ -37,6 +38,8 @@ class WideKernel(Kernel, ABC):
     weight_variance: LogScale = LogScale("weight_variance")
     """The variance of weights, times the number of inputs of a unit."""
     _learned_bias_variance: LogScale = LogScale("bias_variance")
+
+    stored = Stored({"depth": Field(least=1, most=1000)})
 
     def __init__(
         self,

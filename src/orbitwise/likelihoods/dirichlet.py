@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import POSITIVE, Stored
 from orbitwise.likelihoods.gaussian import gaussian_log_density, gaussian_quadratic
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance
 from orbitwise.process.process import Moments
@@ -21,6 +22,8 @@ from orbitwise.process.process import Moments
 @final
 class Dirichlet(Likelihood):
     """Targets are one-hot labels [n, c]; each becomes a Gaussian observation with its own variance."""
+
+    stored = Stored({"alpha": POSITIVE})
 
     def __init__(self, alpha: float = 0.01) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
@@ -27,6 +28,10 @@ class Gaussian(Likelihood):
 
     is_additive = True
 
+    stored = Stored(
+        {"num_outputs": Field(read="num_variances")}, build="given_or_learned", infinite=("raw_noise",)
+    )
+
     def __init__(self, noise: float = 0.1, num_outputs: int = 0, learnable: bool = True) -> None:
         super().__init__()
         if not (math.isfinite(noise) and (noise > 0 or (noise == 0 and not learnable))):
@@ -37,6 +42,12 @@ class Gaussian(Likelihood):
         self.given = None if learnable else float(noise)
         self.raw_noise = nn.Parameter(start, requires_grad=learnable)
         self.shares_curvature = num_outputs == 0
+        self.num_variances = num_outputs
+
+    @classmethod
+    def given_or_learned(cls, num_outputs: int, given: float | None = None) -> Gaussian:
+        """Noise of a given variance, or of one that is learned."""
+        return cls(num_outputs=num_outputs) if given is None else cls(given, num_outputs, learnable=False)
 
     @property
     def noise(self) -> Float[Tensor, " c"]:

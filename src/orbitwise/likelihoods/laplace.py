@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
 from orbitwise.process.process import Moments
 
@@ -23,6 +24,8 @@ class Laplace(Likelihood):
     is_quadratic = False
     is_additive = True
     has_heavy_tails = True
+
+    stored = Stored({"scale": OMITTED})
 
     def __init__(self, scale: float = 0.3) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.process.process import Moments
 
 SMALLEST_VARIANCE = 1e-12
@@ -75,6 +76,8 @@ class Likelihood(nn.Module, ABC):
     """Whether targets are standardised by median and quartiles, which outliers do not move."""
 
     num_nodes: int = NUM_NODES
+
+    stored = Stored({"learnable": OMITTED})
 
     @abstractmethod
     def log_density(

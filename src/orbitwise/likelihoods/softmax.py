@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
 from orbitwise.process.process import Moments
 
@@ -26,12 +27,15 @@ class Softmax(Likelihood):
     ignores_common_shift = True
     nodes: Tensor
 
+    stored = Stored({"num_nodes": Field(read="num_draws"), "seed": OMITTED})
+
     def __init__(self, num_classes: int, num_nodes: int = 256, seed: int = 0) -> None:
         super().__init__()
         if num_classes < 2:
             raise ValueError(f"Softmax needs at least two classes, not {num_classes}.")
         if num_nodes < 4 * num_classes:
             raise ValueError(f"{num_classes} classes need at least {4 * num_classes} nodes, not {num_nodes}.")
+        self.num_classes, self.num_draws = num_classes, num_nodes
         self.register_buffer("nodes", normal_nodes(num_nodes, num_classes, seed))
 
     def log_density(

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from scipy.special import stdtr
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.likelihoods.likelihood import Likelihood
 
 MOST_DEGREES = 1e6
@@ -26,6 +27,8 @@ class StudentT(Likelihood):
     is_quadratic = False
     is_additive = True
     has_heavy_tails = True
+
+    stored = Stored({"scale": OMITTED, "degrees": OMITTED, "num_nodes": Field(least=1, most=1000)})
 
     def __init__(self, scale: float = 0.3, degrees: float = 4.0, num_nodes: int = 40) -> None:
         super().__init__()

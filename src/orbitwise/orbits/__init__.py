@@ -4,12 +4,11 @@ from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit, WeightedOrbit, closure
-from orbitwise.orbits.frozen import FrozenOrbit, freeze
 from orbitwise.orbits.images import CropOrbit, ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Group, Orbit, OrbitPoints, Symmetry
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Group, Orbit, OrbitPoints, Symmetry, freeze
 from orbitwise.orbits.patches import PatchOrbit
 from orbitwise.orbits.ranges import Bounds, Widths
 from orbitwise.orbits.sampled import SampledOrbit

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.ranges import ANGLE, Bounds, Interval, Widths, divide
@@ -28,6 +29,8 @@ class PointCloudOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored({"angle": Field(switch="turns"), "shift": OMITTED, "jitter": Field(switch="jitters")})
 
     def __init__(
         self,
@@ -63,11 +66,6 @@ class PointCloudOrbit(DrawnOrbit):
         axis = 3 if self.num_dimensions == 3 and self.turns else 0
         jitter = self.num_points * self.num_dimensions if self.jitters else 0
         return Noise((("uniform", 1 + self.num_dimensions), ("normal", axis), ("normal", jitter)))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - 1 - self.num_dimensions, dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         width = self.num_points * self.num_dimensions

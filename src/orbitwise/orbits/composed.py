@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from orbitwise.orbits.certainty import Unit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.nodes import Draws, Nodes, Noise
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit
 from orbitwise.orbits.ranges import Interval
 
 ELEMENT = Noise((("uniform", 1),))
@@ -121,7 +120,7 @@ class ComposedOrbit(DrawnOrbit):
         return known
 
     def _orbits(self) -> list[Orbit]:
-        return list(self.stages)  # pyright: ignore
+        return [stage for stage in self.stages if isinstance(stage, Orbit)]
 
 
 def _noise_of(stage: Orbit) -> Noise:

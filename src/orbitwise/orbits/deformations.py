@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.images import smooth_field
 from orbitwise.orbits.nodes import Draws, Noise
@@ -31,6 +32,17 @@ class DeformationOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "image_shape": Field(read="transform.image_shape"),
+            "amplitude": Field(switch="deforms"),
+            "smoothness": OMITTED,
+            "thickness": OMITTED,
+            "tangent_width": Field(least=SMALLEST, most=10_000, read="transform.tangent_width"),
+            "clip": Field(read="transform.clip"),
+        }
+    )
 
     def __init__(
         self,
@@ -64,10 +76,6 @@ class DeformationOrbit(DrawnOrbit):
         _, height, width = self.transform.image_shape
         fields = Noise((("normal", 2 * height * width),) if self.deforms else ())
         return Noise((("uniform", 1),)) + fields
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        return torch.cat([self.bounds.active.cpu(), torch.ones(self.num_noise - 1, dtype=torch.bool)])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         thickness = self.bounds.place(noise[..., :1])

@@ -6,9 +6,9 @@ All elements are taken, or some are drawn afresh without replacement (LIM-A eq. 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.orbits.orbit import Orbit, OrbitPoints, Symmetry, check_samples, drawn_points, exact_points
 from orbitwise.orbits.ranges import Interval
 from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
@@ -153,6 +154,12 @@ def _check_size(size: int, max_size: int) -> None:
 LARGEST_CHARACTER_TABLE = 512
 
 
+def _cost(arguments: Mapping[str, Any]) -> int:
+    """The bytes that building takes: all pairs of weighted elements are composed."""
+    weights = arguments.get("weights")
+    return 0 if weights is None else 16 * weights.numel() ** 2
+
+
 @final
 class FiniteOrbit(Orbit):
     """The points t_e(x) for every element e of a discrete family, or for a given list of parameters.
@@ -168,6 +175,8 @@ class FiniteOrbit(Orbit):
     weights: Tensor | None
     image_shape: tuple[int, int, int] | None = None
     """That of the images it moves, where it is known: a finite orbit itself moves rows of numbers."""
+
+    stored = Stored(attributes={"image_shape": Field((tuple,), Field((int,)), least=1)}, cost=_cost)
 
     def __init__(
         self,

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
@@ -60,6 +61,15 @@ class ImageOrbit(DrawnOrbit):
 
     is_smooth = True
 
+    stored = Stored(
+        {
+            "affine": Field(is_omitted=True, fixed={}),
+            "amplitude": Field(switch="deforms"),
+            "smoothness": OMITTED,
+        },
+        {"has_affine": Field((bool,))},
+    )
+
     def __init__(
         self,
         image_shape: Sequence[int],
@@ -97,11 +107,6 @@ class ImageOrbit(DrawnOrbit):
         _, height, width = self.image_shape
         field: tuple[tuple[Density, int], ...] = (("normal", 2 * height * width),) if self.deforms else ()
         return Noise((("uniform", len(AFFINE_PARAMETERS)), *field))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - len(AFFINE_PARAMETERS), dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         self.warp.check(x)
@@ -173,6 +178,14 @@ class CropOrbit(DrawnOrbit):
 
     is_smooth = True
 
+    stored = Stored(
+        {
+            "image_shape": Field(read="warp.image_shape"),
+            "log_zoom": Field(switch="zooms"),
+            "shift": OMITTED,
+        }
+    )
+
     def __init__(
         self,
         image_shape: Sequence[int],
@@ -198,11 +211,6 @@ class CropOrbit(DrawnOrbit):
     def randomness(self) -> Noise:
         """The shifts, then the zoom and the window's place."""
         return Noise((("uniform", len(SHIFTS) + (3 if self.zooms else 0)),))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - len(SHIFTS), dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         shift = self.bounds.place(noise[..., : len(SHIFTS)])

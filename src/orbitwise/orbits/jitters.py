@@ -7,6 +7,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Stored
 from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.orbits.ranges import Widths
@@ -22,6 +23,8 @@ class JitterOrbit(DrawnOrbit):
 
     is_smooth = True
 
+    stored = Stored({"width": OMITTED})
+
     def __init__(
         self,
         num_features: int,
@@ -35,7 +38,7 @@ class JitterOrbit(DrawnOrbit):
         super().__init__(num_samples, num_groups, draws)
         if num_features < 1:
             raise ValueError(f"num_features must be at least 1, not {num_features}.")
-        self.num_features = num_features
+        self.num_features, self.separate = num_features, separate
         names = [f"jitter_{column}" for column in range(num_features)] if separate else ["jitter"]
         self.widths = Widths(dict.fromkeys(names, width), None if learnable else ())
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import Stored
 from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit, OrbitPoints, drawn_points
 from orbitwise.transforms.transform import check_rows
@@ -24,6 +25,11 @@ class ModuleOrbit(DrawnOrbit):
     group is a call of its own, so that samples of a call may depend on each other. Frozen or composed, the
     second form costs a call for every point, with a seed of its own for every node: prefer the first.
     """
+
+    stored = Stored(
+        never="ModuleOrbit moves inputs by a module of your own, which is code and cannot be stored; use one "
+        "of Orbitwise's own orbits, or pickle the model, for yourself alone."
+    )
 
     def __init__(
         self,

@@ -2,7 +2,9 @@
 
 An orbit chooses the parameters of a transform: all elements of a finite family, fresh draws between learnable
 bounds, or frozen nodes. The record of how points were drawn (`draw`, `groups`) lets `orbitwise.process` avoid
-every bias (METHOD 4).
+every bias (METHOD 4). A frozen orbit is a drawn one whose noise is fixed, so that it is an ordinary finite
+sum: its nodes still move with the learnable bounds. Exact, collapsed and risk engines take such rows, and
+refuse drawn ones.
 """
 
 from __future__ import annotations
@@ -10,19 +12,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from orbitwise.declarations import MOST_COUNTED, OMITTED, SMALLEST, Field, Stored
 from orbitwise.orbits.certainty import Unit, describe
-from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule
+from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule, nodes_for
 from orbitwise.orbits.ranges import Bounds, Interval, Widths
 from orbitwise.transforms.transform import check_rows
-
-if TYPE_CHECKING:
-    from orbitwise.orbits.frozen import FrozenOrbit
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Group:
     independent: bool = True
 
 
+@final
 @dataclass(frozen=True)
 class Symmetry:
     """Marks atoms that come in runs of `size`, each run the whole orbit of a group, the identity first.
@@ -52,6 +53,8 @@ class Symmetry:
     size: int
     isometric: bool
 
+    stored = Stored({"size": Field(least=1, most=MOST_COUNTED)})
+
 
 @dataclass(frozen=True)
 class OrbitPoints:
@@ -64,6 +67,12 @@ class OrbitPoints:
     symmetry: Symmetry | None = None
 
 
+MOST_SAMPLES = 4096
+"""Draws that a file may ask for: each row is moved so often, and all pairs of its points are compared."""
+NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=1e12)
+"""How wide ranges ordinarily are; earlier versions did not store it."""
+
+
 class Orbit(nn.Module, ABC):
     """The set, or the density, of points that an input may be moved to."""
 
@@ -72,6 +81,17 @@ class Orbit(nn.Module, ABC):
 
     is_drawn: bool = False
     """Whether `points` draws at random, so that engines need unbiased reductions."""
+
+    stored = Stored(
+        {
+            "learnable": OMITTED,
+            "num_groups": Field(least=1, most=MOST_SAMPLES),
+            "num_samples": Field(least=1, most=MOST_SAMPLES),
+            "two_sided": OMITTED,
+        },
+        {"bounds.natural": NATURAL, "widths.natural": NATURAL},
+        infinite=("bounds.limit",),
+    )
 
     @abstractmethod
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
@@ -135,8 +155,14 @@ class DrawnOrbit(Orbit):
 
     @property
     def active(self) -> Bool[Tensor, " q"]:
-        """Which entries of the noise move anything; the others belong to moves fixed at the identity."""
-        return torch.ones(self.num_noise, dtype=torch.bool)
+        """Which entries of the noise move anything; the others belong to moves fixed at the identity.
+
+        The first entries are those of `bounds`, where an orbit has them.
+        """
+        bounds = getattr(self, "bounds", None)
+        first = [bounds.active.cpu()] if isinstance(bounds, Bounds) else []
+        rest = self.num_noise - sum(len(each) for each in first)
+        return torch.cat([*first, torch.ones(rest, dtype=torch.bool)])
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
         """Standard noise ε [*shape, q], drawn where the generator lives, then made like `like`."""
@@ -171,9 +197,6 @@ class DrawnOrbit(Orbit):
         `rule` says which nodes: draws ("random"), one scrambled Sobol set ("sobol"), or Gauss's nodes with
         their own weights, for one or two dimensions ("gauss").
         """
-        # A frozen orbit is an orbit, and imports this file.
-        from orbitwise.orbits.frozen import freeze
-
         device = next((tensor.device for tensor in self.state_dict().values()), None)
         return freeze(self, num_nodes, generator, torch.zeros((), dtype=torch.float64, device=device), rule)
 
@@ -210,3 +233,66 @@ def check_samples(num_samples: int, num_groups: int) -> None:
         )
     if num_samples < 2:
         raise ValueError("An unbiased estimate needs at least two draws: choose num_samples of 2 or more.")
+
+
+@final
+class FrozenOrbit(Orbit):
+    """A drawn orbit with fixed nodes ε (and weights), shared by all rows and scaled by the orbit's bounds.
+
+    `nodes` may also be quadrature nodes with their weights.
+    """
+
+    nodes: Tensor
+    weights: Tensor
+
+    def __init__(
+        self, source: DrawnOrbit, nodes: Float[Tensor, "s q"], weights: Float[Tensor, " s"] | None = None
+    ) -> None:
+        super().__init__()
+        if nodes.dim() != 2 or len(nodes) < 1:
+            raise ValueError(
+                f"A frozen orbit needs nodes [s, q], at least one, not shape {tuple(nodes.shape)}."
+            )
+        if weights is None:
+            weights = torch.full_like(nodes[:, 0], 1 / len(nodes))
+        if weights.shape != nodes.shape[:1]:
+            raise ValueError(
+                f"{len(nodes)} nodes need {len(nodes)} weights, not shape {tuple(weights.shape)}."
+            )
+        if not bool(nodes.isfinite().all() and weights.isfinite().all()):
+            raise ValueError("Nodes and weights must be finite.")
+        self.source = source
+        self.size = len(nodes)
+        self.register_buffer("nodes", nodes)
+        self.register_buffer("weights", weights)
+
+    def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
+        check_rows(x, type(self).__name__)
+        nodes = self.nodes.to(x).expand(len(x), -1, -1)
+        moved, factors = self.source.move_and_weigh(x, nodes)
+        # nodes are the same for all rows, and so are their factors
+        return exact_points(moved, self.weights if factors is None else self.weights.to(x) * factors[0])
+
+    def learned(self) -> dict[str, Interval]:
+        """The learned ranges of the orbit that was frozen."""
+        return self.source.learned()
+
+    def units(self) -> Mapping[str, Unit]:
+        return self.source.units()
+
+    def __repr__(self) -> str:
+        parts = [type(self.source).__name__, self.describe(), f"num_nodes={self.size}"]
+        return f"FrozenOrbit({', '.join(part for part in parts if part)})"
+
+
+def freeze(
+    orbit: DrawnOrbit,
+    num_nodes: int,
+    generator: torch.Generator | None = None,
+    like: Tensor | None = None,
+    rule: Rule = "random",
+) -> FrozenOrbit:
+    """The orbit with `num_nodes` nodes in place of its noise; see `DrawnOrbit.freeze`."""
+    like = torch.zeros(()) if like is None else like.detach()
+    nodes = nodes_for(orbit.randomness, orbit.active, num_nodes, rule, generator, like)
+    return FrozenOrbit(orbit, *orbit.complete(nodes))

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.orbits.orbit import Orbit, OrbitPoints, exact_points
 from orbitwise.transforms.images import check_image_shape
 from orbitwise.transforms.transform import check_rows
@@ -24,6 +25,8 @@ class PatchOrbit(Orbit):
     """
 
     size: int
+
+    stored = Stored({"patch_shape": Field(least=1, most=2**20), "stride": Field(least=1, most=2**20)})
 
     def __init__(self, image_shape: Sequence[int], patch_shape: Sequence[int], stride: int = 1) -> None:
         super().__init__()

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import DrawnOrbit
@@ -31,6 +32,13 @@ class SampledOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "lower": Field(is_omitted=True, fixed=0.0),
+            "upper": Field(is_omitted=True, fixed=0.0),
+        }
+    )
 
     def __init__(
         self,
@@ -76,10 +84,6 @@ class SampledOrbit(DrawnOrbit):
     @property
     def randomness(self) -> Noise:
         return Noise(((self.density, self.transform.num_parameters),))
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        return self.bounds.active.cpu()
 
     def place(self, noise: Float[Tensor, "*batch p"]) -> Float[Tensor, "*batch p"]:
         """α = centre + spread·ε."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import final
 
-import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import OMITTED, Field, Stored
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
@@ -32,6 +32,16 @@ class SignalOrbit(DrawnOrbit):
     """
 
     is_smooth = True
+
+    stored = Stored(
+        {
+            "shift": Field(switch="has_delay"),
+            "log_scale": OMITTED,
+            "warp": Field(switch="warps"),
+            "smoothness": OMITTED,
+            "jitter": Field(switch="jitters"),
+        }
+    )
 
     def __init__(
         self,
@@ -79,11 +89,6 @@ class SignalOrbit(DrawnOrbit):
                 ("normal", entries if self.jitters else 0),
             )
         )
-
-    @property
-    def active(self) -> Bool[Tensor, " q"]:
-        rest = torch.ones(self.num_noise - len(RANGES), dtype=torch.bool)
-        return torch.cat([self.bounds.active.cpu(), rest])
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         check_length(x, self.signal_shape)

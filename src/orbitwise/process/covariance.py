@@ -7,9 +7,9 @@ double sum is enough (`one_of_equal_symmetry`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -17,9 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.atoms import Atoms, Block
 from orbitwise.process.double_sums import double_sum, takes_double_sums
 from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
 from orbitwise.process.jets import jet
@@ -28,6 +26,9 @@ from orbitwise.process.profiles import assembled, is_mixed, pieces, variance_of
 PAIRS_AT_ONCE = {"cpu": 2**20, "cuda": 2**27}
 """Kernel evaluations held at a time when `row_block` is not given: on a CPU 8 MiB in double precision, which
 stay in its caches between the few passes over them, on a GPU enough to fill it."""
+
+Reduction = Callable[[Kernel, Block, Block], Tensor]
+"""The covariance of two tiles of rows."""
 
 
 def block_covariance(
@@ -38,21 +39,21 @@ def block_covariance(
     It is computed in tiles of about `PAIRS_AT_ONCE` kernel evaluations, or in bands of `row_block` rows of
     `left` (of points, where these are gradients).
     """
-    symmetric = right is None
     if is_mixed(left) or (right is not None and is_mixed(right)):
         return _sum_of_pieces(kernel, left, right, row_block)
+    symmetric = right is None
     left, right = one_of_equal_symmetry(left, left if right is None else right)
     # One side of a symmetric matrix's double sum is not symmetric; the tiles below compute half of it.
     if row_block is None and (left is right or not symmetric) and takes_double_sums(kernel, left, right):
-        whole = double_sum(kernel, left, None if symmetric else right)  # pyright: ignore[reportArgumentType]
+        whole = double_sum(kernel, left.expand(), None if symmetric else right.expand())
         if whole is not None:
             return whole
-    reduce: Callable[..., Tensor] = _reduced
-    if isinstance(left, Gradients) or isinstance(right, Gradients):
+    reduce: Reduction = _reduced
+    if not (left.is_expanded and right.is_expanded):
         if takes_gradients(kernel, left, right):
             reduce = gradient_covariance
         else:
-            left, right = _expanded(left), _expanded(right)
+            left, right = left.expand(), right.expand()
     height, width = left.points.shape[-3], right.points.shape[-3]
     rows, columns = _tile(kernel, left, right, row_block)
     if rows >= height and columns >= width:
@@ -76,12 +77,12 @@ def paired_covariance(
     kernel: Kernel, left: Block, right: Block, row_block: int | None = None
 ) -> Float[Tensor, "*batch n"]:
     """The covariance of row i of `left` with row i of `right`, at the cost of the diagonal alone."""
-    left, right = one_of_equal_symmetry(_expanded(left), _expanded(right))
+    left, right = one_of_equal_symmetry(left.expand(), right.expand())
     if left.num_rows != right.num_rows:
         raise ValueError(f"Cannot pair {left.num_rows} rows with {right.num_rows} rows.")
     step = _entries(kernel, left, right) if row_block is None else _checked(row_block)
     if step >= left.num_rows:
-        return _paired(kernel, left, right)  # pyright: ignore
+        return _paired(kernel, left, right)
     slices = [slice(i, i + step) for i in range(0, left.num_rows, step)]
     return torch.cat(
         [_bounded(_paired, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1
@@ -91,7 +92,7 @@ def paired_covariance(
 def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s m t"]:
     """The covariance of every atom of `left` with every atom of `right`, without weights."""
     if is_mixed(left) or is_mixed(right):
-        return assembled(partial(atom_covariance, kernel), left, right, (-3, -1))
+        return assembled(functools.partial(atom_covariance, kernel), left, right, (-3, -1))
     flat = _select_orders(kernel, _flat(left), _flat(right), left, right)
     return flat.unflatten(-1, (right.num_rows, right.num_atoms)).unflatten(
         -3, (left.num_rows, left.num_atoms)
@@ -101,7 +102,7 @@ def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, 
 def pair_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s t"]:
     """The covariance of the atoms of row i of `left` with those of row i of `right`, without weights."""
     if is_mixed(left) or is_mixed(right):
-        return assembled(partial(pair_covariance, kernel), left, right, (-2, -1))
+        return assembled(functools.partial(pair_covariance, kernel), left, right, (-2, -1))
     return _select_orders(
         kernel, (left.points, left.tangents), (right.points, right.tangents), left, right, rows=True
     )
@@ -116,23 +117,25 @@ def one_of_equal_symmetry(left: Block, right: Block) -> tuple[Block, Block]:
     if left.symmetry is None or right.symmetry is None or left.symmetry.token is not right.symmetry.token:
         return left, right
     size = left.symmetry.size
-    return left.pick(slice(None, None, size), factor=float(size)), right
+    return left.take(slice(None, None, size), factor=float(size)), right
 
 
 def _sum_of_pieces(kernel: Kernel, left: Block, right: Block | None, row_block: int | None) -> Tensor:
     """The covariance of rows with atoms of different blurs, which ask for different kernels."""
     lefts = pieces(left)
     if right is not None:
-        return sum(block_covariance(kernel, a, b, row_block) for a in lefts for b in pieces(right))  # pyright: ignore
-    total = sum(block_covariance(kernel, piece, None, row_block) for piece in lefts)
+        table = [block_covariance(kernel, a, b, row_block) for a in lefts for b in pieces(right)]
+        return functools.reduce(torch.add, table)
+    total = functools.reduce(torch.add, [block_covariance(kernel, a, None, row_block) for a in lefts])
     for i, piece in enumerate(lefts):
         for other in lefts[:i]:
             cross = block_covariance(kernel, piece, other, row_block)
             total = total + (cross + cross.mT)
-    return total  # pyright: ignore
+    return total
 
 
-def _reduced(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
+def _reduced(kernel: Kernel, left: Block, right: Block) -> Tensor:
+    left, right = left.expand(), right.expand()
     unreduced = _select_orders(kernel, _flat(left), _flat(right), left, right)
     # Σ_t k w'_t, then Σ_s w_s k
     half = _weighted_sum(unreduced.unflatten(-1, (right.num_rows, right.num_atoms)), right.weights)
@@ -152,8 +155,8 @@ def _mirrored(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"
     return matrix.tril() + matrix.tril(-1).mT
 
 
-def _paired(kernel: Kernel, left: Atoms, right: Atoms) -> Tensor:
-    unreduced = pair_covariance(kernel, left, right)
+def _paired(kernel: Kernel, left: Block, right: Block) -> Tensor:
+    unreduced = pair_covariance(kernel, left.expand(), right.expand())
     return torch.einsum("...ns,...nst,...nt->...n", left.weights, unreduced, right.weights)
 
 
@@ -225,13 +228,9 @@ def _checked(row_block: int) -> int:
     return row_block
 
 
-def _bounded(reduce: Callable[..., Tensor], kernel: Kernel, left: Block, right: Block) -> Tensor:
+def _bounded(reduce: Reduction, kernel: Kernel, left: Block, right: Block) -> Tensor:
     """`reduce(kernel, left, right)`, recomputed in the backward pass instead of remembered."""
     tensors = [*kernel.parameters(), *vars(left).values(), *vars(right).values()]
     if torch.is_grad_enabled() and any(isinstance(each, Tensor) and each.requires_grad for each in tensors):
         return checkpoint(reduce, kernel, left, right, use_reentrant=False, preserve_rng_state=False)
     return reduce(kernel, left, right)
-
-
-def _expanded(block: Block) -> Atoms:
-    return block.expand() if isinstance(block, Gradients) else block

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -17,17 +16,23 @@ from gpytorch.kernels import (
     Kernel,
     PeriodicKernel,
     ProductKernel,
-    RQKernel,
     ScaleKernel,
 )
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block
+from orbitwise.functionals.atoms import Atoms, Block
 from orbitwise.kernels.bases import CentredLinearKernel
-from orbitwise.process.jets import is_far, select, squared_distance
-from orbitwise.process.profiles import Profile, radial_profile, rbf
+from orbitwise.process.jets import is_far, squared_distance
+from orbitwise.process.profiles import (
+    Profile,
+    active_dims,
+    parts_of,
+    parts_of_sum,
+    radial_profile,
+    rbf,
+    select,
+)
 
 PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
 """Kernel evaluations of a tile: on a CPU as many as a core's own cache holds, on a GPU enough to fill it."""
@@ -35,12 +40,14 @@ PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
 
 def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
     """Whether `double_sum` serves: values of one scaled radial kernel, several atoms per row, no batches."""
-    blocks = (left, right)
-    if not all(isinstance(block, Atoms) and block.points.dim() == 3 for block in blocks):
+    if left.points.dim() != 3 or right.points.dim() != 3 or left.num_atoms * right.num_atoms == 1:
         return False
-    if any(block.tangents is not None or block.blur is not None for block in blocks):  # pyright: ignore
+    if any(block.blur is not None or block.has_slopes for block in (left, right)) or len(kernel.batch_shape):
         return False
-    return left.points.shape[1] * right.points.shape[1] > 1 and _is_radial(kernel)
+    part, *others = parts_of_sum(kernel)
+    # The gradient by hand knows of no parameter but the lengthscale.
+    learned = {name for name, _ in part.kernel.named_parameters()}
+    return not others and part.is_radial and learned <= {"raw_lengthscale"}
 
 
 def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float[Tensor, "n m"] | None:
@@ -48,23 +55,20 @@ def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float
 
     None where points are so far from each other that products of them would cancel.
     """
-    if type(kernel) is ScaleKernel:
-        # A scale copies the active dimensions of its base, which selects them itself.
-        base, scale = kernel.base_kernel, kernel.outputscale.to(left.points)
-        if base.active_dims is None:
-            left, right = _select(kernel, left), right and _select(kernel, right)
-        whole = double_sum(base, left, right)
-        return None if whole is None else scale * whole
-    profile = radial_profile(kernel)
+    (part,) = parts_of_sum(kernel)
+    profile = radial_profile(part.kernel)
     assert profile is not None
-    left, right = _select(kernel, left), right and _select(kernel, right)
+    points, right_points = part.select(left.points), None if right is None else part.select(right.points)
     # Products cancel badly far from the origin.
-    centre = left.points.detach().mean(dim=(0, 1))
-    lengthscale = kernel.lengthscale.to(left.points)
-    scaled = [None if block is None else (block.points - centre) / lengthscale for block in (left, right)]
-    if is_far(*(each.detach().square().sum(-1) for each in scaled if each is not None)):
+    centre, lengthscale = points.detach().mean(dim=(0, 1)), part.kernel.lengthscale.to(points)
+    points = (points - centre) / lengthscale
+    right_points = None if right_points is None else (right_points - centre) / lengthscale
+    sides = [each for each in (points, right_points) if each is not None]
+    if is_far(*(each.detach().square().sum(-1) for each in sides)):
         return None
-    return _DoubleSum.apply(profile, scaled[0], left.weights, scaled[1], right and right.weights)  # pyright: ignore
+    right_weights = None if right is None else right.weights
+    whole: Tensor = _DoubleSum.apply(profile, points, left.weights, right_points, right_weights)
+    return part.scale * whole
 
 
 @final
@@ -211,19 +215,6 @@ def _tiles(left: _Side, right: _Side) -> Iterator[tuple[slice, slice]]:
             yield slice(i, min(i + height, left.num_rows)), slice(j, min(j + width, right.num_rows))
 
 
-def _is_radial(kernel: Kernel) -> bool:
-    """Whether it is a profile of the distance without parameters of its own, possibly scaled."""
-    if len(kernel.batch_shape):
-        return False
-    if type(kernel) is ScaleKernel:
-        return _is_radial(kernel.base_kernel)
-    return type(kernel) is not RQKernel and radial_profile(kernel) is not None
-
-
-def _select(kernel: Kernel, block: Atoms) -> Atoms:
-    return replace(block, points=select(kernel, block.points))
-
-
 def value_covariance(kernel: Kernel, atoms: Atoms, one_sided: bool = False) -> Float[Tensor, "n n"]:
     """cov(L_i g, L_j g) = Σ_s Σ_t w_is w_jt k(p_is, p_jt), for rows of values without batches.
 
@@ -263,8 +254,8 @@ class PointPairs:
 
     def squared_distance(self, kernel: Kernel) -> Float[Tensor, "n m"]:
         """|p - q|² in the columns that a kernel sees."""
-        active = kernel.active_dims
-        key = tuple(active.tolist()) if isinstance(active, Tensor) else None
+        active = active_dims(kernel)
+        key = None if active is None else tuple(active.tolist())
         if key not in self._squares:
             left, right = self.selected(kernel)
             self._squares[key] = (left[:, None, :] - right[None, :, :]).square().sum(-1)
@@ -278,8 +269,7 @@ def gram(kernel: Kernel, pairs: PointPairs) -> Float[Tensor, "n m"]:
         return kernel.outputscale * gram(kernel.base_kernel, pairs)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         total: Tensor | None = None
-        for part in kernel.kernels:
-            assert isinstance(part, Kernel)
+        for part in parts_of(kernel):
             block = gram(part, pairs)
             if total is not None:
                 block = total + block if type(kernel) is AdditiveKernel else total * block

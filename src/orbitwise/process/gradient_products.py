@@ -13,19 +13,42 @@ from __future__ import annotations
 from typing import NamedTuple, final
 
 import torch
-from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.functionals.functional import Block
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.functionals.atoms import Atoms, Block, Gradients, exact_atoms
 from orbitwise.process.covariance import paired_covariance
-from orbitwise.process.jets import in_lengthscales, select, snapped_squared_distance
-from orbitwise.process.profiles import dot_product_profile, radial_profile, rbf
+from orbitwise.process.jets import in_lengthscales, snapped_squared_distance
+from orbitwise.process.profiles import (
+    Part,
+    dot_product_profile,
+    parts_of_sum,
+    radial_profile,
+    rbf,
+)
 
 NUMBERS_AT_ONCE = 2**21
 """Entries of T held at a time: 16 MiB in double precision, whatever the number of right-hand sides."""
+
+
+def has_products(kernel: Kernel) -> bool:
+    """Whether products with this kernel's derivatives need not form their covariances."""
+    return not len(kernel.batch_shape) and all(
+        part.is_radial or dot_product_profile(part.kernel) is not None or not part.has_slopes
+        for part in parts_of_sum(kernel)
+    )
+
+
+def takes_products(kernel: Kernel, left: Block, right: Block) -> bool:
+    """Whether `gradient_product` serves: blocks of gradients, or one of them with one exact value per row."""
+    is_value = [
+        block.num_atoms == 1 and not (block.has_slopes or block.is_drawn) and block.blur is None
+        for block in (left, right)
+    ]
+    is_block = [not block.is_expanded for block in (left, right)]
+    serves = any(is_block) and all(a or b for a, b in zip(is_block, is_value, strict=True))
+    return serves and max(left.points.dim(), right.points.dim()) == 3 and has_products(kernel)
 
 
 @torch.no_grad()
@@ -36,13 +59,14 @@ def gradient_product(
 
     Not differentiable. For several products with one block, keep a `GradientOperator`.
     """
-    left, right = _as_slopes_or_values(left), _as_slopes_or_values(right)
+    slopes, other_slopes = _slopes_of(left), _slopes_of(right)
     _check(right, vectors)
-    if isinstance(right, Gradients):
-        slopes, values = _from_slopes(kernel, left, right, vectors, _pairs(kernel, left, right))
-        return values if isinstance(left, Atoms) else slopes
-    if isinstance(left, Gradients):
-        return _from_values(kernel, left, right, vectors)
+    if other_slopes is not None:
+        pairs = _pairs(kernel, left, other_slopes)
+        found, values = _from_slopes(left, other_slopes, vectors, pairs)
+        return values if found is None else found
+    if slopes is not None:
+        return _from_values(kernel, slopes, right.expand(), vectors)
     raise ValueError("Neither block has derivatives; multiply by process.covariance(left, right) instead.")
 
 
@@ -61,6 +85,12 @@ class GradientOperator:
         self.kernel, self.block = kernel, block
         self._own = _pairs(kernel, block, block)
 
+    @classmethod
+    def of(cls, kernel: Kernel, block: Block) -> GradientOperator | None:
+        """The operator of a block of gradients; None for other rows, and for kernels without products."""
+        slopes = None if block.is_expanded else block.slopes()
+        return cls(kernel, slopes) if slopes is not None and has_products(kernel) else None
+
     @property
     def num_rows(self) -> int:
         """The size of N."""
@@ -69,8 +99,7 @@ class GradientOperator:
     @torch.no_grad()
     def product(self, vectors: Float[Tensor, "r c"]) -> Float[Tensor, "r c"]:
         """N v."""
-        _check(self.block, vectors)
-        return _from_slopes(self.kernel, self.block, self.block, vectors, self._own)[0]
+        return self.product_and_values(vectors)[0]
 
     @torch.no_grad()
     def product_and_values(
@@ -78,7 +107,9 @@ class GradientOperator:
     ) -> tuple[Float[Tensor, "r c"], Float[Tensor, "n c"]]:
         """N v, and the values cov(g(p), L g) v at the block's own points, for the price of the first."""
         _check(self.block, vectors)
-        return _from_slopes(self.kernel, self.block, self.block, vectors, self._own)
+        slopes, values = _from_slopes(self.block, self.block, vectors, self._own)
+        assert slopes is not None
+        return slopes, values
 
     def values_product(self, rows: Block, vectors: Float[Tensor, "r c"]) -> Float[Tensor, "n c"]:
         """cov(rows, L g) v for rows of values, such as `Evaluation().atoms(x)`: predictions from slopes."""
@@ -116,50 +147,46 @@ class _Pair(NamedTuple):
     bend: Float[Tensor, "l m"]
     metric: Float[Tensor, "1 e"]
     relative: float  # 1 for radial kernels, 0 for dot products
-    kernel: Kernel
+    part: Part
 
     def scaled(self, slopes: Float[Tensor, "m d c"]) -> Float[Tensor, "m e c"]:
         """u in the coordinates of the kernel."""
-        active = self.kernel.active_dims
-        chosen = slopes if active is None else slopes.index_select(1, active)  # pyright: ignore
+        columns = self.part.columns
+        chosen = slopes if columns is None else slopes.index_select(1, columns)
         return chosen if bool((self.metric == 1).all()) else chosen * self.metric[..., None]
 
     def add_to(self, slopes: Float[Tensor, "l d c"], own: Float[Tensor, "l e c"]) -> None:
         """Slopes in the coordinates of the kernel added to those in the coordinates of the points."""
         own.mul_(self.metric[..., None])
-        active = self.kernel.active_dims
-        if active is None:
+        if self.part.columns is None:
             slopes.add_(own)
         else:
-            slopes.index_add_(1, active, own)  # pyright: ignore
+            slopes.index_add_(1, self.part.columns, own)
 
 
-def _pairs(kernel: Kernel, left: Block, right: Block, scale: Tensor | float = 1.0) -> list[_Pair]:
+def _pairs(kernel: Kernel, left: Block, right: Block) -> list[_Pair]:
     """The parts of a sum of kernels that have slopes."""
     if len(kernel.batch_shape) > 0 or left.points.dim() != 3 or right.points.dim() != 3:
         raise ValueError("Gradient products take one kernel and one block, without batch dimensions.")
-    active = None if type(kernel) is ConstantKernel else kernel.active_dims
-    if type(kernel) is ScaleKernel and (active is None or kernel.base_kernel.active_dims is not None):
-        return _pairs(kernel.base_kernel, left, right, scale * kernel.outputscale)
-    if type(kernel) is AdditiveKernel and active is None:
-        return [pair for part in kernel.kernels for pair in _pairs(part, left, right, scale)]  # pyright: ignore
-    if type(kernel) is ConstantKernel:
-        return []
-    p, q = (select(kernel, _flat(block)) for block in (left, right))
-    scale = torch.as_tensor(scale, dtype=p.dtype, device=p.device)
+    return [_pair(part, _flat(left), _flat(right)) for part in parts_of_sum(kernel) if part.has_slopes]
+
+
+def _pair(part: Part, p: Tensor, q: Tensor) -> _Pair:
+    kernel, p, q = part.kernel, part.select(p), part.select(q)
+    scale = torch.as_tensor(part.scale, dtype=p.dtype, device=p.device)
     if (profile := radial_profile(kernel)) is not None:
         metric = kernel.lengthscale.to(p).reciprocal()
         p, q = in_lengthscales(p, q, kernel.lengthscale.to(p))
         squares = snapped_squared_distance(p, q)
         slope = -2 * scale * profile(squares, 1)
         bend = slope if profile is rbf else 4 * scale * profile(squares, 2)
-        return [_Pair(p, q, slope, bend, metric, 1.0, kernel)]
+        return _Pair(p, q, slope, bend, metric, 1.0, part)
     if (found := dot_product_profile(kernel)) is not None:
         variance, profile = found
         metric = variance.to(p).sqrt().reshape(1, -1)
         p, q = p * metric, q * metric
         product = p @ q.T
-        return [_Pair(p, q, scale * profile(product, 1), scale * profile(product, 2), metric, 0.0, kernel)]
+        return _Pair(p, q, scale * profile(product, 1), scale * profile(product, 2), metric, 0.0, part)
     raise ValueError(
         f"{type(kernel).__name__} has no products with its derivatives here. Use RBF, Matérn, rational "
         "quadratic, polynomial or linear kernels, their scalings and sums, or multiply by "
@@ -168,24 +195,24 @@ def _pairs(kernel: Kernel, left: Block, right: Block, scale: Tensor | float = 1.
 
 
 def _from_slopes(
-    kernel: Kernel, left: Block, right: Gradients, vectors: Tensor, pairs: list[_Pair]
-) -> tuple[Tensor, Tensor]:
-    """Slopes (none where `left` are values) and values at the points of `left`, from slopes at `right`."""
+    left: Block, right: Gradients, vectors: Tensor, pairs: list[_Pair]
+) -> tuple[Tensor | None, Tensor]:
+    """Slopes (None where `left` are values) and values at the points of `left`, from slopes at `right`."""
     count, columns = len(_flat(left)), vectors.shape[1]
-    wanted = isinstance(left, Gradients)
+    wanted = left.slopes()
     directions = _spread(right, vectors)
-    slopes = vectors.new_zeros(count if wanted else 0, left.points.shape[-1], columns)
+    slopes = vectors.new_zeros(0 if wanted is None else count, left.points.shape[-1], columns)
     values = vectors.new_zeros(count, columns)
     for pair in pairs:
         own = pair.scaled(directions)
         # SU, all right-hand sides in one product
-        total = (pair.slope @ own.flatten(1)).unflatten(1, own.shape[1:]) if wanted else None
+        total = None if wanted is None else (pair.slope @ own.flatten(1)).unflatten(1, own.shape[1:])
         _add_bends(pair, own, total, values)
         if total is not None:
             pair.add_to(slopes, total)
     weights = left.weights.flatten()[:, None]
     values = (weights * values).reshape(len(left.points), -1, columns).sum(1)
-    return (_contract(left, slopes) if isinstance(left, Gradients) else slopes), values
+    return (None if wanted is None else _contract(wanted, slopes)), values
 
 
 def _add_bends(pair: _Pair, own: Tensor, total: Tensor | None, values: Tensor) -> None:
@@ -266,15 +293,13 @@ def _contract(block: Gradients, slopes: Float[Tensor, "m d c"]) -> Float[Tensor,
     return (slopes if _is_identity(basis) else basis @ slopes).flatten(0, 1)
 
 
-def _as_slopes_or_values(block: Block) -> Block:
-    """Atoms of slopes as gradients along one direction; gradients and atoms of values as they are."""
+def _slopes_of(block: Block) -> Gradients | None:
+    """Rows of slopes as gradients; None for rows of values."""
     if block.is_drawn:
         raise ValueError("Gradient products take no rows drawn at random; freeze the orbit first.")
-    if isinstance(block, Gradients) or bool((block.order == 0).all()):
-        return block
-    if not bool((block.order == 1).all()):
+    if block.has_slopes and block.has_values:
         raise ValueError("Gradient products take rows of values or of slopes, not rows that mix them.")
-    return Gradients(block.points, block.weights, block.filled_tangents[:, :, None])
+    return block.slopes()
 
 
 def _check(block: Block, vectors: Tensor) -> None:

@@ -30,8 +30,10 @@ from orbitwise.process.profiles import (
     check_power,
     dot_product_profile,
     over_rows,
+    parts_of,
     radial_profile,
     rbf,
+    select,
     widened,
 )
 
@@ -64,7 +66,9 @@ class Jet:
         if self.mixed is not None and other.mixed is not None:
             # ∂_v∂_w (k₁k₂) = k₁ᵛʷk₂ + k₁ᵛk₂ʷ + k₁ʷk₂ᵛ + k₁k₂ᵛʷ
             mixed = self.mixed * other.value + self.value * other.mixed
-            mixed = mixed + self.left * other.right + self.right * other.left  # pyright: ignore
+            for one, two in ((self.left, other.right), (self.right, other.left)):
+                if one is not None and two is not None:
+                    mixed = mixed + one * two
         return Jet(self.value * other.value, left, right, mixed)
 
     @property
@@ -100,7 +104,7 @@ def jet(
         return jet(kernel.base_kernel, p, q, v, w, rows, blur).scale(scale)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         p, q, v, w = _selected(kernel, p, q, v, w)
-        total, *others = [jet(part, p, q, v, w, rows, blur) for part in kernel.kernels]  # pyright: ignore
+        total, *others = [jet(part, p, q, v, w, rows, blur) for part in parts_of(kernel)]
         for other in others:
             total = total + other if kind is AdditiveKernel else total * other
         return total
@@ -189,7 +193,7 @@ def _radial_jet(
         return Jet(radial(squares, 0))
     squares = snapped_squared_distance(p, q)
     value, slope = radial(squares, 0), radial(squares, 1)
-    left = right = mixed = None
+    left = right = mixed = along_v = along_w = None
     if v is not None:
         v = v / lengthscale
         # (p - q)·v, and ∂_v κ(|p-q|²) = 2κ′ (p - q)·v
@@ -199,9 +203,9 @@ def _radial_jet(
         w = w / lengthscale
         along_w = p @ w.mT - (q * w).sum(-1)[..., None, :]
         right = -2 * slope * along_w
-    if v is not None and w is not None:
+    if v is not None and w is not None and along_v is not None and along_w is not None:
         # ∂_v∂_w κ = -4κ″ (p-q)·v (p-q)·w - 2κ′ v·w
-        mixed = -4 * radial(squares, 2) * along_v * along_w - 2 * slope * (v @ w.mT)  # pyright: ignore
+        mixed = -4 * radial(squares, 2) * along_v * along_w - 2 * slope * (v @ w.mT)
     return Jet(value, left, right, mixed)
 
 
@@ -259,14 +263,9 @@ def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
         return kernel(p, q).to_dense().to(p)
     pairs = torch.broadcast_tensors(p[..., :, None, :], q[..., None, :, :])
     # All pairs of all rows as one long list, because the kernel's batch has no place for rows: [*batch n s t]
-    values = kernel(*(x.flatten(-4, -2) for x in pairs), diag=True)
-    return values.unflatten(-1, pairs[0].shape[-4:-1]).to(p)  # pyright: ignore
-
-
-def select(kernel: Kernel, tensor: Tensor) -> Tensor:
-    """The coordinates that the kernel looks at."""
-    active = kernel.active_dims
-    return tensor if active is None else tensor.index_select(-1, active)  # pyright: ignore
+    first, second = (x.flatten(-4, -2) for x in pairs)
+    values = torch.as_tensor(kernel(first, second, diag=True))
+    return values.unflatten(-1, pairs[0].shape[-4:-1]).to(p)
 
 
 def _selected(

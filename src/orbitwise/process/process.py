@@ -6,6 +6,7 @@ enough.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, final
@@ -19,8 +20,6 @@ from gpytorch.kernels import (
     MaternKernel,
     PolynomialKernel,
     ProductKernel,
-    RBFKernel,
-    RQKernel,
     ScaleKernel,
 )
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
@@ -28,11 +27,13 @@ from gpytorch.module import Module
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block
-from orbitwise.functionals.gradients import Gradients
+from orbitwise.declarations import Field, Stored
+from orbitwise.functionals.atoms import Atoms, Block, Gradients
 from orbitwise.kernels.wide_networks import WideNetworkKernel
+from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.covariance import atom_covariance, block_covariance, paired_covariance
+from orbitwise.process.gradient_products import gradient_product, takes_products
+from orbitwise.process.profiles import parts_of, radial_profile
 
 
 class Moments(NamedTuple):
@@ -53,11 +54,11 @@ def is_rotation_invariant(kernel: Kernel) -> bool:
         return False
     if type(kernel) is ScaleKernel:
         return is_rotation_invariant(kernel.base_kernel)
-    if type(kernel) in (AdditiveKernel, ProductKernel):
-        return all(is_rotation_invariant(part) for part in kernel.kernels)  # pyright: ignore
+    if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
+        return all(is_rotation_invariant(part) for part in parts_of(kernel))
     # One lengthscale for each coordinate is never taken for invariant, even while they are equal:
     # values would agree, but gradients would not.
-    if type(kernel) in (RBFKernel, MaternKernel, RQKernel, LinearKernel):
+    if radial_profile(kernel) is not None or type(kernel) in (MaternKernel, LinearKernel):
         return kernel.ard_num_dims in (None, 1)
     return type(kernel) in (PolynomialKernel, ConstantKernel, WideNetworkKernel)
 
@@ -69,12 +70,12 @@ def check_asserted(
 
     Returns whether those rows could tell: one row, or copies of it, says little about a stationary kernel.
     """
-    size, count = block.symmetry.size, block.points.shape[-3]  # pyright: ignore
+    size, count = 1 if block.symmetry is None else block.symmetry.size, block.points.shape[-3]
     some = block.rows(slice(None, None, max(1, count // rows)))
     some = replace(some, points=some.points.detach(), weights=some.weights.detach())
     # The atoms h·x of the rows: their covariance must not depend on h.
     seen = [
-        _signature(kernel, some.pick(slice(h, None, size))) for h in range(0, size, max(1, size // elements))
+        _signature(kernel, some.take(slice(h, None, size))) for h in range(0, size, max(1, size // elements))
     ]
     gap = (torch.stack(seen) - seen[0]).abs().max() / seen[0].abs().max().clamp_min(1e-30)
     if not gap < tolerance:
@@ -97,6 +98,8 @@ def _signature(kernel: Kernel, block: Block) -> Tensor:
 
 
 Rows = Block | Sequence[Block]
+ROWS_AT_ONCE = 1024
+"""Rows whose covariances with all others are held at a time in products."""
 ROUNDING = 64
 """A variance below this many units of rounding of the largest one counts as zero."""
 
@@ -109,6 +112,12 @@ class Process(Module):
     one side of a double sum over a group is skipped: "auto" where the kernel is proved invariant to the
     group, True where you assert it (checked once on a few rows), False never.
     """
+
+    stored = Stored(
+        {"mean": Field(read="mean_module")},
+        {"_checked": Field((list,), Field((Orbit,)))},
+        earlier={"mean_module": "mean"},
+    )
 
     def __init__(self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto") -> None:
         super().__init__()
@@ -151,6 +160,29 @@ class Process(Module):
     ) -> Float[Tensor, "*batch n"]:
         """cov(L_i g, L'_i g) of row i of one block with row i of another."""
         return paired_covariance(self.kernel, self._usable(left), self._usable(right), row_block)
+
+    def product(self, left: Rows, right: Rows, vectors: Float[Tensor, "m c"]) -> Float[Tensor, "n c"]:
+        """cov(L g, L' g) v, without forming what structure makes needless."""
+        rights = as_blocks(right)
+        parts = vectors.split([block.num_rows for block in rights])
+        totals = []
+        for each in as_blocks(left):
+            terms = [self._block_product(each, *pair) for pair in zip(rights, parts, strict=True)]
+            totals.append(functools.reduce(torch.add, terms))
+        return torch.cat(totals)
+
+    def _block_product(self, left: Block, right: Block, vectors: Tensor) -> Tensor:
+        step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
+        bands = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
+        if not torch.is_grad_enabled() and takes_products(self.kernel, left, right):
+            return torch.cat([gradient_product(self.kernel, band, right, vectors) for band in bands])
+        slopes = None if right.is_expanded else right.slopes()
+        if slopes is not None and vectors.shape[1] < slopes.num_directions:
+            # one slope per point, Σ_k c_ik of its rows (i, k)
+            shape = (len(slopes.points), -1)
+            combined = [slopes.combine(column.reshape(shape)) for column in vectors.T]
+            return torch.stack([self.covariance(left, each).sum(-1) for each in combined], dim=-1)
+        return torch.cat([self.covariance(band, right) @ vectors for band in bands])
 
     def mean(self, rows: Rows) -> Float[Tensor, "*batch n"]:
         """E[L g] of every row."""
@@ -206,18 +238,17 @@ def _joined(table: list[list[Tensor]]) -> Tensor:
 def _block_mean(mean: Mean, block: Block) -> Tensor:
     if isinstance(mean, ZeroMean):
         return block.points.new_zeros(*block.points.shape[:-3], block.num_rows)
-    blurred = isinstance(block, Atoms) and block.blur is not None
-    if blurred and not isinstance(mean, ConstantMean | LinearMean):
+    if block.blur is not None and not isinstance(mean, ConstantMean | LinearMean):
         raise ValueError(
             f"The Gaussian average of {type(mean).__name__} is not known: with LocalAverage use a zero, "
             "constant or linear mean."
         )
-    atoms = block.expand() if isinstance(block, Gradients) else block
+    atoms = block.expand()
+    flat = atoms.points.flatten(-3, -2)
     if atoms.tangents is None:
-        values = mean(atoms.points.flatten(-3, -2))
+        values = torch.as_tensor(mean(flat))
     else:
-        flat, tangents = atoms.points.flatten(-3, -2), atoms.tangents.flatten(-3, -2)
-        value, slope = torch.func.jvp(mean, (flat,), (tangents,))  # pyright: ignore
+        value, slope, *_ = torch.func.jvp(mean, (flat,), (atoms.tangents.flatten(-3, -2),))
         values = torch.where(atoms.order.repeat(atoms.num_rows) == 1, slope, value)
-    values = values.unflatten(-1, (atoms.num_rows, atoms.num_atoms))  # pyright: ignore
+    values = values.unflatten(-1, (atoms.num_rows, atoms.num_atoms))
     return (values * atoms.weights).sum(-1)

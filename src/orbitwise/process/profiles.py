@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from gpytorch.kernels import (
@@ -30,11 +30,77 @@ from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.functional import Block
 
 Profile = Callable[[Tensor, int], Tensor]
+"""κ and its derivatives, by order."""
 SMALLEST_DISTANCE = 1e-15
 
 
+def parts_of(kernel: AdditiveKernel | ProductKernel) -> list[Kernel]:
+    """The summands or factors of a kernel."""
+    return [part for part in kernel.kernels if isinstance(part, Kernel)]
+
+
+class Part(NamedTuple):
+    """One of the c·k that add up to a kernel: the factor c, k, and the columns that reach k (None: all)."""
+
+    scale: Tensor | float
+    kernel: Kernel
+    columns: Tensor | None
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether the kernel is no constant."""
+        return type(self.kernel) is not ConstantKernel
+
+    @property
+    def is_radial(self) -> bool:
+        """Whether the kernel is a known function of the distance."""
+        return radial_profile(self.kernel) is not None
+
+    def select(self, points: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
+        """The columns that reach the kernel."""
+        return points if self.columns is None else points.index_select(-1, self.columns)
+
+
+def parts_of_sum(kernel: Kernel) -> list[Part]:
+    """The parts that add up to a kernel, through scales and sums."""
+    return _parts(Part(1.0, kernel, active_dims(kernel)))
+
+
+def _parts(whole: Part) -> list[Part]:
+    scale, kernel, columns = whole
+    # Exact types: a subclass may compute something else.
+    if type(kernel) is ScaleKernel:
+        # A scale selects columns for its base, which does not select any itself.
+        return _parts(Part(scale * kernel.outputscale, kernel.base_kernel, columns))
+    if type(kernel) is not AdditiveKernel:
+        return [whole]
+    found = []
+    for part in parts_of(kernel):
+        own = active_dims(part)
+        chosen = columns if own is None else own if columns is None else columns[own]
+        found += _parts(Part(scale, part, chosen))
+    return found
+
+
+def active_dims(kernel: Kernel) -> Tensor | None:
+    """The numbers of the columns that the kernel looks at; None for all of them."""
+    return kernel.active_dims if isinstance(kernel.active_dims, Tensor) else None
+
+
+def select(kernel: Kernel, tensor: Tensor) -> Tensor:
+    """The columns that the kernel looks at."""
+    active = active_dims(kernel)
+    return tensor if active is None else tensor.index_select(-1, active)
+
+
 def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
-    """κ(q, order) of a kernel of the scaled squared distance q, or None for a kernel that we do not know."""
+    """κ(q, order) of a kernel of the squared distance q in lengthscales, or None for a kernel not known here.
+
+    A kernel class of your own may bring it as a method `radial_profile(q, order)`: κ, κ′ and κ″.
+    """
+    own: Profile | None = getattr(kernel, "radial_profile", None)
+    if own is not None:
+        return own
     if type(kernel) is RBFKernel:
         return rbf
     if type(kernel) is MaternKernel and kernel.nu == 1.5:
@@ -116,19 +182,20 @@ CLOSED = (AdditiveKernel, ConstantKernel, LinearKernel, PolynomialKernel, RBFKer
 
 def variance_of(block: Block) -> float:
     """The one blur of all atoms of a block."""
-    return 0.0 if not isinstance(block, Atoms) or block.blur is None else float(block.blur[0])
+    return 0.0 if block.blur is None else float(block.blur[0])
 
 
 def is_mixed(block: Block) -> bool:
     """Whether the atoms have several blurs."""
-    return isinstance(block, Atoms) and block.blur is not None and block.blur.unique().numel() > 1
+    return block.blur is not None and block.blur.unique().numel() > 1
 
 
 def pieces(block: Block) -> list[Block]:
     """Blocks of one blur each that add up to the block."""
-    if not isinstance(block, Atoms) or not is_mixed(block):
+    if not is_mixed(block):
         return [block]
-    return [block.take(places) for places in _places(block)]
+    atoms = block.expand()
+    return [atoms.take(places) for places in _places(atoms)]
 
 
 def assembled(
@@ -175,12 +242,11 @@ def check_power(kernel: PolynomialKernel) -> int:
 
 def _is_separable(kernel: ProductKernel) -> bool:
     """Whether no two factors look at the same coordinate, so that the average of the product factorises."""
-    active = [part.active_dims for part in kernel.kernels if type(part) is not ConstantKernel]
-    if len(active) < 2:
-        return True
-    if any(dims is None for dims in active):
-        return False
-    every = torch.cat([dims for dims in active if isinstance(dims, Tensor)])
+    factors = [part for part in parts_of(kernel) if type(part) is not ConstantKernel]
+    active = [dims for part in factors if (dims := active_dims(part)) is not None]
+    if len(factors) < 2 or len(active) < len(factors):
+        return len(factors) < 2
+    every = torch.cat(active)
     return every.unique().numel() == every.numel()
 
 

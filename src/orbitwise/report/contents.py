@@ -94,8 +94,11 @@ def answer_of(
 ) -> Answer:
     """The answer, with the place of the model among the candidates; ties are called ties."""
     own = None if comparison is None else own_candidate(model, comparison)
-    others = [] if comparison is None or own is None else [e for e in comparison.candidates if e is not own]
-    leads = [Lead(each.name, difference_between(own, each)) for each in others]
+    others: list[Candidate] = []
+    leads: list[Lead] = []
+    if comparison is not None and own is not None:
+        others = [each for each in comparison.candidates if each is not own]
+        leads = [Lead(each.name, difference_between(own, each)) for each in others]
     rivals = [each for each in leads if each.name != NO_INVARIANCE]
     worse = [each for each in rivals if not each.difference.is_tie and each.difference.nats > 0]
     certificate = certificate_of(model)
@@ -150,8 +153,7 @@ class Strip(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
-class Orbits:
+class Orbits(NamedTuple):
     """Examples, and random points of their learned orbits (LIM figure 1) or elements of a finite one."""
 
     strips: Sequence[Strip]
@@ -199,15 +201,11 @@ class Row(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """All candidates by evidence."""
 
+    comparison: Comparison
     rows: Sequence[Row]
-    kinds: Sequence[str]
-    tied: Sequence[str]
-    undecided: Sequence[str]
-    verdict: str
 
 
 def compared(
@@ -232,8 +230,7 @@ def compared(
                 error,
             )
         )
-    kinds = sorted({each.evidence_kind for each in comparison.candidates})
-    return Compared(rows, kinds, comparison.tied, comparison.undecided, comparison.verdict)
+    return Compared(comparison, rows)
 
 
 @final

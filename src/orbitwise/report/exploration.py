@@ -27,10 +27,9 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.certainty import Unit, unit_of
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.composed import ComposedOrbit
-from orbitwise.orbits.frozen import FrozenOrbit
 from orbitwise.orbits.images import CropOrbit
 from orbitwise.orbits.modules import ModuleOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, Orbit
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit
 from orbitwise.report.numbers import number
 from orbitwise.report.pictures import Painter, painter_for
 from orbitwise.report.predictions import Judged, Labelled, probability_bands

@@ -10,7 +10,6 @@ from typing import final
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import NAMES, functional_of
-from orbitwise.estimators.learned_ranges import expected_seconds
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.functionals.averages import learnable_orbits, orbit_in
@@ -165,11 +164,9 @@ class RangeErrors:
 def range_errors(model: Model) -> RangeErrors:
     """The errors of all ranges; none where they take long to compute, or the training data are gone."""
     try:
-        if not hasattr(model, "_orbit_errors"):
-            result = model.fit_result_
-            seconds = expected_seconds(result.objective, list(result.parameters))
-            if seconds > ERROR_SECONDS:
-                return RangeErrors({}, {}, _too_long(seconds))
+        seconds = model.expected_error_seconds()
+        if seconds > ERROR_SECONDS:
+            return RangeErrors({}, {}, _too_long(seconds))
         return RangeErrors(model.orbit_errors_, model.orbit_intervals_)
     except (RuntimeError, ValueError) as error:
         return RangeErrors({}, {}, str(error))

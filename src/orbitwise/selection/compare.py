@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.estimator import fit_quietly, iterations_of, warn_of_shortfalls
+from orbitwise.estimators.estimator import EngineEstimator, fit_quietly, iterations_of, warn_of_shortfalls
 from orbitwise.estimators.forms import check_picture
 from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
 from orbitwise.estimators.invariances import Invariance, is_of_images, name_of
@@ -27,6 +27,7 @@ from orbitwise.selection.differences import (
     Candidate,
     CommonNodes,
     Difference,
+    EvidenceModel,
     common_nodes,
     difference_between,
     has_data,
@@ -40,6 +41,7 @@ OF_TABLES: tuple[Invariance, ...] = (None, "negation")
 FEW_COLUMNS = 5
 """Permutations of more columns have orbits of more than 120 points."""
 
+Model = TypeVar("Model", bound=BaseEstimator)
 Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
 """Fits a family again from the solution of its member, both given with their evidence on common nodes."""
 
@@ -161,8 +163,7 @@ def compare(
     if estimator is None:
         is_regression = type_of_target(np.asarray(y)).startswith("continuous")
         estimator = InvariantGPRegressor() if is_regression else InvariantGPClassifier()
-    prototype: Any = estimator
-    given = {**prototype.get_params(deep=False), **settings}
+    given = {**estimator.get_params(deep=False), **settings}
     if invariances is None:
         invariances = _default_invariances(X, given)
     meant = next((each for each in invariances if is_of_images(each)), None)
@@ -171,9 +172,13 @@ def compare(
         # what is an image to one candidate is one to all, also to none
         check_picture(meant, dimensions)
         settings = {**settings, "image_shape": dimensions}
-    fits: Any = Parallel(n_jobs=n_jobs)(
-        delayed(_fit)(cast(Any, clone(prototype)).set_params(**settings, invariance=invariance), X, y)
+    copies = [
+        cast(BaseEstimator, clone(estimator)).set_params(**settings, invariance=invariance)
         for invariance in invariances
+    ]
+    fits = cast(
+        "list[tuple[EvidenceModel, float]]",
+        Parallel(n_jobs=n_jobs)(delayed(_fit)(each, X, y) for each in copies),
     )
     candidates = [
         candidate_of(name_of(invariance), fitted, seconds, len(np.asarray(y)))
@@ -213,10 +218,10 @@ def _on_nodes(candidate: Candidate, nodes: CommonNodes, X: ArrayLike, y: ArrayLi
     return replace(candidate, evidences=evidences, gain=gain)
 
 
-def _with_data(estimator: Any, X: ArrayLike, y: ArrayLike) -> Any:
+def _with_data(estimator: EvidenceModel, X: ArrayLike, y: ArrayLike) -> EvidenceModel:
     """A fitted estimator, or where it was loaded without its training data, one like it that has them."""
     num_nodes = nodes_of(estimator)
-    if num_nodes is None or has_data(estimator):
+    if num_nodes is None or not isinstance(estimator, EngineEstimator) or has_data(estimator):
         return estimator
     again = cast(Any, clone(estimator)).set_params(checkpoint=None, callback=None)
     again.begin_at(Start(estimator, num_nodes, 0))
@@ -274,13 +279,13 @@ def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invari
     return (*OF_TABLES, "permutation") if 2 <= shape[1] <= FEW_COLUMNS else OF_TABLES
 
 
-def _fit(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Any, float]:
+def _fit(estimator: Model, X: ArrayLike, y: ArrayLike) -> tuple[Model, float]:
     start = time.perf_counter()
     fit_quietly(estimator, X, y)
     return estimator, time.perf_counter() - start
 
 
-def candidate_of(name: str, estimator: Any, seconds: float, count: int) -> Candidate:
+def candidate_of(name: str, estimator: EvidenceModel, seconds: float, count: int) -> Candidate:
     """A fitted estimator as a candidate; `count` rows were fitted."""
     orbit = getattr(estimator, "orbit_", None)
     certificate = getattr(estimator, "certificate_", None)

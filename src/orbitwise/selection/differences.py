@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from orbitwise.estimators.estimator import shortfall
+from orbitwise.estimators.estimator import EngineEstimator, shortfall
 from orbitwise.estimators.learned_ranges import (
     OTHER_GAUSS,
     freeze_at,
@@ -18,10 +18,18 @@ from orbitwise.estimators.learned_ranges import (
     gauss_dimensions,
     may_contain,
 )
-from orbitwise.orbits.frozen import FrozenOrbit
+from orbitwise.orbits.orbit import FrozenOrbit
 
 HELD_OUT = (1, 2, 3, 4)
 """Sets of nodes that candidates are compared on. Fits take set 0; the next three say how sure a fit is."""
+
+
+@runtime_checkable
+class EvidenceModel(Protocol):
+    """A fitted estimator that can be compared by its evidence."""
+
+    log_evidence_: float
+    evidence_kind_: str
 
 
 @final
@@ -36,14 +44,14 @@ class CommonNodes:
     sets: tuple[int, ...] = HELD_OUT
     is_own: bool = False
 
-    def evidences(self, estimator: Any) -> tuple[tuple[float, ...], float]:
+    def evidences(self, estimator: EvidenceModel) -> tuple[tuple[float, ...], float]:
         """The evidence of a fitted estimator on every set of nodes, and what it gained from half as many."""
-        if nodes_of(estimator) is None:
+        if nodes_of(estimator) is None or not isinstance(estimator, EngineEstimator):
             return (estimator.log_evidence_,) * len(self.sets), 0.0
         values = self._on(estimator, self.num_nodes)
         return values, float(np.mean(values) - np.mean(self._on(estimator, max(1, self.num_nodes // 2))))
 
-    def _on(self, estimator: Any, num_nodes: int) -> tuple[float, ...]:
+    def _on(self, estimator: EngineEstimator, num_nodes: int) -> tuple[float, ...]:
         freeze = freeze_at if self.is_own else freeze_in_common
         return tuple(
             estimator.evidence_on(partial(freeze, num_nodes=num_nodes, scramble=number))
@@ -51,20 +59,21 @@ class CommonNodes:
         )
 
 
-def common_nodes(estimators: Sequence[Any]) -> CommonNodes | None:
+def common_nodes(estimators: Sequence[EvidenceModel]) -> CommonNodes | None:
     """The nodes to compare fitted estimators on; None where nothing is drawn or some evidence is a bound."""
     drawn = [each for each in estimators if nodes_of(each) is not None]
     if not drawn or any(each.evidence_kind_ != "exact" for each in estimators):
         return None
-    if not all(hasattr(each, "evidence_on") for each in drawn):
+    functionals = [each.functional_ for each in drawn if isinstance(each, EngineEstimator)]
+    if len(functionals) < len(drawn):
         return None
     most = max(nodes_of(each) or 1 for each in drawn)
-    if len(drawn) == 1 and gauss_dimensions(drawn[0].functional_):
+    if len(drawn) == 1 and gauss_dimensions(functionals[0]):
         return CommonNodes(most, tuple(range(1, len(OTHER_GAUSS))), is_own=True)
     return CommonNodes(most)
 
 
-def nodes_of(estimator: Any) -> int | None:
+def nodes_of(estimator: object) -> int | None:
     """How many nodes a fit ended with; None where nothing was drawn."""
     functional = getattr(estimator, "functional_", None)
     parts = [] if functional is None else functional.modules()
@@ -75,7 +84,7 @@ def nodes_of(estimator: Any) -> int | None:
     return stages[-1]["num_nodes"] if stages else max(sizes)
 
 
-def has_data(estimator: Any) -> bool:
+def has_data(estimator: EngineEstimator) -> bool:
     """Whether the training data are there, which are not stored with a model."""
     return len(estimator.model_.observations[0]) > 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import final
 
 import torch
 from sklearn.base import BaseEstimator
@@ -23,7 +23,7 @@ from orbitwise.estimators.regression_model import NOISE_START, RegressionModel, 
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.optimise.hyperparameters import Hyperparameters, Reading
+from orbitwise.inference.optimise.hyperparameters import Hyperparameters, NamedParameter
 from orbitwise.inference.optimise.hyperpriors import DEFAULT_SCALE
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR
 
@@ -91,7 +91,9 @@ def fitted_hyperparameters(
     latent = model.latent
     fitted = {name: parameter.detach().clone() for name, parameter in latent.named_parameters()}
     _put(latent, _start(estimator, model))
-    hyperparameters = Hyperparameters(ModelEvidence(model), latent, priors, _readings(model), default_scale)
+    hyperparameters = Hyperparameters(
+        ModelEvidence(model), latent, priors, _named_parameters(model), default_scale
+    )
     _put(latent, fitted)
     return FittedHyperparameters(estimator, model, hyperparameters)
 
@@ -121,15 +123,17 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
     return start
 
 
-def _readings(model: RegressionModel) -> dict[str, Reading]:
+def _named_parameters(model: RegressionModel) -> dict[str, NamedParameter]:
     """Noise variances in units of the targets squared; of the first output, where there are several."""
     unit = model.target_scale.scale[0].square().item()
     names = ["noise", *(f"observation_noise.{i}" for i in range(len(model.latent.others)))]
 
-    def reading(name: str) -> Reading:
-        return Reading(name, lambda raw: unit * (raw.exp() + NOISE_FLOOR), lambda raw: unit * raw.exp())
+    def named(name: str) -> NamedParameter:
+        return NamedParameter(
+            name, lambda raw: unit * (raw.exp() + NOISE_FLOOR), lambda raw: unit * raw.exp()
+        )
 
-    return {f"likelihoods.{i}.raw_noise": reading(name) for i, name in enumerate(names)}
+    return {f"likelihoods.{i}.raw_noise": named(name) for i, name in enumerate(names)}
 
 
 def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -141,7 +145,7 @@ def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 def _conditioned(estimator: InvariantGPRegressor, model: RegressionModel) -> InvariantGPRegressor:
     """A copy of the estimator that predicts by this model."""
-    other: Any = copy.copy(estimator)
+    other = copy.copy(estimator)
     posterior = model.exact.posterior()
     other.model_, other.posterior_ = model, posterior
     other.functional_, other.kernel_ = model.latent.functional, model.latent.process.kernel

@@ -2,6 +2,6 @@
 
 from orbitwise.storage.atomic import write_atomically
 from orbitwise.storage.container import StorageError
-from orbitwise.storage.files import describe, load, save
+from orbitwise.storage.models import describe, load, save
 
 __all__ = ["StorageError", "describe", "load", "save", "write_atomically"]

@@ -1,9 +1,9 @@
-"""JSON and arrays turned back into values and objects, by a closed table of recipes; nothing is trusted."""
+"""JSON and arrays turned back into values and objects of classes known by name; nothing is trusted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, final
 
@@ -12,17 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from orbitwise.storage.container import StorageError, brief
-from orbitwise.storage.layouts import tensor_of
-from orbitwise.storage.recipes import (
-    Field,
-    Recipe,
-    Table,
-    has_kind,
-    in_range,
-    is_plain_numbers,
-    own_tensors,
-)
+from orbitwise.declarations import Field
+from orbitwise.storage.agreement import check_part
+from orbitwise.storage.container import StorageError, brief, tensor_of
+from orbitwise.storage.foreign import EARLIER_NAMES, known_classes, recipe_of
+from orbitwise.storage.recipes import Recipe, has_kind, in_range, is_plain_numbers, size_of
 
 MOST_OBJECTS = 5_000
 MOST_PARTS = 10_000
@@ -44,18 +38,18 @@ class Reader:
 
     def __init__(
         self,
-        table: Table,
         objects: Any = (),
         arrays: Mapping[str, NDArray[Any]] | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.table = table
+        self.classes = known_classes() | EARLIER_NAMES
         self.arrays = {} if arrays is None else arrays
         self.device = torch.device("cpu") if device is None else device
         whole = sum(array.nbytes for array in self.arrays.values())
         self.largest = max(SMALLEST_LIMIT, whole)
         self._left = SMALLEST_BUDGET + MEMORY_PER_BYTE * whole
         self._work_left = SMALLEST_WORK + WORK_PER_BYTE * whole
+        self._recipes: dict[str, Recipe] = {}
         self._built: list[Any] = []
         self._parts: list[tuple[int, int]] = []
         self._met: list[tuple[int, int]] = []
@@ -95,28 +89,23 @@ class Reader:
                 return self._array(content)
         raise StorageError(f"The file is damaged or hostile: {brief(given)} stands for nothing.")
 
-    def arguments(self, given: Any, fields: Mapping[str, Field], what: str) -> dict[str, Any]:
-        """The values of a mapping that has exactly these fields, of their types; new ones may be missing."""
-        if isinstance(given, dict):
-            fields = {name: each for name, each in fields.items() if name in given or not each.is_new}
-        if not isinstance(given, dict) or set(given) != set(fields):
+    def arguments(
+        self, given: Any, fields: Mapping[str, Field], what: str, required: Iterable[str]
+    ) -> dict[str, Any]:
+        """The values of a mapping of these fields, of their types, and in it all that are required."""
+        if not isinstance(given, dict) or not set(required) <= set(given) <= set(fields):
             raise StorageError(
                 f"The file is damaged or hostile: {what} needs {', '.join(fields) or 'nothing'}."
             )
         values = {name: self.value(each) for name, each in given.items()}
-        size = 1
-        for name, each in fields.items():
-            value = values[name]
+        for name, value in values.items():
             self._count_work(value)
-            if not has_kind(value, each):
+            if not has_kind(value, fields[name]):
                 raise StorageError(f"The file is damaged or hostile: {name} of {what} is {brief(value)}.")
-            if each.is_size and value is not None:
-                size *= math.prod(value if isinstance(value, list | tuple) else [value])
-            if size > self.largest or not in_range(value, each, self.largest):
+            if not in_range(value, fields[name], self.largest):
                 raise StorageError(
                     f"The file is damaged or hostile: {name} of {what} has numbers out of range."
                 )
-        self._spend(MEMORY_PER_SIZE * size)
         return values
 
     def _count_work(self, value: Any) -> None:
@@ -136,27 +125,28 @@ class Reader:
     def _build(self, place: int, node: Any) -> None:
         if not isinstance(node, dict) or set(node) != {"type", "arguments", "attributes", "state", "learned"}:
             raise StorageError(f"The file is damaged or hostile: object {place} is incomplete.")
-        recipe = self.table.get(node["type"]) if isinstance(node["type"], str) else None
-        if recipe is None or recipe.never:
-            raise StorageError(
-                f"The file names an unknown class {brief(node['type'])}; it is hostile, or needs another "
-                "version of Orbitwise."
-            )
+        recipe = self._recipe(node["type"])
         self._met = []
-        arguments = self.arguments(node["arguments"], recipe.fields, node["type"])
-        attributes = self.arguments(node["attributes"], recipe.attributes, node["type"])
+        given = node["arguments"]
+        if isinstance(given, dict):
+            given = {recipe.declared.earlier.get(name, name): each for name, each in given.items()}
+        arguments = self.arguments(given, recipe.arguments, node["type"], recipe.required)
+        attributes = self.arguments(node["attributes"], recipe.declared.attributes, node["type"], ())
         count, depth = sum(each for each, _ in self._met), max((each for _, each in self._met), default=0)
         if count > MOST_PARTS or depth > DEEPEST:
             raise StorageError("The file is damaged or hostile: its objects are nested too deeply.")
-        self._spend(recipe.cost(arguments) if recipe.cost is not None else 0)
+        size = math.prod(size_of(name, value, recipe.arguments[name]) for name, value in arguments.items())
+        if size > self.largest:
+            raise StorageError(f"The file is damaged or hostile: sizes of {node['type']} are out of range.")
+        cost = 0 if recipe.declared.cost is None else recipe.declared.cost(arguments)
+        self._spend(MEMORY_PER_SIZE * size + cost)
         try:
-            built = (recipe.build or recipe.kind)(**arguments)
+            built = recipe.make(arguments)
             self._restore(recipe, built, node["state"], node["learned"])
             for name, value in attributes.items():
                 *path, last = name.split(".")
                 setattr(attrgetter(".".join(path))(built) if path else built, last, value)
-            if recipe.check is not None:
-                recipe.check(built)
+            check_part(built)
         except StorageError:
             raise
         except Exception as error:
@@ -165,8 +155,19 @@ class Reader:
         self._built.append(built)
         self._parts.append((count + 1, depth + 1))
 
+    def _recipe(self, name: Any) -> Recipe:
+        kind = self.classes.get(name) if isinstance(name, str) else None
+        if kind is not None and name not in self._recipes and (recipe := recipe_of(kind)) is not None:
+            self._recipes[name] = recipe
+        if kind is None or self._recipes[name].declared.never:
+            raise StorageError(
+                f"The file names an unknown class {brief(name)}; it is hostile, or needs another version of "
+                "Orbitwise."
+            )
+        return self._recipes[name]
+
     def _restore(self, recipe: Recipe, built: Any, state: Any, learned: Any) -> None:
-        own = dict(own_tensors(recipe, built))
+        own = dict(recipe.own_tensors(built))
         if not isinstance(state, dict) or set(state) != set(own) or not isinstance(learned, list):
             raise StorageError(
                 f"The file is damaged or hostile: {recipe.kind.__name__} has other tensors "
@@ -178,7 +179,7 @@ class Reader:
             fits = isinstance(new, Tensor) and (
                 new.dtype == old.dtype or (new.is_floating_point() and old.is_floating_point())
             )
-            fits = fits and is_plain_numbers(new, infinite=name in recipe.infinite)
+            fits = fits and is_plain_numbers(new, infinite=name in recipe.declared.infinite)
             if not fits or (new.shape != old.shape and not recipe.any_shape):
                 raise StorageError(
                     f"The file is damaged or hostile: {name} of {recipe.kind.__name__} is wrong."

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orbitwise.storage.container import StorageError
-from orbitwise.storage.layouts import layout_of
-from orbitwise.storage.recipes import Table, own_tensors, read_field
+from orbitwise.storage.container import StorageError, layout_of
+from orbitwise.storage.foreign import recipe_of
+from orbitwise.storage.recipes import Recipe, refusal
 
 KEYS = (str, bool, int, float, np.generic)
 """What may be a key of a dictionary."""
@@ -27,8 +27,7 @@ KEYS = (str, bool, int, float, np.generic)
 class Writer:
     """Turns values into JSON; `objects` and `arrays` collect what they refer to."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self) -> None:
         self.objects: list[dict[str, Any]] = []
         self.arrays: dict[str, NDArray[Any]] = {}
         # Values are kept beside what stands for them, so that no other gets their identity meanwhile.
@@ -64,24 +63,42 @@ class Writer:
             return {"tensor": {"name": self._keep(array), **layout}}
         if isinstance(value, np.ndarray):
             return {"array": self._array(value, path)}
-        recipe = self.table.get(type(value).__name__)
-        if recipe is None or type(value) is not recipe.kind:
+        recipe = recipe_of(type(value))
+        if recipe is None:
             raise StorageError(
                 f"{path} is a {type(value).__name__}, which cannot be stored: a file holds data and classes "
                 "of Orbitwise and GPyTorch that it knows by name, and no code. Use one of those instead."
             )
-        if reason := recipe.never or (recipe.refuse(value) if recipe.refuse is not None else None):
+        if reason := refusal(recipe, value):
             raise StorageError(f"{path}: {reason}")
-        node: dict[str, Any] = {"type": type(value).__name__}
-        for part, fields in (("arguments", recipe.fields), ("attributes", recipe.attributes)):
-            read = {name: read_field(value, name, each) for name, each in fields.items()}
-            read = {name: each for name, each in read.items() if each is not None or not fields[name].is_new}
-            node[part] = {name: self.value(each, f"{path}.{name}") for name, each in read.items()}
-        own = dict(own_tensors(recipe, value))
-        node["state"] = {name: self.value(each, f"{path}.{name}") for name, each in own.items()}
-        node["learned"] = [name for name, each in own.items() if each.requires_grad]
+        arguments, attributes = self._told(recipe, value, path)
+        own = dict(recipe.own_tensors(value))
+        node = {
+            "type": type(value).__name__,
+            "arguments": {name: self.value(each, f"{path}.{name}") for name, each in arguments.items()},
+            "attributes": {name: self.value(each, f"{path}.{name}") for name, each in attributes.items()},
+            "state": {name: self.value(each, f"{path}.{name}") for name, each in own.items()},
+            "learned": [name for name, each in own.items() if each.requires_grad],
+        }
         self.objects.append(node)
         return {"object": len(self.objects) - 1}
+
+    def _told(self, recipe: Recipe, value: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments that make an object again, and the attributes that it then takes."""
+        kind = recipe.kind.__name__
+        try:
+            arguments = {name: recipe.tell(value, name, each) for name, each in recipe.arguments.items()}
+        except AttributeError as error:
+            raise StorageError(
+                f"{path}: a {kind} cannot be stored, because it has no attribute for each argument of its "
+                f"constructor ({error}); give it one, or say in its `stored` how the argument is read."
+            ) from error
+        found = {name: attribute_at(value, name) for name in recipe.declared.attributes}
+        # what is None is so by default
+        return (
+            {name: each for name, each in arguments.items() if each is not None or name in recipe.required},
+            {name: each for name, each in found.items() if each is not None},
+        )
 
     def _array(self, array: NDArray[Any], path: str) -> dict[str, Any]:
         if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
@@ -97,3 +114,10 @@ class Writer:
         name = f"tensor_{len(self.arrays)}"
         self.arrays[name] = array
         return name
+
+
+def attribute_at(value: Any, path: str) -> Any:
+    """An attribute of an object or, dotted, of a part; None where there is no such part."""
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import SMALLEST, Field, Stored
 from orbitwise.transforms.images import check_image_shape
 from orbitwise.transforms.transform import Transform
 
@@ -28,6 +29,8 @@ class TangentDeformation(Transform):
     together.
     """
 
+    stored = Stored({"tangent_width": Field(least=SMALLEST, most=10_000)})
+
     def __init__(
         self,
         image_shape: Sequence[int],
@@ -38,7 +41,7 @@ class TangentDeformation(Transform):
         self.image_shape = check_image_shape(image_shape)
         if not 0 < tangent_width < math.inf:
             raise ValueError(f"tangent_width must be positive and finite, not {tangent_width}.")
-        if clip is not None and not clip[0] < clip[1]:
+        if clip is not None and not (len(clip) == 2 and clip[0] < clip[1]):
             raise ValueError(f"clip must be an interval (low, high), not {clip}.")
         self.tangent_width = float(tangent_width)
         self.clip = clip

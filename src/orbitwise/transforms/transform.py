@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
+from orbitwise.declarations import Stored
+
 
 class Transform(nn.Module, ABC):
     """A family of moves t_α of inputs, with t_0 the identity.
@@ -26,6 +28,8 @@ class Transform(nn.Module, ABC):
     size: int | None = None
     isometric: bool = False
     is_group: bool = False
+
+    stored = Stored()
 
     @property
     def num_parameters(self) -> int:

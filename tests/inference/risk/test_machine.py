@@ -24,11 +24,10 @@ from orbitwise.inference.risk import DenseGram, ProductGram
 from orbitwise.inference.risk.machines import (
     Machine,
     basis_rows,
-    covariance_product,
     gram_of,
-    has_products,
 )
 from orbitwise.process import Process
+from orbitwise.process.gradient_products import has_products
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:
@@ -94,13 +93,13 @@ def test_products_that_form_no_covariance_are_those_of_the_covariance(kernel, kn
     slopes = Gradient().atoms(NEW)
     # products of kernels have no local averages
     for left in blocks() if known else [each for each in blocks() if getattr(each, "blur", None) is None]:
-        found = covariance_product(process, left, slopes, vectors)
+        found = process.product(left, slopes, vectors)
         torch.testing.assert_close(found, process.covariance(left, slopes) @ vectors, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kernel", [RBFKernel(), MaternKernel(2.5), RBFKernel() * LinearKernel()])
 def test_a_gram_matrix_known_by_products_is_the_dense_one(kernel, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orbitwise.inference.risk.machines.ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("orbitwise.process.process.ROWS_AT_ONCE", 4)
     process = process_of(kernel)
     rows = blocks() if type(kernel) is RBFKernel else [blocks()[i] for i in (0, 1, 2, 4)]
     dense, unformed = gram_of(process, rows), gram_of(process, rows, largest=10)

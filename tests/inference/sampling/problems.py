@@ -7,7 +7,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.sampling import LatentModel
+from orbitwise.inference.sampling import HierarchicalModel
 from orbitwise.likelihoods import Bernoulli, Laplace, Likelihood, Poisson, StudentT
 from orbitwise.process import Process
 
@@ -50,7 +50,7 @@ def grid_posterior(
     return f, torch.softmax(logs, 0), (torch.logsumexp(logs, 0) + cell).item()
 
 
-def amplitude_model(name: str) -> LatentModel:
+def amplitude_model(name: str) -> HierarchicalModel:
     """Two values and the logarithm of their amplitude, with a normal hyperprior."""
     likelihood, rows = PROBLEMS[name][0], Evaluation().atoms(POINTS)
     kernel = Bump()
@@ -64,7 +64,7 @@ def amplitude_model(name: str) -> LatentModel:
     def covariance(theta: Tensor):
         return (2 * theta[0]).exp() * unit, unit.new_zeros(2), likelihood
 
-    model = LatentModel(
+    model = HierarchicalModel(
         build, targets_of(name), lambda theta: -0.5 * theta.square().sum(), ("log amplitude",)
     )
     for each in (torch.tensor([0.0]), torch.tensor([0.7])):

@@ -148,5 +148,5 @@ def test_what_is_refused():
         elliptical_slice(lambda f: f.sum((-1, -2)), factor, 1, num_chains=0)
     with pytest.raises(ValueError, match="not finite where a chain starts"):
         elliptical_slice(lambda f: f.sum((-1, -2)) - torch.inf, factor, 1)
-    with pytest.raises(ValueError, match=r"one number a chain \[4\]"):
+    with pytest.raises(ValueError, match=r"one number per chain \[4\]"):
         elliptical_slice(lambda f: f, factor, 1)

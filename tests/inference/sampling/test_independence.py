@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from orbitwise.functionals import OrbitAverage
-from orbitwise.inference.sampling import LatentModel, StudentProposal, gibbs, independence_sampler
+from orbitwise.inference.sampling import HierarchicalModel, StudentProposal, gibbs, independence_sampler
 from orbitwise.inference.sampling.independence import _Chain, _Source
 from orbitwise.likelihoods import Gaussian, Poisson, StudentT
 from orbitwise.orbits import FiniteOrbit
@@ -102,7 +102,7 @@ def test_parameters_of_the_likelihood_are_sampled_too():
     assert z_scores(found.parameters.samples[..., 0], weights @ thetas).abs() < 4
 
 
-def counts_model() -> LatentModel:
+def counts_model() -> HierarchicalModel:
     """Counts on a line of points, symmetric in both coordinates; amplitude and lengthscale unknown."""
     x = torch.randn(12, 2, generator=seeded(1), dtype=torch.float64)
     rows = OrbitAverage(FiniteOrbit(coordinate_permutations(2))).atoms(x)
@@ -114,7 +114,7 @@ def counts_model() -> LatentModel:
         kernel.amplitude, kernel.length = theta.exp().tolist()
         return process, rows, Poisson()
 
-    return LatentModel(
+    return HierarchicalModel(
         build, targets, lambda theta: -0.5 * theta.square().sum(), ("log amplitude", "log lengthscale")
     )
 

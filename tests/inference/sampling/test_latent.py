@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.sampling import Chains, LatentChains, LatentModel
+from orbitwise.inference.sampling import Chains, HierarchicalModel, LatentChains
 from orbitwise.inference.sampling.latent import check_counts, start_approximation, starts
 from orbitwise.likelihoods import Gaussian, Poisson, Softmax
 from orbitwise.process import Process
@@ -26,7 +26,7 @@ def test_a_model_is_asked_at_hyperparameters():
     f = torch.randn(5, 2, 1, dtype=torch.float64)
     value = model.log_likelihood(f, prior.likelihood)
     torch.testing.assert_close(value, Poisson().log_density(f, TARGETS).sum(-2))
-    shared = LatentModel(model.build, torch.ones(2, 3).double(), model.log_prior)
+    shared = HierarchicalModel(model.build, torch.ones(2, 3).double(), model.log_prior)
     assert shared.log_likelihood(torch.zeros(5, 2, 3).double(), Softmax(3)).shape == (5,)
 
 
@@ -37,7 +37,7 @@ def test_what_cannot_be_computed_has_no_prior():
 
     rows = Evaluation().atoms(POINTS)
     broken = Process(None, Broken())
-    model = LatentModel(
+    model = HierarchicalModel(
         lambda theta: (broken, rows, Poisson()), TARGETS, lambda theta: theta.sum() * torch.nan
     )
     assert model.prior(ZERO) is None
@@ -45,7 +45,7 @@ def test_what_cannot_be_computed_has_no_prior():
     with pytest.raises(ValueError, match="no density at the start"):
         start_approximation(model, ZERO)
     with pytest.raises(ValueError, match="2 rows need targets"):
-        LatentModel(model.build, torch.ones(3, 1).double(), model.log_prior).covariance(ZERO)
+        HierarchicalModel(model.build, torch.ones(3, 1).double(), model.log_prior).covariance(ZERO)
 
 
 def test_predictions_average_over_hyperparameters_and_values():
@@ -58,7 +58,7 @@ def test_predictions_average_over_hyperparameters_and_values():
         kernel.amplitude = theta[0].exp().item()
         return shared, rows, Gaussian(0.1)
 
-    model = LatentModel(build, TARGETS, lambda theta: theta.sum())
+    model = HierarchicalModel(build, TARGETS, lambda theta: theta.sum())
     thetas = torch.tensor([[[0.0], [1.0]], [[0.5], [-1.0]]], dtype=torch.float64)
     latent = torch.randn(2, 2, 2, 1, dtype=torch.float64)
     found = LatentChains(Chains(thetas), latent)

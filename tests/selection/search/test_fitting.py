@@ -29,7 +29,7 @@ def test_the_likelihood_is_the_regressors_evidence():
     noise = 0.04 * Y.var() + 1e-8 * Y.var()
     with torch.no_grad():
         constant = model.constant.item()
-        model.mean.initialize(constant=0.0)
+        model.latent.process.mean_module.initialize(constant=0.0)
         value = model.log_likelihood().item() - len(Y) * math.log(model.scale)
     # at the mean of the targets, and at another constant
     for shift, found in ((0.0, value), (constant, _likelihood_at(model, constant))):
@@ -42,13 +42,13 @@ def test_the_likelihood_is_the_regressors_evidence():
 
 def _likelihood_at(model: HypothesisModel, constant: float) -> float:
     with torch.no_grad():
-        model.mean.initialize(constant=constant)
+        model.latent.process.mean_module.initialize(constant=constant)
         return model.log_likelihood().item() - len(Y) * math.log(model.scale)
 
 
 def _residuals_at(model: HypothesisModel, constant: float) -> np.ndarray:
     with torch.no_grad():
-        model.mean.initialize(constant=constant)
+        model.latent.process.mean_module.initialize(constant=constant)
     return model.residuals()
 
 
@@ -56,10 +56,10 @@ def test_the_constant_starts_at_its_mode_and_its_slope_is_right():
     model = HypothesisModel(
         Hypothesis(parse_expression("0.7*linear(variance=1, centre=1)"), (), 0.04), PROBLEM
     )
-    (slope,) = torch.autograd.grad(model.log_joint(), list(model.mean.parameters()))
+    (slope,) = torch.autograd.grad(model.log_joint(), list(model.latent.process.mean_module.parameters()))
     assert slope.item() == pytest.approx(0.0, abs=1e-9)
-    model.mean.initialize(constant=model.constant.item() + 0.1)
-    (slope,) = torch.autograd.grad(model.log_joint(), list(model.mean.parameters()))
+    model.latent.process.mean_module.initialize(constant=model.constant.item() + 0.1)
+    (slope,) = torch.autograd.grad(model.log_joint(), list(model.latent.process.mean_module.parameters()))
     ahead, behind = (_joint_at(model, model.constant.item() + step) for step in (1e-3, -2e-3))
     # quadratic in the constant, so that central differences are exact but for rounding
     assert slope.item() == pytest.approx((ahead - behind) / 2e-3, rel=1e-4)
@@ -67,7 +67,7 @@ def test_the_constant_starts_at_its_mode_and_its_slope_is_right():
 
 def _joint_at(model: HypothesisModel, constant: float) -> float:
     with torch.no_grad():
-        model.mean.initialize(constant=constant)
+        model.latent.process.mean_module.initialize(constant=constant)
         return model.log_joint().item()
 
 
@@ -80,7 +80,7 @@ def test_a_product_with_a_line_is_found_beside_an_offset():
     assert found is not None
     model = HypothesisModel(found.hypothesis, SearchData(x, y))
     assert model.constant.item() * model.scale + y.mean() == pytest.approx(3.0, abs=0.2)
-    model.mean.initialize(constant=0.0)
+    model.latent.process.mean_module.initialize(constant=0.0)
     with torch.no_grad():
         assert model.log_likelihood().item() - 60 * math.log(model.scale) < found.log_likelihood - 5
 
@@ -99,7 +99,7 @@ def test_the_centre_of_a_line_is_learned_where_it_means_something():
 
 def test_odd_functions_have_no_constant():
     model = HypothesisModel(hypothesis("rbf", Claim("odd", (0,), 0.0)), PROBLEM)
-    assert not list(model.mean.parameters())
+    assert not list(model.latent.process.mean_module.parameters())
     assert model.constant.item() == 0
 
 

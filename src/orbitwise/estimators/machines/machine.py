@@ -26,6 +26,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
 from orbitwise.estimators.estimator import FittedForm, answering, learning
 from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.machines.task import (
@@ -142,6 +143,19 @@ class RiskMachine(KernelMachine, ABC):
     """The methods that may choose the strength."""
     _evidence_losses: tuple[type[Loss], ...] = (Logistic, Squared)
     """The losses of targets that have an evidence."""
+
+    stored = Stored(
+        fitted={
+            "C_": NUMBER,
+            "bandwidth_": replace(NUMBER, least=SMALLEST),
+            "gap_": REPORTED_ARRAY,
+            "machine_": Field((Machine,)),
+            "n_iter_": REPORTED_ARRAY,
+            "objective_": REPORTED_ARRAY,
+            "strength_": NUMBER,
+        },
+        sometimes={"cv_error_": REPORTED, "evidence_kind_": TEXT, "log_evidence_": REPORTED},
+    )
 
     def _check_settings(self) -> None:
         """Raise an error for settings that a kernel machine cannot use."""
@@ -343,6 +357,8 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     unlabeled_label: object
     classes_: NDArray[Any]
     scale_: float
+
+    stored = Stored(fitted={"classes_": REPORTED_ARRAY, "scale_": NUMBER})
 
     @learning("objective_", "scale_")
     def fit(

@@ -28,7 +28,6 @@ from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
@@ -45,9 +44,7 @@ from orbitwise.inference.risk.machines import (
     fold,
     fold_weights,
     gram_of,
-    has_products,
     held_out_scores,
-    leaf_kernels,
     nearest_positive,
     one_class,
     places_among,
@@ -65,9 +62,9 @@ from orbitwise.inference.risk.problem import (
 )
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.gradient_products import GradientOperator, has_products
 from orbitwise.process.process import Process
-from orbitwise.process.profiles import radial_profile
+from orbitwise.process.profiles import parts_of_sum, radial_profile
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
 RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
@@ -128,7 +125,7 @@ class InvarianceRows:
 
     def is_searched(self, process: Process, others: int = 0) -> bool:
         """Whether the Gram matrix of these and `others` is too large to decompose, but has fast products."""
-        is_single = len(self.blocks) == 1 and isinstance(self.blocks[0], Gradients)
+        is_single = len(self.blocks) == 1 and not self.blocks[0].is_expanded
         return self.num_rows + others > LARGEST_DENSE and is_single and has_products(process.kernel)
 
     def invariances(
@@ -136,8 +133,9 @@ class InvarianceRows:
     ) -> Invariances:
         """What folding needs to know of the rows, for f at the points x and `columns`."""
         block = self.blocks[0]
-        if isinstance(block, Gradients) and self.is_searched(process):
-            return Invariances.of_operator(GradientOperator(process.kernel, block), x, columns)
+        operator = GradientOperator.of(process.kernel, block) if self.is_searched(process) else None
+        if operator is not None:
+            return Invariances.of_operator(operator, x, columns)
         if self.graph is None:
             return Invariances.of_rows(process, self.blocks, x, columns)
         root = self.graph.root
@@ -207,7 +205,7 @@ def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
 def is_isotropic(kernel: Kernel | None) -> bool:
     """Whether a kernel, None for the Gaussian one, depends on the distance of points alone."""
     parts = [] if kernel is None else [part for part in kernel.modules() if isinstance(part, Kernel)]
-    leaves = [] if kernel is None else leaf_kernels(kernel)
+    leaves = [] if kernel is None else [part.kernel for part in parts_of_sum(kernel)]
     return all(part.active_dims is None for part in parts) and all(
         radial_profile(leaf) is not None and leaf.lengthscale.numel() == 1 for leaf in leaves
     )

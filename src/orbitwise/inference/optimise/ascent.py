@@ -28,7 +28,7 @@ Gradient = Callable[[Vector], Vector]
 """The gradient at a point; not finite where it cannot be computed."""
 
 FLATTEST = 1e-3
-"""No curvature counts for less, in nats for a step of one: beyond the trust region anyway."""
+"""Smaller curvatures are raised to this, in nats for a step of one: it is beyond the trust region anyway."""
 
 STEEPEST = 1e12
 """No two curvatures differ by a larger factor: rounding would make the smaller one negative."""
@@ -266,7 +266,7 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 """What is maximised, with its gradient; minus infinity where it cannot be computed."""
 
 DIFFERENCE = 0.03
-"""The step of differences of gradients, in units of a coordinate."""
+"""The step of differences of gradients, in units of each coordinate."""
 
 LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
 
@@ -296,7 +296,7 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Summit:
-    """Where an ascent ended, and whether the quadratic model promised next to nothing more there."""
+    """Where an ascent ended, and whether the quadratic model expected next to nothing more there."""
 
     point: Vector
     value: float

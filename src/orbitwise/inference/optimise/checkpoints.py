@@ -226,7 +226,7 @@ class Slots:
             self._count = self._latest.numbers["count"]
 
     def begin(self) -> bool:
-        """Another run starts; returns whether it has nothing to do, for a state of a later one is there."""
+        """Another run starts; returns whether a later one has left a state, so that nothing is to do."""
         self.run += 1
         return self._latest is not None and self._latest.numbers["run"] > self.run
 

@@ -18,7 +18,7 @@ OPERATIONS_A_SECOND = 2e10
 PATIENCE = 20.0
 """Seconds that pass without a warning."""
 OPERATIONS_A_PAIR = 100
-"""That the kernel of two atoms costs beside the product of the atoms, most of it for passes over memory."""
+"""Cost of the kernel of two atoms besides their product, most of it passes over memory."""
 COPIES = 6
 """Of Gram matrices, atoms and tiles that are held at once with their gradients."""
 TILE = 2.0**20

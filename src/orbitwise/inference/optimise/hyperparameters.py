@@ -32,7 +32,7 @@ from orbitwise.orbits.ranges import Bounds, Widths
 Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
-class Reading(NamedTuple):
+class NamedParameter(NamedTuple):
     """The meaning of a raw parameter: a name, its value entry by entry, labels of entries, and which move.
 
     `slope` is the derivative of `transform`, where it is known in closed form.
@@ -122,7 +122,7 @@ def _hold(module: nn.Module, name: str, tensor: Tensor) -> None:
     module._parameters[name] = tensor  # pyright: ignore[reportArgumentType]
 
 
-def parts_of(modules: Modules, readings: Mapping[str, Reading]) -> list[Part]:
+def parts_of(modules: Modules, named_parameters: Mapping[str, NamedParameter]) -> list[Part]:
     """All parameters of the modules that are learned, each once, with names that are all different."""
     named = _named(modules)
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -133,7 +133,7 @@ def parts_of(modules: Modules, readings: Mapping[str, Reading]) -> list[Part]:
                 if parameter is not None and not any(one is module and key == name for one, key in places):
                     places.append((module, name))
     registrations = _registrations([root for _, root in named])
-    parts, seen, unused = [], set(), set(readings)
+    parts, seen, unused = [], set(), set(named_parameters)
     for prefix, root in named:
         for dotted, parameter in root.named_parameters():
             path = f"{prefix}{dotted}"
@@ -142,8 +142,8 @@ def parts_of(modules: Modules, readings: Mapping[str, Reading]) -> list[Part]:
                 continue
             seen.add(id(parameter))
             places = tuple(owners[id(parameter)])
-            reading = readings[path] if path in readings else _reading(path, *places[0])
-            part = _part(parameter, places, reading, registrations)
+            known = named_parameters.get(path) or _named_parameter(path, *places[0])
+            part = _part(parameter, places, known, registrations)
             if part.size:
                 parts.append(part)
     if unused:
@@ -171,21 +171,21 @@ def _named(modules: Modules) -> list[tuple[str, nn.Module]]:
 def _part(
     raw: nn.Parameter,
     owners: tuple[tuple[nn.Module, str], ...],
-    reading: Reading,
+    named: NamedParameter,
     registrations: list[Registration],
 ) -> Part:
-    moves = torch.ones(raw.numel(), dtype=torch.bool) if reading.moves is None else reading.moves.flatten()
-    labels = tuple(reading.labels or ())
+    moves = torch.ones(raw.numel(), dtype=torch.bool) if named.moves is None else named.moves.flatten()
+    labels = tuple(named.labels or ())
     if not labels and raw.numel() > 1:
         shape = raw.squeeze().shape
         places = torch.cartesian_prod(*(torch.arange(size) for size in shape)).reshape(raw.numel(), -1)
         labels = tuple(",".join(map(str, place)) for place in places.tolist())
     index = moves.nonzero()[:, 0].to(raw.device)
-    part = Part(reading.name, raw, owners, reading.transform, reading.slope, labels, index)
+    part = Part(named.name, raw, owners, named.transform, named.slope, labels, index)
     return replace(part, registered=_registered(part, registrations))
 
 
-def _reading(path: str, module: nn.Module, attribute: str) -> Reading:
+def _named_parameter(path: str, module: nn.Module, attribute: str) -> NamedParameter:
     """The meaning of a parameter, as the module that holds it knows it."""
     start = path[: -len(attribute)]
     if isinstance(module, Bounds):
@@ -193,18 +193,18 @@ def _reading(path: str, module: nn.Module, attribute: str) -> Reading:
         moves = module.moves if half else module.shifts
         name = "half_width" if half else "centre"
         read = _read(module, attribute, lambda: module.half_width) if half else None
-        return Reading(start + name, read, None, module.names, moves)
+        return NamedParameter(start + name, read, None, module.names, moves)
     if isinstance(module, Widths):
-        return Reading(
+        return NamedParameter(
             start + "width", _read(module, attribute, lambda: module.values), None, module.names, module.moves
         )
     readable = start + attribute.removeprefix("raw_")
     if isinstance(module, Gaussian):
-        return Reading(readable, lambda raw: raw.exp() + NOISE_FLOOR, torch.exp)
+        return NamedParameter(readable, lambda raw: raw.exp() + NOISE_FLOOR, torch.exp)
     constraint = module.constraint_for_parameter_name(attribute) if isinstance(module, Module) else None
     if constraint is None or not constraint.enforced:
-        return Reading(readable)
-    return Reading(readable, constraint.transform, _slope(constraint))
+        return NamedParameter(readable)
+    return NamedParameter(readable, constraint.transform, _slope(constraint))
 
 
 def _slope(constraint: object) -> Callable[[Tensor], Tensor] | None:
@@ -344,8 +344,8 @@ class Hyperparameters:
     are those registered on GPyTorch modules, which `priors` adds to or overrides by name; a name's end is
     enough where only one parameter has it. They are densities of the readable θ (lengthscales, not their raw
     values). A parameter without any gets `default_hyperprior`, centred where the parameter is *now*: build
-    this before training, or the data count twice. `readings` say what raw parameters mean where modules do
-    not.
+    this before training, or the data count twice. `named_parameters` say what raw parameters mean
+    where modules do not.
     """
 
     def __init__(
@@ -353,11 +353,11 @@ class Hyperparameters:
         log_evidence: Callable[[], Tensor],
         modules: Modules,
         priors: Mapping[str, Distribution] | None = None,
-        readings: Mapping[str, Reading] | None = None,
+        named_parameters: Mapping[str, NamedParameter] | None = None,
         default_scale: float = DEFAULT_SCALE,
     ) -> None:
         self._log_evidence = log_evidence
-        self._parts = parts_of(modules, readings or {})
+        self._parts = parts_of(modules, named_parameters or {})
         self._hyperprior = JointHyperprior(self._parts, priors, default_scale)
         self._check()
 

@@ -32,7 +32,7 @@ from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
 from orbitwise.inference.optimise.training import TIME_IS_OVER, TimeIsOverError, recorded, why_cut_short
 
 PER_ROW = 0.1
-"""Nats a row by which the evidence may differ on other nodes where the answer counts as converged."""
+"""Nats per row by which the evidence may differ on other nodes where the answer counts as converged."""
 
 HALF_AS_MANY = 0.5
 """The variance that the choice of nodes leaves, in parts of that of half as many: at worst the law of plain
@@ -128,10 +128,10 @@ MOST_DENSE = 30
 """Coordinates up to which curvature is a matrix of differences; L-BFGS serves more."""
 
 ROUGHLY, FINELY = 0.004, 0.0007
-"""Nats a row that may be left to gain on few nodes, and in the end."""
+"""Nats per row that may be left to gain on few nodes, and in the end."""
 
 DOUBLING = 0.02
-"""Nats a row that the last doubling of the nodes may have gained where no more nodes are needed."""
+"""Nats per row that the last doubling of the nodes may have gained where no more nodes are needed."""
 
 USED_UP = "the iterations were used up"
 """The message of a search whose ascent may take no more evaluations."""
@@ -194,7 +194,7 @@ class OrbitSearch:
     def run(self, is_resumed: bool = False) -> Found:
         """Search, and leave the parameters at the answer.
 
-        With `is_resumed` nothing is screened: the search goes on from the present parameters, on the most
+        With `is_resumed` nothing is screened: the search resumes from the present parameters, on the most
         nodes, and keeps them where it finds nothing better.
         """
         given = self.coordinates.point()
@@ -315,7 +315,7 @@ class OrbitSearch:
         return [first, *others[:1]]
 
     def _starts(self, given: Vector) -> list[Vector]:
-        """Starts beside the given one: ranges of natural size where these are elsewhere, and random ones."""
+        """Further starts: ranges of natural size where the given ones differ from it, and random ones."""
         is_width = self.coordinates.is_width
         natural = [np.where(is_width, factor**2, given) for factor in FACTORS]
         starts = [each for each in natural if not np.allclose(given, each, rtol=0.1)]
@@ -395,7 +395,7 @@ class OrbitSearch:
         return climb(objective, start, box, curvature, most, tolerance, begin)
 
     def _judged(self, before: Found | None, summit: Summit, nodes: int) -> Found:
-        """The summit with its curvature, and where it may be the answer with what other nodes say of it."""
+        """The summit with its curvature and, where it may be the answer, its values on other nodes."""
         found = self._found(summit.point, nodes, summit.value, summit.has_settled, summit.gradient)
         found.gain = math.inf if before is None else summit.value - before.value
         found.curvature = summit.curvature if self.is_dense else None

@@ -12,21 +12,20 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import torch
-from gpytorch.kernels import AdditiveKernel, ConstantKernel, Kernel, ScaleKernel
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from orbitwise.declarations import Stored
+from orbitwise.functionals.atoms import Gradients
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.gradients import Gradients
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
 from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, Term, newton
 from orbitwise.inference.sparse.iterative import solve as conjugate_gradients
 from orbitwise.losses import Loss
-from orbitwise.process.gradient_products import GradientOperator, gradient_product
+from orbitwise.process.gradient_products import GradientOperator
 from orbitwise.process.process import Process, Rows
-from orbitwise.process.profiles import dot_product_profile, radial_profile
 
 BASES = ("none", "bias", "linear")
 LARGEST_DENSE = 6000
@@ -42,38 +41,10 @@ def basis_rows(rows: Sequence[Block], basis: str) -> Float[Tensor, "m b"]:
 
 
 def _block_basis(block: Block, basis: str) -> Tensor:
-    if isinstance(block, Gradients):
-        constant = block.points.new_zeros(block.num_rows, 1)
-        linear = torch.einsum("ns,nskd->nkd", block.weights, block.directions).flatten(0, 1)
-    else:
-        is_value = block.order == 0
-        constant = (block.weights * is_value).sum(-1, keepdim=True)
-        moved = torch.where(is_value[:, None], block.points, block.filled_tangents)
-        linear = (block.weights[..., None] * moved).sum(-2)
-    columns = {"none": [], "bias": [constant], "linear": [constant, linear]}[basis]
-    return torch.cat(columns, -1) if columns else constant[:, :0]
-
-
-def leaf_kernels(kernel: Kernel) -> Iterator[Kernel]:
-    """The kernels of which scalings and sums make this one."""
-    if type(kernel) is ScaleKernel:
-        yield from leaf_kernels(kernel.base_kernel)
-    elif type(kernel) is AdditiveKernel:
-        for part in kernel.kernels:
-            assert isinstance(part, Kernel)
-            yield from leaf_kernels(part)
-    else:
-        yield kernel
-
-
-def has_products(kernel: Kernel) -> bool:
-    """Whether products with this kernel's derivatives need not form their covariances."""
-    return all(
-        type(leaf) is ConstantKernel
-        or radial_profile(leaf) is not None
-        or dot_product_profile(leaf) is not None
-        for leaf in leaf_kernels(kernel)
-    )
+    constant = block.constant_part()[:, None]
+    if basis == "none":
+        return constant[:, :0]
+    return constant if basis == "bias" else torch.cat([constant, block.linear_part()], -1)
 
 
 @torch.no_grad()
@@ -83,21 +54,17 @@ def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENS
     if count <= largest:
         return DenseGram(process.covariance(list(rows)))
     sizes = [block.num_rows for block in rows]
-    operators = {
-        i: GradientOperator(process.kernel, block)
-        for i, block in enumerate(rows)
-        if isinstance(block, Gradients) and has_products(process.kernel)
-    }
+    operators = [GradientOperator.of(process.kernel, block) for block in rows]
 
     def multiply(vectors: Float[Tensor, "m c"]) -> Float[Tensor, "m c"]:
         parts = vectors.split(sizes)
         results = [torch.zeros_like(part) for part in parts]
         for i, left in enumerate(rows):
             for j, right in enumerate(rows):
-                if i == j and i in operators:
-                    results[i] += operators[i].product(parts[j])
+                if i == j and (operator := operators[i]) is not None:
+                    results[i] += operator.product(parts[j])
                 else:
-                    results[i] += covariance_product(process, left, right, parts[j])
+                    results[i] += process.product(left, right, parts[j])
         return torch.cat(results)
 
     def pick(index: Int[Tensor, " k"]) -> Float[Tensor, "m k"]:
@@ -107,29 +74,11 @@ def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENS
     return ProductGram(multiply, pick, torch.cat([process.variance(block) for block in rows]))
 
 
-@torch.no_grad()
-def covariance_product(
-    process: Process, left: Block, right: Block, vectors: Float[Tensor, "r c"]
-) -> Float[Tensor, "n c"]:
-    """cov(left, right) v, without forming what structure makes needless."""
-    slopes = isinstance(left, Gradients) or isinstance(right, Gradients)
-    if slopes and _is_plain(left) and _is_plain(right) and has_products(process.kernel):
-        return gradient_product(process.kernel, left, right, vectors)
-    step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
-    parts = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
-    return torch.cat([process.covariance(part, right) @ vectors for part in parts])
-
-
-def _is_plain(block: Block) -> bool:
-    """Whether a block is of gradients, or of one exact value per row."""
-    if isinstance(block, Gradients):
-        return True
-    return block.num_atoms == 1 and bool((block.order == 0).all()) and block.blur is None
-
-
 @final
 class Machine:
     """f = Σ_i α_i z_i + Σ_j β_j b_j for rows of any kind, with several outputs."""
+
+    stored = Stored()
 
     def __init__(
         self,
@@ -153,10 +102,7 @@ class Machine:
         for part in x.split(ROWS_AT_ONCE):
             left = functional.atoms(part)
             total = basis_rows([left], self.basis) @ self.beta
-            parts = self.coefficients.split([block.num_rows for block in self.rows])
-            for block, vectors in zip(self.rows, parts, strict=True):
-                total = total + covariance_product(self.process, left, block, vectors)
-            found.append(total)
+            found.append(total + self.process.product(left, self.rows, self.coefficients))
         return torch.cat(found)
 
 

@@ -11,14 +11,18 @@ from orbitwise.inference.sampling.elliptical import (
 from orbitwise.inference.sampling.gibbs import gibbs
 from orbitwise.inference.sampling.hamiltonian import nuts
 from orbitwise.inference.sampling.independence import independence_sampler
-from orbitwise.inference.sampling.latent import LatentChains, LatentModel
+from orbitwise.inference.sampling.latent import HierarchicalModel, LatentChains
 from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior, sample_posterior
 from orbitwise.inference.sampling.proposal import Approximation, StudentProposal, approximate, fit_proposal
+
+LatentModel = HierarchicalModel
+"""The name of `HierarchicalModel` in earlier versions."""
 
 __all__ = [
     "Approximation",
     "Chains",
     "EllipticalSamples",
+    "HierarchicalModel",
     "LatentChains",
     "LatentModel",
     "MixturePosterior",

@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 FEWEST = 4
-"""Samples a chain without which its halves say nothing."""
+"""Fewest samples per chain: the halves of fewer say nothing."""
 
 
 def effective_sample_size(
@@ -110,14 +110,14 @@ def _moved(total: Tensor, chains: Tensor) -> Tensor:
 def _check(samples: Tensor) -> None:
     if samples.dim() < 2 or samples.shape[1] < FEWEST // 2:
         raise ValueError(
-            f"Diagnostics take samples [chains, samples, …], at least {FEWEST} a chain, not shape "
+            f"Diagnostics take samples [chains, samples, …], at least {FEWEST} per chain, not shape "
             f"{tuple(samples.shape)}: run the chains longer."
         )
 
 
 MOST_R_HAT = 1.01
 FEWEST_EFFECTIVE = 100
-"""Effective samples a chain below which neither means nor R-hat are to be trusted (Vehtari et al. 2021)."""
+"""Effective samples per chain below which neither means nor R-hat can be trusted (Vehtari et al. 2021)."""
 NAMES_SHOWN = 3
 
 

@@ -17,7 +17,7 @@ MAX_STEPS_OUT = 16
 MAX_SLICE_SHRINKS = 100
 
 Extra = TypeVar("Extra")
-"""What was computed beside a density and will be wanted again."""
+"""What was computed along with a density and will be needed again."""
 
 
 def slice_coordinates(
@@ -70,7 +70,7 @@ def _uniform(generator: torch.Generator | None) -> float:
 
 
 LogLikelihood = Callable[[Tensor], Tensor]
-"""log p(y | f) of samples [k n c]: one number a sample [k], or one for every output [k c]."""
+"""log p(y | f) of samples [k n c]: one number per sample [k], or one for every output [k c]."""
 MAX_SHRINKS = 200
 """Far beyond where a bracket of angles is narrower than rounding: the state then stays."""
 
@@ -225,7 +225,7 @@ def _values(log_likelihood: LogLikelihood, f: Tensor) -> Tensor:
     value = log_likelihood(f)
     if value.shape not in ((len(f),), (len(f), f.shape[-1])):
         raise ValueError(
-            f"log_likelihood must give one number a chain [{len(f)}], or one an output "
+            f"log_likelihood must give one number per chain [{len(f)}], or one per output "
             f"[{len(f)}, {f.shape[-1]}], not shape {tuple(value.shape)}."
         )
     return value.reshape(len(f), -1)

@@ -23,8 +23,8 @@ from orbitwise.inference.sampling.elliptical import (
     standard_noise,
 )
 from orbitwise.inference.sampling.latent import (
+    HierarchicalModel,
     LatentChains,
-    LatentModel,
     Prior,
     check_counts,
     start_approximation,
@@ -34,7 +34,7 @@ from orbitwise.inference.sampling.latent import (
 
 @torch.no_grad()
 def gibbs(
-    model: LatentModel,
+    model: HierarchicalModel,
     start: Float[Tensor, " p"] | Float[Tensor, "k p"],
     num_samples: int,
     *,
@@ -74,7 +74,7 @@ class _Chain:
     """One chain: θ, the Gaussian of f there, and f [1 n c]."""
 
     def __init__(
-        self, model: LatentModel, theta: Tensor, whiten: bool, generator: torch.Generator | None
+        self, model: HierarchicalModel, theta: Tensor, whiten: bool, generator: torch.Generator | None
     ) -> None:
         self.model, self.theta, self.whiten, self.generator = model, theta, whiten, generator
         q, likelihood = start_approximation(model, theta)

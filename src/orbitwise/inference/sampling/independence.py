@@ -27,8 +27,8 @@ from orbitwise.inference.sampling.elliptical import (
     standard_noise,
 )
 from orbitwise.inference.sampling.latent import (
+    HierarchicalModel,
     LatentChains,
-    LatentModel,
     check_counts,
     start_approximation,
 )
@@ -42,7 +42,7 @@ MAX_STEPS, MAX_DRAWS = 10, 100
 
 @torch.no_grad()
 def independence_sampler(
-    model: LatentModel,
+    model: HierarchicalModel,
     start: Float[Tensor, " p"],
     num_samples: int,
     *,
@@ -82,7 +82,7 @@ def independence_sampler(
 class _Source:
     """q(f | θ) as a function of θ alone, and what it has cost."""
 
-    def __init__(self, model: LatentModel, start: Tensor) -> None:
+    def __init__(self, model: HierarchicalModel, start: Tensor) -> None:
         self.model, self.place = model, start
         q, _ = start_approximation(model, start)
         self.sites: Quadratic = q.sites

@@ -31,7 +31,7 @@ class Prior(NamedTuple):
 
 
 @final
-class LatentModel:
+class HierarchicalModel:
     """What `build` makes of θ, the targets, and the hyperprior; everything is asked at a vector θ [p].
 
     Rows may depend on θ (bounds of a frozen orbit), and so may the likelihood (its scale). θ is
@@ -89,7 +89,7 @@ class LatentChains:
     latent: Float[Tensor, "k t n c"]
     acceptance: float = 1.0
 
-    def posterior(self, model: LatentModel, num_parts: int = 100) -> MixturePosterior:
+    def posterior(self, model: HierarchicalModel, num_parts: int = 100) -> MixturePosterior:
         """g given y, averaged over `num_parts` samples of θ and f, evenly spaced in the chains."""
         thetas, latent = self.parameters.pooled, self.latent.flatten(0, 1)
         if not 1 <= num_parts <= len(thetas):
@@ -105,7 +105,9 @@ class LatentChains:
         return MixturePosterior(parts)
 
 
-def start_approximation(model: LatentModel, theta: Float[Tensor, " p"]) -> tuple[Approximation, Likelihood]:
+def start_approximation(
+    model: HierarchicalModel, theta: Float[Tensor, " p"]
+) -> tuple[Approximation, Likelihood]:
     """The approximation of p(f | y, θ) where a chain starts, which must be a place with a density."""
     covariance, offset, likelihood = model.covariance(theta)
     if model.log_hyperprior(theta) == -torch.inf:

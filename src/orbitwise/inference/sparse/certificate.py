@@ -2,8 +2,8 @@
 
 Hyperparameters start from the exact evidence of some rows: few inducing variables would drive them to where
 few are enough (large noise, long lengthscales), and they would not come back. Then each stage chooses
-inducing variables at the present hyperparameters, learns, chooses again and learns on. It ends when twice as
-many gain nothing more; or when a budget ends first, which the certificate then says.
+inducing variables at the present hyperparameters, learns, chooses again and continues to learn. It ends when
+twice as many gain nothing more, or when a budget is used up first, which the certificate then says.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, RECORD, Stored
 from orbitwise.inference import exact
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import (
@@ -47,6 +48,7 @@ REASONS = {
 }
 
 
+@final
 class Stage(NamedTuple):
     """The bracket reached with so many inducing variables, and seconds and iterations until then."""
 
@@ -56,7 +58,18 @@ class Stage(NamedTuple):
     seconds: float
     iterations: int
 
+    stored = Stored(
+        {
+            "num_inducing": COUNT,
+            "lower": RECORD,
+            "upper": RECORD,
+            "seconds": RECORD,
+            "iterations": COUNT,
+        }
+    )
 
+
+@final
 @dataclass(frozen=True)
 class Certificate:
     """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
@@ -73,6 +86,16 @@ class Certificate:
     tolerance: float
     stopped: str
     history: list[Stage] = field(default_factory=list)
+
+    stored = Stored(
+        {
+            "lower": RECORD,
+            "upper": RECORD,
+            "num_inducing": COUNT,
+            "num_rows": COUNT,
+            "tolerance": RECORD,
+        }
+    )
 
     def __post_init__(self) -> None:
         for each in (self, *self.history):
@@ -268,7 +291,7 @@ class _Learner:
         return "max_inducing" if count >= limit else ""
 
     def _stage(self, count: int) -> bool:
-        """Choose, learn, choose again, learn on; whether no candidates were left."""
+        """Choose, learn, choose again, continue to learn; returns whether no candidates were left."""
         is_complete, most = False, self.budget.max_iterations
         # The first turn only finds out where the second choice should be made. Points that move find their
         # places themselves, and a new start would cost L-BFGS its memory.
@@ -338,5 +361,5 @@ def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:
 
 
 def _most(model: SparseModel) -> int:
-    """The largest number of inducing variables that makes sense: one a row (values of f), or a point of g."""
+    """The largest useful number of inducing variables: one per row (values of f), or one per point of g."""
     return model.num_rows * (1 if model.domain == "f" else model.observations.num_atoms)

@@ -32,7 +32,7 @@ def random_orbit_points(
     generator: torch.Generator,
     rows_at_once: int = 256,
 ) -> Float[Tensor, "u e"]:
-    """Inputs in random order, each moved to a random point of its orbit; repeated, moved anew, if needed.
+    """Inputs in random order, each moved to a random point of its orbit; repeated with new moves if needed.
 
     Points that were there before are left out, so there may be fewer than asked for.
     """
@@ -69,7 +69,7 @@ def greedy_orbit_points(
 
 
 class Choice(NamedTuple):
-    """Numbers of the candidates chosen, and Σ variance left unexplained before each choice and at last."""
+    """Numbers of the candidates chosen, and Σ variance left unexplained before each choice and in the end."""
 
     index: Int[Tensor, " u"]
     trace: Float[Tensor, " v"]
@@ -93,7 +93,7 @@ def greedy_choice(
     with torch.no_grad():
         rows = Evaluation().lower(candidates) if isinstance(candidates, Tensor) else candidates
         left = process.variance(rows).double()
-        # What rounding of kernel values leaves behind is not variance.
+        # what rounding of kernel values leaves behind is not variance
         rounding = 8 * torch.finfo(rows.points.dtype).eps
         floor = max(separation, rounding) * left.clamp_min(0)
         factor = left.new_zeros(min(num_inducing, len(left)), len(left))

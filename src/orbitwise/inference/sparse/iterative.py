@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, OMITTED, RECORD, Field, Stored
 from orbitwise.inference.linear_algebra import (
-    HandwrittenGradient,
     cholesky,
+    handwritten_gradient,
     remaining_variance,
     solve_factored,
 )
@@ -34,7 +35,9 @@ def covariance_product(
     process: Process, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "n c"]:
     """K v, differentiable in the hyperparameters; v counts as given."""
-    return _CovarianceProduct(process, rows)(vectors.detach(), *learned(process, rows))[0]
+    by_tiles = _CovarianceProduct(process, rows)
+    parts = (vectors.detach(), *learned(process, rows))
+    return handwritten_gradient(by_tiles.forward, by_tiles.backward, *parts)[0]
 
 
 def cross_product(
@@ -56,7 +59,7 @@ def prior_means(process: Process, rows: Observations) -> Float[Tensor, " n"]:
 
 @final
 @dataclass(frozen=True)
-class _CovarianceProduct(HandwrittenGradient):
+class _CovarianceProduct:
     """(v, parameters) → K v, with the gradient in one more pass over the tiles."""
 
     process: Process
@@ -102,6 +105,7 @@ class _CovarianceProduct(HandwrittenGradient):
         return None, *total
 
 
+@final
 class Solution(NamedTuple):
     """v with its residual r, the bracket lower ≤ yᵀK̂⁻¹y ≤ upper (summed over columns), and the iterations."""
 
@@ -111,6 +115,8 @@ class Solution(NamedTuple):
     upper: float
     iterations: int
     converged: bool
+
+    stored = Stored({"lower": RECORD, "upper": RECORD, "iterations": COUNT})
 
 
 @final
@@ -287,9 +293,24 @@ def condition(
     return IterativePosterior(sparse, rows, noise, solution, preconditioner, variance, max_iterations)
 
 
+def _refuse_solves(posterior: IterativePosterior) -> str | None:
+    if posterior.preconditioner is None:
+        return None
+    return "a posterior with a solve for every query cannot be stored; condition with variance='sparse'."
+
+
 @final
 class IterativePosterior(Posterior):
     """g given y, held as v ≈ (K+Σ)⁻¹(y-m) over all rows and a sparse posterior of what v leaves."""
+
+    stored = Stored(
+        {
+            "preconditioner": OMITTED,
+            "variance": Field(is_omitted=True, fixed="sparse"),
+            "max_iterations": COUNT,
+        },
+        refuse=_refuse_solves,
+    )
 
     def __init__(
         self,

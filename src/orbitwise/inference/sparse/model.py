@@ -44,7 +44,7 @@ from orbitwise.process.process import Process
 Selection = Literal["auto", "greedy", "kmeans", "random"]
 Domain = Literal["f", "g"]
 ITERATIVE_ROWS = 20_000
-"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets do without."""
+"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets are computed without them."""
 SEPARATION = 1e-8
 CANDIDATE_NUMBERS = 2**25
 """Numbers that greedy choice may hold: candidates times inducing variables."""
@@ -182,10 +182,10 @@ class SparseModel(nn.Module):
         tight = self.bound_name != "titsias"
         if self.bound_name != "cg":
             totals = self.totals_at(inducing, lower, tight)
-            return collapsed_bound(totals, self.noise, tight) + self.taken_out()
+            return collapsed_bound(totals, self.noise, tight) + self.merged_term()
         vectors = self.solve_again(inducing, lower)
         at = self.system.bracket(inducing, lower, vectors)
-        return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.taken_out()
+        return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.merged_term()
 
     def totals_at(self, inducing: Inducing, lower: Float[Tensor, "u u"], tight: bool = True) -> Totals:
         """The sums over rows that bound and posterior need, at the present hyperparameters and tilts."""
@@ -207,7 +207,7 @@ class SparseModel(nn.Module):
         projected = project_rows(self.process, self.functional, self.inducing, rows.x)
         self.tilt = best_tilt(projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight)
 
-    def taken_out(self) -> Float[Tensor, ""]:
+    def merged_term(self) -> Float[Tensor, ""]:
         """What merging rows took out of the log likelihood."""
         return self.observations.merged_term(self.noise)
 
@@ -244,7 +244,7 @@ class SparseModel(nn.Module):
             at = self.system.bracket(inducing, lower, vectors)
             solved = self.system.safe_ends(vectors, at)
             brackets.append(safe_bracket(at.totals, self.noise, solved))
-        return common_bracket(brackets, float(self.taken_out()), self.num_rows)
+        return common_bracket(brackets, float(self.merged_term()), self.num_rows)
 
     @torch.no_grad()
     def posterior(self) -> Posterior:
@@ -280,7 +280,7 @@ class SparseModel(nn.Module):
     ) -> Selected:
         """New inducing variables at the present hyperparameters, to be placed by `place_inducing`.
 
-        Greedy choice stops where the residual variance is worth no more than `tolerance` nats a row. "auto"
+        Greedy choice stops where the residual variance is worth no more than `tolerance` nats per row. "auto"
         takes centres of clusters for points that move, which start best where the data are dense.
         """
         if selection == "auto":
@@ -313,5 +313,5 @@ class SparseModel(nn.Module):
 
 
 def _has_one_noise(likelihood: Likelihood) -> bool:
-    """Whether the likelihood is Gaussian noise of one variance for all outputs, for which brackets are."""
+    """Whether the likelihood is Gaussian noise of one variance for all outputs, which brackets need."""
     return isinstance(likelihood, Gaussian) and likelihood.shares_curvature

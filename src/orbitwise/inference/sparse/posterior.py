@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse.projection import (
@@ -28,6 +29,8 @@ from orbitwise.process.process import Moments, Process, Rows
 @final
 class SparsePosterior(Posterior):
     """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
+
+    stored = Stored({"process": Field(read="prior")})
 
     def __init__(
         self,

@@ -9,7 +9,6 @@ whether rows are exact or drawn. Rows may also come as `Estimates` from a proces
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import NamedTuple, final
 
 import torch
@@ -139,9 +138,7 @@ def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Ato
             "Inducing variables must be exact rows of g: those of a drawn orbit change with every draw. "
             "Take points of g, or all elements of a finite orbit."
         )
-    tangents = None if inducing.tangents is None else inducing.tangents.to(dtype)
-    weights = inducing.weights.to(dtype)
-    return replace(inducing, points=inducing.points.to(dtype), weights=weights, tangents=tangents)
+    return inducing.to(dtype)
 
 
 def inducing_factor(process: Process | EstimatedProcess, inducing: Inducing) -> Float[Tensor, "u u"]:

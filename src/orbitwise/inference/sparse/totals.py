@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import COUNT, Stored
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.linear_algebra import HandwrittenGradient, solve_lower
+from orbitwise.inference.linear_algebra import handwritten_gradient, solve_lower
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.projection import (
     Inducing,
@@ -34,6 +35,7 @@ KEPT_NUMBERS = 2**26
 """Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
 
 
+@final
 class Totals(NamedTuple):
     """The sums over rows. Those of two sets of rows, at the same hyperparameters, may be added.
 
@@ -48,6 +50,8 @@ class Totals(NamedTuple):
     slack: Float[Tensor, ""]
     count: int
     log_weight: Float[Tensor, ""]
+
+    stored = Stored({"count": COUNT})
 
     @property
     def num_outputs(self) -> int:
@@ -89,7 +93,7 @@ def gather_totals(
     keeps_columns = is_recorded and len(lower) * len(rows.x) <= KEPT_NUMBERS
     leaves = [*moving, *stand_ins]
     sums = _StreamedSums(process, rows, _with(inducing, stand_ins), tight, leaves, keeps_columns)
-    gram, product, square, trace, slack = sums(*inputs)
+    gram, product, square, trace, slack = handwritten_gradient(sums.forward, sums.backward, *inputs)
     gram = gram[0] if weight.dim() == 1 else gram
     return Totals(gram, product, square, trace, slack, len(rows.x), weight.log().sum())
 
@@ -157,7 +161,7 @@ def _with(inducing: Inducing, stand_ins: list[Tensor]) -> Inducing:
 
 @final
 @dataclass
-class _StreamedSums(HandwrittenGradient):
+class _StreamedSums:
     """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks."""
 
     process: Process

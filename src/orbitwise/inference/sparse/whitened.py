@@ -12,12 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from orbitwise.declarations import Field, Stored
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
+
+DOUBLES = Field((Tensor,), dtypes=("float64",))
 
 
 @final
 class Whitened:
     """q(v) = N(m, S) with precision [u, u] or [c, u, u] and shift [u, c]."""
+
+    stored = Stored(attributes={"lower": DOUBLES, "mean": DOUBLES})
 
     def __init__(self, precision: Float[Tensor, "*c u u"], shift: Float[Tensor, "u c"]) -> None:
         self.precision = precision
@@ -82,12 +87,19 @@ class Whitened:
 class WhitenedFactor(nn.Module):
     """q(v) = N(m, C Cᵀ) with mean [u, c] and lower factor [u, u] or [c, u, u] as parameters."""
 
+    stored = Stored(build="of")
+
     def __init__(self, size: int, outputs: int, shared: bool, device: torch.device | None = None) -> None:
         super().__init__()
         self.mean = nn.Parameter(torch.zeros(size, outputs, dtype=torch.float64, device=device))
         # below the diagonal C itself, on it log C: zeros are the prior
         raw = torch.zeros(size, size, dtype=torch.float64, device=device)
         self.raw = nn.Parameter(raw if shared else raw.repeat(outputs, 1, 1))
+
+    @classmethod
+    def of(cls, mean: Float[Tensor, "u c"], raw: Float[Tensor, "*c u u"]) -> WhitenedFactor:
+        """One of the shapes of these parameters, whose values it is given later."""
+        return cls(*mean.shape, shared=raw.dim() == 2)
 
     @property
     def is_shared(self) -> bool:

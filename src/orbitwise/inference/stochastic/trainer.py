@@ -43,8 +43,8 @@ from orbitwise.inference.stochastic.trainer_state import (
     Group,
     History,
     Rates,
+    RunState,
     Snapshot,
-    Standing,
     capture,
     misfit,
     restore,
@@ -67,9 +67,9 @@ __all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
 MAX_BACK_OFFS = 12
 SNAPSHOT_EVERY = 25
 SETTLING_NODES, MOST_SETTLING_ROWS = 8, 8192
-"""Nodes of an orbit, and rows, by which a run is seen to settle."""
+"""Nodes of an orbit, and rows, of the bound that tells whether a run has settled."""
 MOST_NOTED = 100
-"""A tensor with more entries than this holds weights of a network, which need not stand still."""
+"""A tensor with more entries than this holds weights of a network, which need not settle."""
 
 
 @final
@@ -129,7 +129,7 @@ class StochasticTrainer:
         self.units = [1.0] * len(parameters) + [abs(end) for end in ends]
 
     def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
-        """Other inducing points, say more: q starts again from the prior and is warmed up by `run`."""
+        """Take other inducing points: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
         with torch.no_grad():
             rows = self.inducing_rows()
@@ -142,8 +142,7 @@ class StochasticTrainer:
         """What u observes: the points, or the rows of the inducing functional at them."""
         if self.inducing_functional is None:
             return self.inducing
-        rows = self.inducing_functional.atoms(self.inducing)
-        return rows if isinstance(rows, Atoms) else rows.expand()
+        return self.inducing_functional.atoms(self.inducing).expand()
 
     def run(
         self,
@@ -157,7 +156,7 @@ class StochasticTrainer:
 
         They have settled when `History.has_settled` says so of the last steps before rates fall. With
         `until_settled` rates fall as soon as that is so, and `num_steps` is the most that is taken. States
-        are kept in `slots` every so often; a run that was killed goes on from the last of them.
+        are kept in `slots` every so often; a run that was killed resumes from the last of them.
         """
         if slots is not None and slots.begin():
             return False
@@ -176,63 +175,63 @@ class StochasticTrainer:
         until_settled: bool,
         slots: Slots | None,
     ) -> bool:
-        descent, standing = self._descent(), Standing(*self._snapshot())
+        descent, run = self._descent(), RunState(*self._snapshot())
         if slots is not None and (state := slots.recall()) is not None:
-            if why := misfit(self, descent, standing, state):
+            if why := misfit(self, descent, run, state):
                 slots.refuse(why)
             else:
-                restore(self, descent, standing, state)
-        for step in range(standing.step, num_steps):
+                restore(self, descent, run, state)
+        for step in range(run.step, num_steps):
             warming, evaluated = step < warm_up, False
-            progress = self._progress(step, num_steps, standing.settled_at if until_settled else 0)
+            progress = self._progress(step, num_steps, run.settled_at if until_settled else 0)
             if progress >= 1:
                 break
             try:
                 index = self.next_batch()
                 terms, bound = self._evaluate(index, descent.moves(warming))
-                if standing.moved and self.history.has_collapsed(bound, self.targets.numel()):
+                if run.moved and self.history.has_collapsed(bound, self.targets.numel()):
                     raise ValueError(f"the bound fell to {bound:.6g}")
                 evaluated = True
                 if descent.moves(warming):
-                    rate = standing.factor * self.rates.at(progress)
+                    rate = run.factor * self.rates.at(progress)
                     descent.step(self._loss(index, terms), rate, warming)
-                self._learn(index, terms, standing.factor)
+                self._learn(index, terms, run.factor)
             except NOT_COMPUTABLE as error:
-                standing.best.restore()
-                self.q = standing.best_q
-                if isinstance(error, RowsNotFiniteError) or not (standing.moved or evaluated):
+                run.best.restore()
+                self.q = run.best_q
+                if isinstance(error, RowsNotFiniteError) or not (run.moved or evaluated):
                     raise  # no step is to blame, so smaller ones do not help
-                standing.back_off()
+                run.back_off()
                 self.history.back_off(str(error))
                 descent.restart()
-                if standing.failures > MAX_BACK_OFFS:
+                if run.failures > MAX_BACK_OFFS:
                     message = f"The bound kept exploding; stopped at the best state so far. Last: {error}"
                     warnings.warn(message, RuntimeWarning, stacklevel=3)
                     return False
                 continue
-            standing.moved = True
+            run.moved = True
             self.history.add(bound)
             if callback is not None:
                 callback(step, bound)
             if (step + 1 - warm_up) % BLOCK == 0 and step >= warm_up and progress <= self.rates.decay_from:
-                standing.settled_at = step + 1 if self._settles() else 0
+                run.settled_at = step + 1 if self._settles() else 0
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
-                if self.history.smoothed[-1] > standing.best_bound:
-                    standing.best, standing.best_q = self._snapshot()
-                    standing.best_bound = self.history.smoothed[-1]
+                if self.history.smoothed[-1] > run.best_bound:
+                    run.best, run.best_q = self._snapshot()
+                    run.best_bound = self.history.smoothed[-1]
                 if slots is not None:
-                    slots.write(capture(self, descent, standing, step + 1))
-        return standing.settled_at > 0
+                    slots.write(capture(self, descent, run, step + 1))
+        return run.settled_at > 0
 
     def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
-        """How far a run has come, for its rates: from 0 to 1, where it ends."""
+        """How far a run has come, from 0 to 1: its rates depend on it."""
         start = self.rates.decay_from
         if settled_at and settled_at < start * num_steps:
             return start + (1 - start) * (step - settled_at + 1) / (DECAY_STEPS + 1)
         return step / num_steps
 
     def _settles(self) -> bool:
-        """Note where things stand after a block of steps at full rates, and see whether they settled."""
+        """Note bound and learned values after a block of steps at full rates; whether they settled."""
         values = [each for part in self._learned_values() for each in part]
         try:
             self.history.note(values, self._collapsed_bound())
@@ -243,8 +242,8 @@ class StochasticTrainer:
     def _collapsed_bound(self) -> float | None:
         """The bound at the best q for all else as it is, on some rows at a few fixed nodes, scaled to all.
 
-        Neither batches nor draws nor the wobbling of q stir it, so that small gains show. None where q has no
-        closed form.
+        It does not depend on batches, draws and the fluctuations of q, so that small gains show. None where q
+        has no closed form.
         """
         if self._fixed is None or isinstance(self.process, EstimatedProcess):
             return None
@@ -346,7 +345,7 @@ class StochasticTrainer:
     def _check_data(self) -> None:
         count = len(self.x)
         if len(self.targets) != count or not bool(self.targets.isfinite().all()):
-            raise ValueError(f"{count} inputs need {count} rows of finite targets, one column an output.")
+            raise ValueError(f"{count} inputs need {count} rows of finite targets, one column per output.")
         probe = torch.Generator(self.generator.device).manual_seed(0)
         with torch.no_grad():
             some = self.x[: self.batch_size]
@@ -359,7 +358,7 @@ class StochasticTrainer:
         height = rows.variance.shape[0] if isinstance(rows, Estimates) else rows.num_rows
         if height != len(some):
             raise ValueError(
-                f"The functional gives {height} rows for {len(some)} inputs; give one row an input."
+                f"The functional gives {height} rows for {len(some)} inputs; give one row per input."
             )
 
 

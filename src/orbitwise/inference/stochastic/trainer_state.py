@@ -92,19 +92,19 @@ class Snapshot:
 SPAN = 50
 """Steps that the smoothed bound averages over."""
 COLLAPSE = 10.0
-"""A fall of this many times the usual change from step to step is no noise."""
+"""A fall of this many times the usual change from step to step is more than noise."""
 BLOCK = 25
 """Steps after which bound and learned values are noted, to see whether they settle."""
 BLOCKS = 6
 """Blocks at full rates that are looked at: the last half of them against the first half."""
 SIGNIFICANT_GAIN, SIGNIFICANT_DRIFT = 2.0, 3.0
-"""Standard errors beyond which a higher bound, and the changes of a value, are no noise."""
+"""Standard errors beyond which a higher bound, and the changes of a value, are more than noise."""
 MATERIAL_GAIN = 5e-4
-"""Nats for every target that the bound may gain between the halves and stand still nevertheless."""
+"""Nats per target that the bound may gain between the halves and count as settled."""
 MATERIAL_MOVE = 0.05
-"""What a value may move between the halves, relative to its size, and stand still nevertheless."""
+"""How far a value may move between the halves, relative to its size, and count as settled."""
 DECAY_STEPS = 100
-"""Steps over which rates fall once a run that goes on until it settles has settled."""
+"""Steps over which rates fall once a run of no given length has settled."""
 
 
 @final
@@ -233,7 +233,7 @@ class History:
         return not bool((drifts[1:] & (moves > MATERIAL_MOVE * sizes)).any())
 
     def has_collapsed(self, bound: float, num_targets: int) -> bool:
-        """Whether a bound is below the best of this run by more than noise, its size and a nat a target."""
+        """Whether a bound is below the best of this run by more than noise, its size and a nat per target."""
         changes = [abs(after - before) for before, after in pairwise(self._recent())]
         if not changes:
             return False
@@ -252,7 +252,7 @@ MEMORY = ("residual", "square", "seen", "typical_residual", "typical_square")
 
 @final
 @dataclass
-class Standing:
+class RunState:
     """The next step of a run, the factor of its rates, its failures, and the best state to go back to."""
 
     best: Snapshot
@@ -271,8 +271,8 @@ class Standing:
         self.settled_at = 0
 
 
-def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, step: int) -> State:
-    """The state of a trainer before this step."""
+def capture(trainer: StochasticTrainer, descent: Descent, run: RunState, step: int) -> State:
+    """The state of a trainer before this step, to be written to disk."""
     history = trainer.history
     tensors = {
         "generator": trainer.generator.get_state(),
@@ -281,19 +281,19 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
         "smoothed": torch.tensor(history.smoothed, dtype=torch.float64),
         "notes": torch.tensor(history.notes, dtype=torch.float64).reshape(-1, 1 + len(trainer.units)),
         **{f"memory.{name}": getattr(trainer.memory, name) for name in MEMORY},
-        **_held("now", Snapshot(standing.best.modules, standing.best.tensors), trainer.q),
-        **_held("best", standing.best, standing.best_q),
+        **_held("now", Snapshot(run.best.modules, run.best.tensors), trainer.q),
+        **_held("best", run.best, run.best_q),
     }
     for place, parameter in enumerate(_moving(descent)):
         averages = {} if descent.optimizer is None else descent.optimizer.state.get(parameter, {})
         tensors |= {f"adam.{place}.{name}": value for name, value in averages.items()}
     numbers = {
-        "best_bound": standing.best_bound,
+        "best_bound": run.best_bound,
         "step": step,
-        "factor": standing.factor,
-        "failures": standing.failures,
-        "moved": standing.moved,
-        "settled_at": standing.settled_at,
+        "factor": run.factor,
+        "failures": run.failures,
+        "moved": run.moved,
+        "settled_at": run.settled_at,
         "age": trainer.age,
         "first": history.first,
         "best": history.best,
@@ -303,9 +303,9 @@ def capture(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
     return State(tensors, numbers)
 
 
-def misfit(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> str:
-    """Why a state is none that this trainer could have been in; empty where it may be one."""
-    own = capture(trainer, descent, standing, standing.step)
+def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> str:
+    """Why this trainer cannot have been in a state; empty where it can."""
+    own = capture(trainer, descent, run, run.step)
     tensors, numbers = state
     averages = {
         f"adam.{place}.{name}": parameter
@@ -343,29 +343,29 @@ def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> 
     for name, most in counts.items():
         value = numbers.get(name)
         if type(value) is not int or value < 0 or value > (2**53 if most is None else most):
-            return f"{name} is no count"
+            return f"{name} is not a count"
     for name in ("best_bound", "factor", "best"):
         if type(numbers.get(name)) is not float or math.isnan(numbers[name]):
-            return f"{name} is no number"
+            return f"{name} is not a number"
     reasons = numbers.get("reasons")
     if not 0 < numbers["factor"] <= 1 or type(numbers.get("moved")) is not bool:
         return "its rates are wrong"
     if not isinstance(reasons, list) or not all(isinstance(each, str) for each in reasons):
-        return "its reasons are no words"
+        return "its reasons are not words"
     return "" if set(own) <= set(numbers) else "it has other numbers"
 
 
-def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, state: State) -> None:
-    """Bring a trainer, which was made as the one before, to a state."""
+def restore(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> None:
+    """Bring a trainer, made with the same arguments as the earlier one, to a state."""
     tensors, numbers = state
     device, history = trainer.x.device, trainer.history
-    best, best_q = standing.best, standing.best_q
+    best, best_q = run.best, run.best_q
     _release("now", Snapshot(best.modules, best.tensors), tensors).restore()
     trainer.q = _q("now", trainer.q, tensors, device)
-    standing.best = _release("best", best, tensors)
-    standing.best_q = _q("best", best_q, tensors, device)
+    run.best = _release("best", best, tensors)
+    run.best_q = _q("best", best_q, tensors, device)
     if isinstance(best_q, WhitenedFactor):
-        standing.best_q = trainer.q
+        run.best_q = trainer.q
     trainer.generator.set_state(tensors["generator"])
     trainer.batches.order = tensors["order"].to(device)
     for name in MEMORY:
@@ -376,7 +376,7 @@ def restore(trainer: StochasticTrainer, descent: Descent, standing: Standing, st
     history.notes = tensors["notes"].tolist()
     history.back_offs, history.reasons = numbers["back_offs"], numbers["reasons"]
     for name in ("best_bound", "step", "factor", "failures", "moved", "settled_at"):
-        setattr(standing, name, numbers[name])
+        setattr(run, name, numbers[name])
     if descent.optimizer is not None:
         for place, parameter in enumerate(_moving(descent)):
             start = f"adam.{place}."
@@ -405,7 +405,7 @@ def _held(prefix: str, snapshot: Snapshot, q: Whitened | WhitenedFactor) -> dict
 
 
 def _release(prefix: str, snapshot: Snapshot, tensors: dict[str, Tensor]) -> Snapshot:
-    """The snapshot with what is held of it in place of what it was taken of."""
+    """The snapshot with the tensors of a state instead of those it was taken from."""
     for place, state in enumerate(snapshot.states):
         for name, tensor in state.items():
             state[name] = tensors[f"{prefix}.module.{place}.{name}"].to(tensor.device)

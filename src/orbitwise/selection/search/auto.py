@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from numbers import Real
-from typing import Any, Literal, NamedTuple, final
+from types import NoneType
+from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
 from orbitwise.estimators.forms import InputForm
@@ -32,8 +34,8 @@ from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.components import components
-from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.exact import ExactPosterior, components
+from orbitwise.inference.fit_result import EVIDENCE
 from orbitwise.inference.posterior import Posterior
 from orbitwise.kernels.spelling import Expression, Term, build, expression_of, map_terms, summands
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -52,7 +54,7 @@ from orbitwise.selection.search.hypotheses import (
 )
 
 
-def decimal_years(dates: Any) -> NDArray[np.float64]:
+def decimal_years(dates: object) -> NDArray[np.float64]:
     """Year plus the fraction of that year which has passed, for dates of any resolution."""
     moments = np.asarray(dates, dtype="datetime64[us]")
     if np.isnat(moments).any():
@@ -63,9 +65,22 @@ def decimal_years(dates: Any) -> NDArray[np.float64]:
     return years.astype(np.int64) + 1970.0 + fraction
 
 
-def without_dates(X: Any) -> tuple[Any, bool]:
+@runtime_checkable
+class Frame(Protocol):
+    """A data frame, of whatever library."""
+
+    columns: Sequence[str]
+
+    def __array__(self) -> NDArray[np.generic]: ...
+
+    def __getitem__(self, name: str) -> ArrayLike: ...
+
+    def assign(self, **columns: ArrayLike) -> Frame: ...
+
+
+def without_dates(X: ArrayLike | Frame) -> tuple[ArrayLike | Frame, bool]:
     """X with columns of dates as decimal years, and whether there were any; anything else stays as it is."""
-    if hasattr(X, "columns") and hasattr(X, "assign"):  # a data frame, whatever library it is of
+    if isinstance(X, Frame):
         dated = {name: decimal_years(X[name]) for name in X.columns if _is_dated(X[name])}
         return (X.assign(**dated) if dated else X), bool(dated)
     if isinstance(X, np.ndarray) and X.dtype.kind == "M":
@@ -82,7 +97,7 @@ def without_dates(X: Any) -> tuple[Any, bool]:
     return X, False
 
 
-def _is_dated(column: Any) -> bool:
+def _is_dated(column: ArrayLike) -> bool:
     """Whether a column holds dates, by its type or by its first entry."""
     kind = getattr(getattr(column, "dtype", None), "kind", None)
     if kind == "M":
@@ -220,7 +235,6 @@ def refitted(
     is_over: Callable[[], bool] | None = None,
 ) -> Refit:
     """The hypothesis fitted by the regressor from the values it has, until `is_over`."""
-    is_cut_short = False
 
     def stop(step: int, bound: float) -> None:
         nonlocal is_cut_short
@@ -228,27 +242,21 @@ def refitted(
             is_cut_short = True
             raise KeyboardInterrupt  # which keeps the best so far
 
+    # a sparse fit asks at its first iteration
+    is_cut_short = engine_for(len(x)) == "exact" and is_over is not None and is_over()
     moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
     functional = functional_of_claims(hypothesis.claims, num_dims)
-    is_exact = engine_for(len(x)) == "exact"
     estimator = InvariantGPRegressor(
         build(moved, width),
         None if functional.is_identity else functional,
+        likelihood="gaussian" if hypothesis.noise is None else Gaussian(max(hypothesis.noise, 1e-12)),
         mean="zero" if hypothesis.kills_constants else "constant",
         random_state=0,
-        max_iterations=0 if is_exact else 200,
+        max_iterations=0 if is_cut_short else 200,
         callback=stop,
     )
     # the search itself says whether its winner converged, and whether time was up
     fit_quietly(estimator, x, y)
-    if estimator.inference_ == "exact":
-        noise = estimator.model_.latent.likelihood
-        if hypothesis.noise is not None and isinstance(noise, Gaussian):
-            with torch.no_grad():
-                noise.raw_noise.fill_(math.log(max(hypothesis.noise, 1e-12)))
-        # The search has learned the noise, which a first fit starts elsewhere: go on from there.
-        is_cut_short = is_over is not None and is_over()
-        fit_quietly(estimator.set_params(max_iterations=0 if is_cut_short else 200, warm_start=True), x, y)
     estimator.set_params(callback=None)
     claims = learned_claims(hypothesis.claims, estimator.functional_)
     plain = [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
@@ -327,6 +335,25 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     noise_: float
     model_: RegressionModel
     _clock = staticmethod(time.time)
+
+    stored = Stored(
+        fitted={
+            **EVIDENCE,
+            "_claims": Field((list,), Field((tuple, list))),
+            "_extents": Field((np.ndarray,)),
+            "model_": Field((RegressionModel,)),
+            "_shares": Field((list,), Field((int, float)), is_record=True),
+            "dates_": FLAG,
+            "history_": Field((list,), Field((dict,))),
+            "inference_": TEXT,
+            "invariance_": Field((str, NoneType)),
+            "noise_": NUMBER,
+            "score_": REPORTED,
+            "search_rows_": Field((int,), least=0, most=MOST_COUNTED),
+            "spelling_": TEXT,
+        },
+        sometimes={"stopped_": TEXT},
+    )
 
     def __init__(
         self,

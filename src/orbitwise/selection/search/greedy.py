@@ -22,8 +22,11 @@ from joblib import Parallel, delayed
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
+from orbitwise.estimators.regression_model import TargetScale, standardisation
 from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian
 from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
 from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
@@ -31,8 +34,9 @@ from orbitwise.inference.optimise.training import Training, assign_flat, evaluat
 from orbitwise.kernels.bases import CentredLinearKernel, children_of
 from orbitwise.kernels.spectrum import Array
 from orbitwise.kernels.spelling import Term, build, expression_of
-from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.process.double_sums import value_covariance
+from orbitwise.process.process import Process
 from orbitwise.selection.evidence import STEP, laplace_log_evidence
 from orbitwise.selection.search.hypotheses import (
     Claim,
@@ -118,7 +122,7 @@ class Fitted:
 
 @final
 class HypothesisModel:
-    """A hypothesis as kernel, functional, noise and a constant that f lies around, for standardised targets.
+    """A hypothesis as a latent model of standardised targets, with weak hyperpriors and a learned constant.
 
     Where a kernel is zero somewhere, as that of a line or of its products is, taking the mean of the targets
     for the constant would be a claim on f there. Functionals that kill constants have none.
@@ -127,16 +131,15 @@ class HypothesisModel:
     def __init__(self, hypothesis: Hypothesis, data: SearchData) -> None:
         self.hypothesis, num_dims = hypothesis, data.x.shape[1]
         moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
-        self.kernel = build(moved, width)
-        self.functional = functional_of_claims(hypothesis.claims, num_dims).double()
-        self.likelihood = Gaussian(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
-        self.x = torch.tensor(data.x)
         is_odd = hypothesis.kills_constants
-        self.mean = ZeroMean() if is_odd else ConstantMean().double()
-        # as the regressor does: a functional that kills constants leaves the targets where they are
-        shift = 0.0 if is_odd else float(data.y.mean())
-        self.scale = float(np.sqrt(np.square(data.y - shift).mean())) or 1.0
-        self.y = torch.from_numpy((data.y - shift) / self.scale)
+        mean = ZeroMean() if is_odd else ConstantMean().double()
+        functional = functional_of_claims(hypothesis.claims, num_dims).double()
+        likelihood = Gaussian(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
+        self.latent = LatentModel(Process(mean, build(moved, width)), functional, likelihood)
+        rows = Observations(Evaluation(), torch.tensor(data.x), torch.tensor(data.y)[:, None])
+        scale, shift = standardisation(rows, True, not is_odd)
+        self.target_scale = TargetScale(shift, scale, is_vector=True)
+        self.observations = replace(rows, targets=self.target_scale.standardised(rows.targets))
         # k(mirrored x, mirrored x') = k(x, x') for what depends on differences alone
         mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
         self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
@@ -144,20 +147,30 @@ class HypothesisModel:
             line.centre.requires_grad_(False)  # c + w(x - a) has many (a, c) for one line
         with torch.no_grad():
             seen = self._atoms().points[:, 0, :].numpy()
-            if isinstance(self.mean, ConstantMean):
-                self.mean.constant = self._likely_constant()
+            if isinstance(mean, ConstantMean):
+                mean.constant = self._likely_constant()
         modules: dict[str, nn.Module] = {
-            "likelihood": self.likelihood,
-            "mean": self.mean,
-            "functional": self.functional,
+            "likelihood": likelihood,
+            "mean": mean,
+            "functional": functional,
             "kernel": self.kernel,
         }
         self.hyperprior = JointHyperprior(parts_of(modules, {}), weak_hyperpriors(modules, seen))
 
     @property
+    def kernel(self) -> Kernel:
+        """The kernel of g."""
+        return self.latent.process.kernel
+
+    @property
     def constant(self) -> Tensor:
         """What f lies around, for standardised targets."""
-        return next(self.mean.parameters(), torch.zeros_like(self.y[0]))
+        return next(self.latent.process.mean_module.parameters(), torch.zeros_like(self._targets[0]))
+
+    @property
+    def scale(self) -> float:
+        """The scale of the targets."""
+        return self.target_scale.scale.item()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -171,7 +184,7 @@ class HypothesisModel:
 
     def log_likelihood(self) -> Tensor:
         """log p(y | θ) of the standardised targets."""
-        return gaussian_log_density(self._covariance(), self.y - self.constant)
+        return gaussian_log_density(self._covariance(), self._targets - self.constant)
 
     def log_joint(self) -> Tensor:
         """log p(y, θ), in the coordinates that are learned."""
@@ -234,33 +247,36 @@ class HypothesisModel:
         """The hypothesis with the present values."""
         return Hypothesis(
             located_back(expression_of(self.kernel, values=True, digits=17), self.hypothesis.claims),
-            learned_claims(self.hypothesis.claims, self.functional),
-            self.likelihood.raw_noise.exp().item(),
+            learned_claims(self.hypothesis.claims, self.latent.functional),
+            self.latent.noise.item() - NOISE_FLOOR,
         )
 
     @torch.no_grad()
     def residuals(self) -> Array:
         """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹(y - c)."""
         lower, _ = cholesky(self._covariance())
-        return (
-            self.likelihood.noise * torch.cholesky_solve((self.y - self.constant)[:, None], lower)[:, 0]
-        ).numpy()
+        weights = torch.cholesky_solve((self._targets - self.constant)[:, None], lower)[:, 0]
+        return (self.latent.noise * weights).numpy()
 
     def _likely_constant(self) -> Tensor:
         """1ᵀK⁻¹y/(1ᵀK⁻¹1 + 1), the mode under its prior; 0 where the start has no covariance."""
         try:
             lower, _ = cholesky(self._covariance())
         except ValueError:
-            return torch.zeros_like(self.y[0])
-        weights = torch.cholesky_solve(torch.ones_like(self.y)[:, None], lower)[:, 0]
-        return weights @ self.y / (weights.sum() + 1)
+            return torch.zeros_like(self._targets[0])
+        weights = torch.cholesky_solve(torch.ones_like(self.observations.targets), lower)[:, 0]
+        return weights @ self._targets / (weights.sum() + 1)
 
     def _covariance(self) -> Tensor:
         matrix = value_covariance(self.kernel, self._atoms(), self.one_sided)
-        return matrix + self.likelihood.noise * torch.eye(len(matrix), dtype=matrix.dtype)
+        return matrix + self.latent.noise * torch.eye(len(matrix), dtype=matrix.dtype)
+
+    @property
+    def _targets(self) -> Tensor:
+        return self.observations.targets[:, 0]
 
     def _atoms(self) -> Atoms:
-        atoms = self.functional.atoms(self.x)
+        atoms = self.latent.functional.atoms(self.observations.x)
         assert isinstance(atoms, Atoms)
         return atoms
 

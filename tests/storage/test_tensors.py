@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from orbitwise.storage import StorageError
-from orbitwise.storage.layouts import layout_of, tensor_of
+from orbitwise.storage.container import layout_of, tensor_of
 
 CPU = torch.device("cpu")
 WHOLE = torch.arange(24, dtype=torch.float64).reshape(2, 3, 4)

@@ -9,7 +9,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.optimise.checkpoints import Slots, State
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
-from orbitwise.inference.stochastic.trainer_state import BLOCKS, Rates, Standing, misfit
+from orbitwise.inference.stochastic.trainer_state import BLOCKS, Rates, RunState, misfit
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import JitterOrbit
 from orbitwise.process import Process
@@ -126,7 +126,7 @@ def test_a_state_is_doubted_before_anything_of_it_is_used(killed: Path):
     state = slots.recall()
     assert state is not None
     trainer = trainer_of("natural")
-    parts = trainer, trainer._descent(), Standing(*trainer._snapshot())
+    parts = trainer, trainer._descent(), RunState(*trainer._snapshot())
     assert misfit(*parts, state) == ""
     for kind, change in STRANGE.items():
         assert misfit(*parts, change(state)), kind

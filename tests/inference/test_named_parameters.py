@@ -1,4 +1,4 @@
-"""Readings: names, values and moving entries of parameters of kernels, orbits and plain modules."""
+"""Named parameters: names, values and moving entries of parameters of kernels, orbits and plain modules."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from gpytorch.kernels import AdditiveKernel, RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
-from orbitwise.inference.optimise.hyperparameters import Reading, parts_of
+from orbitwise.inference.optimise.hyperparameters import NamedParameter, parts_of
 from orbitwise.orbits.ranges import Bounds, Widths
 
 
@@ -77,11 +77,11 @@ def test_tied_parameters_are_one_part_with_several_owners():
 def test_a_reading_gives_a_plain_parameter_its_meaning():
     module = nn.Module()
     module.raw = nn.Parameter(torch.tensor(0.5))
-    (part,) = parts_of(module, {"raw": Reading("noise", torch.exp)})
+    (part,) = parts_of(module, {"raw": NamedParameter("noise", torch.exp)})
     assert part.name == "noise"
     assert part.value().item() == pytest.approx(1.6487, rel=1e-4)
     with pytest.raises(ValueError, match="no parameter 'row' to read; there are raw"):
-        parts_of(module, {"row": Reading("noise")})
+        parts_of(module, {"row": NamedParameter("noise")})
 
 
 def test_parameters_that_are_not_learned_are_left_out():

@@ -1,0 +1,90 @@
+"""What files of models hold of a class, declared where the class is and read by `orbitwise.storage`.
+
+Objects are stored by their constructor: an argument is the attribute of the same name, its type is that of
+the annotation, and a file is refused where a value has another type or a number lies out of range. Tensors of
+modules are stored as they are. A class says with `stored = Stored(...)` only what does not follow from this;
+subclasses inherit what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+LARGEST = 1e150
+"""Numbers of a model are no greater, so that the product of any two is finite; that of three may not be."""
+SMALLEST = 1e-150
+"""Numbers that are divided by are no smaller."""
+MOST_COUNTED = 2**53
+"""Counts that allocate nothing, such as those of rows that were seen, may be as large as a float can tell."""
+
+
+@final
+@dataclass(frozen=True)
+class Field:
+    """An argument of a constructor, or an attribute: its types, the types of its entries, its bounds.
+
+    Numbers, alone or as entries, lie between `least` and `most`. A whole number without a bound `most` of its
+    own may allocate memory, so it is counted as a size and is at most as large as the file. `is_record` marks
+    numbers that are told and never computed with, which may be NaN or infinite. Tensors have one of `dtypes`,
+    where any are named.
+
+    `read` is the attribute, dotted, that tells an argument of another name. An argument with a `switch`
+    starts something that this attribute says is on; the tensors of the object say how far. An argument that
+    `is_earlier` is in files of earlier versions only. One that `is_omitted` takes its default, or the `fixed`
+    value, because tensors of the object tell what it made.
+    """
+
+    kinds: tuple[type, ...] = ()
+    each: Field | None = None
+    least: float = -LARGEST
+    most: float | None = None
+    is_record: bool = False
+    dtypes: tuple[str, ...] = ()
+    read: str = ""
+    switch: str = ""
+    is_omitted: bool = False
+    is_earlier: bool = False
+    fixed: Any = None
+
+
+OMITTED = Field(is_omitted=True)
+RECORD = Field(is_record=True)
+EARLIER = Field(is_earlier=True)
+POSITIVE = Field(least=SMALLEST)
+COUNT = Field(least=0, most=MOST_COUNTED)
+FLAG = Field((bool,))
+TEXT = Field((str,))
+NUMBER = Field((int, float), least=0)
+REPORTED = Field((int, float), is_record=True)
+"""A number that is told, and never computed with."""
+REPORTED_ARRAY = Field((np.ndarray,), is_record=True)
+
+
+@final
+@dataclass(frozen=True)
+class Stored:
+    """How objects of a class are stored, where its constructor does not say it.
+
+    `arguments` are merged with the annotations of the constructor, or of the class method `build`.
+    `attributes`, also dotted ones of parts, are set after building; files of earlier versions may lack them.
+    `fitted` are the attributes that an estimator has after `fit`, beside its settings, and `sometimes` those
+    that it may have. Buffers named in `infinite` may have infinite entries. `cost` is the memory in bytes
+    that building takes beyond the sizes of its arguments. `refuse` says why an object cannot be stored, and
+    `never` says it of the whole class. `earlier` maps names of arguments in files of earlier versions to
+    those of today.
+    """
+
+    arguments: Mapping[str, Field] = field(default_factory=dict)
+    attributes: Mapping[str, Field] = field(default_factory=dict)
+    fitted: Mapping[str, Field] = field(default_factory=dict)
+    sometimes: Mapping[str, Field] = field(default_factory=dict)
+    build: str = ""
+    infinite: tuple[str, ...] = ()
+    cost: Callable[[Mapping[str, Any]], int] | None = None
+    refuse: Callable[[Any], str | None] | None = None
+    never: str = ""
+    earlier: Mapping[str, str] = field(default_factory=dict)

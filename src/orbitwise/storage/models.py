@@ -1,0 +1,481 @@
+"""Save a fitted estimator to one file, load it, or look at what a file holds.
+
+Each estimator says beside its constructor which fitted attributes it has (see `Stored.fitted`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import NoneType
+from typing import Any, final
+
+import gpytorch
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+
+from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, Stored
+from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.learned_ranges import expected_seconds
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale
+from orbitwise.functionals.averages import orbit_in
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.fit_result import FitResult
+from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.losses import Loss
+from orbitwise.orbits.certainty import describe_certainty
+from orbitwise.orbits.finite import FiniteOrbit
+from orbitwise.orbits.orbit import Orbit
+from orbitwise.storage.agreement import check_agreement
+from orbitwise.storage.atomic import write_atomically
+from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
+from orbitwise.storage.reader import Reader
+from orbitwise.storage.recipes import declaration_of, own_classes
+from orbitwise.storage.writer import Writer
+from orbitwise.transforms.images import check_image_shape
+
+ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
+
+
+def save(model: Any, path: str | os.PathLike[str], error_seconds: float = 0.0) -> None:
+    """Write a fitted estimator to `path`, in full or not at all; `.orbitwise` is the usual ending.
+
+    The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
+    this machine (`checkpoint`, `n_jobs`) are left out, and a model that cannot do without its code (a
+    `FeatureMap`, an orbit or kernel of your own) is refused with a StorageError. Exact posteriors and kernel
+    machines include the inputs of their training rows. Nothing expensive is computed: error bars
+    of learned ranges are stored if they are known, and a note says so if they are not. Ask the model for
+    `orbit_errors_` before saving, or give `error_seconds` to have them computed if that takes no longer.
+    Every model is read back before it is written. Where `path` is a symbolic link, the file it leads to is
+    replaced.
+    """
+    write_atomically(os.path.realpath(path), packed(model, error_seconds))
+
+
+def packed(model: Any, error_seconds: float = 0.0) -> bytes:
+    """The content of the file of a fitted estimator."""
+    structure, writer = take_apart(model, error_seconds)
+    data = pack({**structure, "versions": _versions()}, writer.arrays)
+    try:
+        _check_equal(model, put_together(*unpack(data)))
+    except StorageError as error:
+        # what is told of a file is told of the model that it would hold
+        reason = ACCUSATION.sub("", str(error))
+        raise StorageError(f"This model cannot be saved: {reason}") from error
+    return data
+
+
+def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
+    """The estimator that was saved to `path`; its predictions are equal bit for bit.
+
+    It computes on `device`, by default where it was fitted if there is such a device here, else on the CPU.
+    A file that is damaged, of a newer format, or not a saved model raises a StorageError; nothing in a file
+    is ever executed. So does one that asks for more than `max_bytes` of memory, about twice its size: by
+    default half of this machine's memory, and 16 GiB at most. Settings of a machine (`callback`,
+    `checkpoint`, `n_jobs`) are never taken from a file. `fit` with `warm_start=True` resumes from a loaded
+    model.
+    """
+    structure, arrays = _unpacked(path, max_bytes)
+    try:
+        return put_together(structure, arrays, device)
+    except StorageError as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from error
+    except Exception as error:
+        raise StorageError(f"{os.fspath(path)}: The file is damaged or hostile ({brief(error)}).") from error
+
+
+def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict[str, Any]:
+    """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes.
+
+    It is as careful as `load`, and a terminal can print all text in it.
+    """
+    structure, arrays = _unpacked(path, max_bytes)
+    try:
+        about = _printable(told(structure))
+    except StorageError as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from error
+    num_bytes = sum(array.nbytes for array in arrays.values())
+    return {**about, "format_version": FORMAT_VERSION, "num_bytes": num_bytes}
+
+
+def _unpacked(
+    path: str | os.PathLike[str], max_bytes: int | None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    data = read(path, max_bytes)
+    try:
+        return unpack(data)
+    except StorageError as error:
+        raise StorageError(f"{os.fspath(path)}: {error}") from error
+
+
+def _versions() -> dict[str, str]:
+    # At import, the package that holds the version is not complete yet.
+    from orbitwise import __version__
+
+    return {
+        "orbitwise": __version__,
+        "torch": str(torch.__version__),
+        "gpytorch": gpytorch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _check_equal(model: Any, copy: Any) -> None:
+    """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
+    for one, other in zip(_modules(model), _modules(copy), strict=True):
+        left, right = one.state_dict(), other.state_dict()
+        if list(left) != list(right) or any(_bits(left[name]) != _bits(right[name]) for name in left):
+            raise StorageError(f"a part of {type(one).__name__} would be lost.")
+
+
+def _modules(model: Any) -> list[nn.Module]:
+    if hasattr(model, "machine_"):
+        return [model.machine_.process]
+    if hasattr(model, "svc_"):
+        return []
+    return [model.functional_, model.posterior_.process]
+
+
+def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
+
+
+def _printable(value: Any) -> Any:
+    """The same with text that a terminal can print, whatever a file says."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_printable(str(key)): _printable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_printable(each) for each in value)
+    return value
+
+
+@final
+class NoObjective:
+    """Stands for the objective of a fit, which needs the training data."""
+
+    def __call__(self) -> Tensor:
+        raise ValueError(
+            "The error bars of this orbit need the training data, and were not computed before the model was "
+            "saved: ask the fitted model for orbit_errors_, then save it."
+        )
+
+
+SHAPE = Field((tuple, list, NoneType), Field((int,)), least=1)
+MAYBE_TEXT = Field((str, NoneType))
+EARLIER = {
+    "_background": Field((int, float)),
+    "_image_shape": SHAPE,
+    "_input_shape": SHAPE,
+    "_is_vector": FLAG,
+    "_scale": Field((int, float, Tensor), least=0, dtypes=("float64",)),
+    "_shift": Field((Tensor,), dtypes=("float64",)),
+    "channels_": MAYBE_TEXT,
+    "_functional": Field((Functional,)),
+    "_model": Field((RegressionModel,)),
+    "_problem_": Field((RegressionModel,)),
+}
+"""Fitted attributes of the first format; today they are in `form_`, `model_`, `target_scale_` or `scale_`."""
+LEFT_OUT = {"fit_result_"}
+PLAIN = (
+    *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
+    *(Kernel, Likelihood, Orbit, Functional, Loss),
+)
+
+PARAMETERS = {
+    "image_shape": SHAPE,
+    "random_state": Field((int, NoneType), least=0, most=2**32 - 1),
+    "verbose": Field((bool, int)),
+    "warm_start": Field((bool,)),
+}
+"""What some settings must be; the others are checked when they are used, by `fit`."""
+OWN = ("callback", "checkpoint", "n_jobs")
+"""Settings of the machine and the program that a model is used in: none is stored, and none is read."""
+
+
+def _own_settings(kind: type) -> dict[str, Any]:
+    """The defaults of the settings that no file may choose, such as the folder that `fit` writes to."""
+    known = inspect.signature(kind).parameters
+    return {each: known[each].default for each in OWN if each in known}
+
+
+def known_estimators() -> dict[str, type[BaseEstimator]]:
+    """The estimators of Orbitwise that a file may hold, by name."""
+    return {name: kind for name, kind in sorted(own_classes().items()) if issubclass(kind, BaseEstimator)}
+
+
+def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], Writer]:
+    """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
+    name, known = type(model).__name__, known_estimators()
+    if known.get(name) is not type(model):
+        raise StorageError(f"A {name} cannot be stored; {', '.join(known)} can.")
+    declared = declaration_of(type(model))
+    if missing := [each for each in declared.fitted if not hasattr(model, each)]:
+        raise StorageError(f"This {name} is not fitted, it has no {missing[0]}: call fit before save.")
+    parameters = model.get_params(deep=False)
+    fields = {**declared.fitted, **declared.sometimes}
+    notes = _find_errors(model, error_seconds)
+    if parameters.get("callback") is not None:
+        notes.append("callback was left out: it is not plain data")
+    if isinstance(parameters.get("random_state"), np.random.RandomState):
+        parameters["random_state"] = None
+        notes.append("random_state was left out: it is not plain data")
+    parameters |= _own_settings(type(model))
+    if hasattr(model, "machine_") or hasattr(model, "svc_"):
+        notes += _leave_out_code(parameters)
+    others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
+    notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
+    writer = Writer()
+    fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
+    if "search_" in fitted:
+        # the same fit gives the same file, however long it took
+        fitted["search_"] = [{**stage, "seconds": math.nan} for stage in fitted["search_"]]
+    structure = {
+        "estimator": name,
+        "parameters": {each: writer.value(value, f"model.{each}") for each, value in parameters.items()},
+        "fitted": {each: writer.value(value, f"model.{each}") for each, value in fitted.items()},
+        "summary": writer.value(summary_of(model), "summary"),
+        "notes": notes,
+    }
+    return {**structure, "objects": writer.objects}, writer
+
+
+def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: str | None = None) -> Any:
+    """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU."""
+    name, known = structure.get("estimator"), known_estimators()
+    parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
+    if not isinstance(name, str) or name not in known:
+        raise StorageError(f"The file holds an unknown estimator, {brief(name)}.")
+    kind, declared = known[name], declaration_of(known[name])
+    # those that files of earlier versions do not have take their defaults
+    names = set(kind._get_param_names())
+    if not isinstance(parameters, dict) or not set(parameters) <= names:
+        raise StorageError(f"The file has other parameters than those of {name}.")
+    if not isinstance(fitted, dict):
+        raise StorageError(f"The file has other attributes than those of {name}.")
+    place = _place(parameters.get("device", "cpu") if device is None else device)
+    reader = Reader(structure.get("objects"), arrays, place)
+    parameters = {**parameters, **_own_settings(kind)}
+    settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in names}
+    given = reader.arguments(parameters, settings, name, ())
+    if "device" in names:
+        given["device"] = str(place)
+    model: Any = kind(**given)
+    values = _fitted_values(reader, declared, fitted, name)
+    for each, value in values.items():
+        setattr(model, each, value)
+    try:
+        check_agreement(model, sum(array.size for array in arrays.values()))
+        if "orbit_" in values and values["orbit_"] is None:
+            # earlier versions remembered learned orbits only
+            model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
+    except ValueError as error:
+        raise StorageError(f"The file is damaged or hostile: it holds {brief(error)}.") from error
+    if hasattr(model, "orbit_"):
+        if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
+            model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
+        model.fit_result_ = FitResult(
+            model.posterior_,
+            model.functional_,
+            model.log_evidence_,
+            model.evidence_kind_,
+            model.log_evidence_error_,
+            model.converged_,
+            NoObjective(),
+            # that of a search is of structures
+            history=[each for each in model.history_ if isinstance(each, int | float)],
+            certificate=getattr(model, "certificate_", None),
+        )
+    return model
+
+
+def _fitted_values(reader: Reader, declared: Stored, fitted: dict[str, Any], name: str) -> dict[str, Any]:
+    """The fitted attributes of an estimator; the first format held parts of some of them one by one."""
+    fields = {**declared.fitted, **declared.sometimes}
+    is_first = "form_" not in fitted
+    parts = {each: fitted[each] for each in fitted if is_first and each in EARLIER and each not in fields}
+    old = reader.arguments(parts, EARLIER, name, ())
+    now: dict[str, Any] = {}
+    if is_first and "form_" in fields:
+        image, own = (tuple(old.get(each) or ()) or None for each in ("_image_shape", "_input_shape"))
+        # all images had their channels first, before there was a choice
+        channels = old.get("channels_", "first" if len(image or ()) == 3 else None)
+        now["form_"] = InputForm(image, channels, own, old.get("_background", 0.0))
+    if "_shift" in old:
+        now["target_scale_"] = TargetScale(old["_shift"], old["_scale"], old["_is_vector"])
+    elif "_scale" in old:
+        now["scale_"] = old["_scale"]
+    if (model := old.get("_model", old.get("_problem_"))) is not None:
+        now["model_"] = model.at(old["_functional"]) if "_functional" in old else model
+    given = {each: value for each, value in fitted.items() if each not in parts}
+    if not set(declared.fitted) <= {*given, *now} <= set(fields):
+        raise StorageError(f"The file has other attributes than those of {name}.")
+    return {**now, **reader.arguments(given, fields, name, ())}
+
+
+def _place(name: Any) -> torch.device:
+    if not isinstance(name, str) or not re.fullmatch(r"(cpu|mps|cuda)(:\d{1,3})?", name):
+        raise StorageError(f"device must be 'cpu', 'mps' or 'cuda', with a number or not, not {brief(name)}.")
+    place = torch.device(name)
+    if place.type == "cuda":
+        is_here = torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
+    else:
+        is_here = place.type == "cpu" or torch.backends.mps.is_available()
+    return place if is_here else torch.device("cpu")
+
+
+def _find_errors(model: Any, error_seconds: float) -> list[str]:
+    """Why the error bars of learned ranges are missing; they are computed only within `error_seconds`."""
+    orbit = getattr(model, "orbit_", None)
+    if orbit is None or not orbit.learned() or hasattr(model, "_orbit_errors"):
+        return []
+    if isinstance(model.fit_result_.objective, NoObjective):
+        return ["orbit_errors_ was not there"]
+    if error_seconds <= 0:
+        return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
+    try:
+        if expected_seconds(model.fit_result_.objective, list(model.fit_result_.parameters)) > error_seconds:
+            return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
+        _ = model.orbit_errors_
+    except (ValueError, RuntimeError) as error:
+        return [f"orbit_errors_ was left out: {brief(error)}"]
+    return []
+
+
+def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
+    """Leave out an invariance that is code: the rows or copies that it made are part of the machine."""
+    try:
+        Writer().value(parameters.get("invariance"), "invariance")
+    except StorageError as error:
+        parameters["invariance"] = None
+        return [f"invariance was left out: {brief(error)}"]
+    return []
+
+
+NUMBER_OF = replace(COUNT, kinds=(int,))
+ACCEPTED = 1e-4
+"""The gap, in parts of the risk, up to which a machine counts as solved."""
+SUMMARY = {
+    "converged": FLAG,
+    "evidence_kind": TEXT,
+    "functional": TEXT,
+    "image_shape": SHAPE,
+    "inference": TEXT,
+    "kernel": TEXT,
+    "learned": Field((dict,), Field((tuple, list)), is_record=True),
+    "learned_errors": Field((dict,), Field((int, float)), is_record=True),
+    "learned_text": TEXT,
+    "log_evidence": REPORTED,
+    "log_evidence_error": REPORTED,
+    "n_features": NUMBER_OF,
+    "noise": Field((list, int, float), Field((int, float)), is_record=True),
+    "orbit": MAYBE_TEXT,
+}
+SUMMARY_OPTIONAL = {
+    "certificate": TEXT,
+    "channels": MAYBE_TEXT,
+    "classes": Field((list,), TEXT),
+    "learned_error_text": TEXT,
+    "num_rows": NUMBER_OF,
+}
+BESIDE = {"estimator": TEXT, "notes": Field((list,), TEXT), "versions": Field((dict,), TEXT)}
+
+
+def told(structure: dict[str, Any]) -> dict[str, Any]:
+    """What a file says of itself, each entry of its type, or a StorageError."""
+    summary = structure.get("summary")
+    given = summary.get("mapping") if isinstance(summary, dict) else None
+    if not isinstance(given, dict):
+        raise StorageError("The file is damaged or hostile: it has no summary.")
+    reader = Reader()
+    about = reader.arguments(given, SUMMARY | SUMMARY_OPTIONAL, "its summary", SUMMARY)
+    beside = {name: structure.get(name) for name in BESIDE}
+    beside["versions"] = {"mapping": beside["versions"]}
+    return {**about, **reader.arguments(beside, BESIDE, "the file", BESIDE)}
+
+
+def summary_of(model: Any) -> dict[str, Any]:
+    """What people want to know of a model before they load it."""
+    summary = {
+        "n_features": model.n_features_in_,
+        "image_shape": model.form_.image_shape,
+        "channels": model.form_.channels,
+        "log_evidence": getattr(model, "log_evidence_", math.nan),
+        "log_evidence_error": getattr(model, "log_evidence_error_", 0.0),
+        "evidence_kind": getattr(model, "evidence_kind_", "not computed"),
+        "noise": [],
+        "orbit": None,
+        "learned": {},
+        "learned_errors": {},
+    }
+    if hasattr(model, "svc_"):
+        summary |= _vectors_summary(model)
+    else:
+        summary |= _machine_summary(model) if hasattr(model, "machine_") else _process_summary(model)
+    if hasattr(model, "classes_"):
+        summary["classes"] = [str(each) for each in model.classes_[:100]]
+    if hasattr(model, "certificate_"):
+        summary["certificate"] = str(model.certificate_)
+    return summary
+
+
+def _process_summary(model: Any) -> dict[str, Any]:
+    summary = {
+        "inference": getattr(model, "inference_", "sparse"),
+        "converged": model.converged_,
+        "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
+        "kernel": type(model.kernel_).__name__,
+        "functional": type(model.functional_).__name__,
+        "learned_text": "",
+        "learned_error_text": "",
+    }
+    if (orbit := getattr(model, "orbit_", None)) is None:
+        return summary
+    errors = getattr(model, "_orbit_errors", {})
+    intervals = model.orbit_intervals_ if errors else {}
+    return summary | {
+        "orbit": type(orbit).__name__,
+        "learned": orbit.learned(),
+        "learned_text": orbit.describe(),
+        "learned_errors": errors,
+        "learned_error_text": describe_certainty(orbit.learned(), errors, intervals, orbit.units()),
+    }
+
+
+def _machine_summary(model: Any) -> dict[str, Any]:
+    invariance = getattr(model, "invariance", None)
+    name = invariance if isinstance(invariance, str) else type(invariance).__name__
+    return {
+        "inference": "regularised risk",
+        "converged": bool((model.gap_ <= ACCEPTED * model.objective_).all()),
+        "kernel": type(model.machine_.process.kernel).__name__,
+        "functional": "Evaluation" if invariance is None else name,
+        "learned_text": f"C = {model.C_:.4g}, strength = {model.strength_:.4g}, "
+        f"bandwidth = {model.bandwidth_:.4g}",
+        "num_rows": len(model.machine_.coefficients),
+    }
+
+
+def _vectors_summary(model: Any) -> dict[str, Any]:
+    invariance = model.invariance
+    return {
+        "inference": "support vectors",
+        "converged": model.svc_.fit_status_ == 0,
+        "kernel": "RBFKernel",
+        "functional": "Evaluation",
+        "orbit": None if invariance is None or isinstance(invariance, str) else type(invariance).__name__,
+        "learned_text": f"C = {model.C:.4g}, bandwidth = {model.bandwidth_:.4g}, "
+        f"{len(model.svc_.support_)} support vectors",
+        "num_rows": model.num_samples_,
+    }
