@@ -326,15 +326,9 @@ class InvariantGPRegressor(
         if self.noise is None:
             self.model_ = model
         latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
-<<<<<<< HEAD
         is_merged = len(merged) < len(x) or not bool((merged.weights() == 1).all())
         if not isinstance(latent.likelihood, Gaussian) or not is_merged:
             # equal rows are merged under Gaussian noise alone; others stay in the order in which they came
-=======
-        is_gaussian = isinstance(latent.likelihood, Gaussian)
-        if not is_gaussian or (len(merged) == len(x) and bool((merged.weights() == 1).all())):
-            # rows are merged under Gaussian noise only; others stay in the order in which they came
->>>>>>> house-estimators
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
             merged = Observations(merged.functional, rows, standardised).to(self.device)
         observations, generator = (merged,), generator_on(self.device, generator)
