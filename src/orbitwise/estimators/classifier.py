@@ -218,10 +218,6 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         """The probability of every class, in the order of `classes_`."""
         return self._probabilities(*self.moments(X)).cpu().numpy()
 
-    @property
-    def _scale(self) -> float:
-        return self.scale_
-
     def _probabilities(self, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         return class_probabilities(self.likelihood_, mean, variance, self.scale_)
 

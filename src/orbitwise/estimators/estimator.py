@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
 
 from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
 from orbitwise.estimators.engines import (
@@ -263,14 +262,6 @@ class FittedForm(ABC):
         """Where images had their channels, "first" or "last"; None where there are none."""
         return self.form_.channels
 
-    @property
-    def _image_shape(self) -> tuple[int, ...] | None:
-        return self.form_.image_shape
-
-    @property
-    def _background(self) -> float:
-        return self.form_.background
-
 
 class LearnedOrbit(FittedForm, ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
@@ -331,14 +322,6 @@ class LearnedOrbit(FittedForm, ABC):
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, result.search.coordinates, found
             )
-
-    @property
-    def _objective(self) -> Callable[[], torch.Tensor]:
-        return self.fit_result_.objective
-
-    @property
-    def _learned_parameters(self) -> list[nn.Parameter]:
-        return list(self.fit_result_.parameters)
 
     @property
     def orbit_intervals_(self) -> dict[str, tuple[float, float]]:

@@ -20,6 +20,7 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored
@@ -399,6 +400,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     @property
     def _likelihood(self) -> Gaussian:
+        check_is_fitted(self)
         return self._stream.likelihood
 
     def _report(self, step: int, bound: float) -> None:
