@@ -43,7 +43,7 @@ series = load()
 x, y = series.x_train, series.y_train
 frequencies = frequency_grid(x[:, 0])
 power = periodogram(x[:, 0], detrend(x[:, 0], y)[0], frequencies)
-peaks = spectral_peaks(x, y, 5)
+peaks = spectral_peaks(x[:, 0], y, 5)
 print("strongest lines, cycles a year:", ", ".join(f"{each:.2f}" for each in peaks.frequencies))
 
 # %% [markdown]

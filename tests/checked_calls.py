@@ -8,6 +8,7 @@ is not checked again in that test. Counting by test keeps it the same whatever r
 from __future__ import annotations
 
 import functools
+from types import FunctionType
 from typing import Any
 
 import jaxtyping
@@ -36,7 +37,6 @@ def check_first_calls(*context: str, typechecker: Any = None) -> Any:
         checked: Any = None
         test, count = -1, 0
 
-        @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
             nonlocal checked, test, count
             if test != Test.number:
@@ -48,7 +48,10 @@ def check_first_calls(*context: str, typechecker: Any = None) -> Any:
                 checked = check(function)  # compiled when it is needed
             return checked(*arguments, **named)
 
-        return call
+        # warnings that look for the user's line pass over what jaxtyping adds
+        named_globals = {**globals(), "__name__": "jaxtyping.first_calls"}
+        wrapper = FunctionType(call.__code__, named_globals, function.__name__, None, call.__closure__)
+        return functools.wraps(function)(wrapper)
 
     return decorate
 

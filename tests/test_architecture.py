@@ -207,8 +207,11 @@ def _dotted(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def wrong_classes(package: Path) -> list[str]:
-    """A class is abstract or final; the abstract ones of a folder are in the file named for its singular."""
-    found, bases, abstract, reexported = [], {}, {}, {}
+    """A class is abstract or final; the abstract ones of a folder are in the file named for its singular.
+
+    A protocol, which only says what a caller needs, stands beside the caller.
+    """
+    found, bases, abstract, protocols, reexported = [], {}, {}, set(), {}
     for name, file, tree in modules(package):
         names = _names(name, file, tree)
         reexported |= {f"{name}.{local}": whole for local, whole in names.items()}
@@ -220,6 +223,8 @@ def wrong_classes(package: Path) -> list[str]:
                 bases[names[node.name]] = [_dotted(base, names) for base in node.bases]
                 if _is_abstract(node, names):
                     abstract[names[node.name]] = file
+                if "typing.Protocol" in bases[names[node.name]]:
+                    protocols.add(names[node.name])
 
     def defined(name: str) -> str:
         seen = set()
@@ -233,7 +238,8 @@ def wrong_classes(package: Path) -> list[str]:
         found += [f"{child}: inherits from {parent}, which is not abstract" for parent in final]
 
     for folder in {file.parent for file in abstract.values()} - {package}:
-        ours = sorted(name for name, file in abstract.items() if file.parent == folder)
+        ours = sorted(set(abstract) - protocols)
+        ours = [name for name in ours if abstract[name].parent == folder]
         homes = [
             home
             for word in (folder.name, folder.name.removesuffix("s"))
@@ -430,6 +436,7 @@ MADE_UP = [
     (wrong_classes, {"orbits/orbit.py": ABSTRACT, "orbits/a.py": ABSTRACT}, 2),
     (wrong_classes, {"orbits/orbit.py": ABSTRACT + ABSTRACT.replace("Orbit", "DrawnOrbit")}, 0),
     (wrong_classes, {"inference/posterior.py": ABSTRACT}, 0),
+    (wrong_classes, {"a/b.py": ABSTRACT, "a/c.py": "from typing import Protocol\nclass D(Protocol): ..."}, 0),
     (second_collapsed_bounds, {"a.py": "def collapsed_bound(totals): ..."}, 0),
     (second_collapsed_bounds, {"a.py": "def collapsed_bound(): ...", "b.py": "def lower_bound(): ..."}, 1),
     (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef hessian(): ..."}, 0),

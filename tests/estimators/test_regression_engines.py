@@ -169,7 +169,7 @@ def test_many_rows_are_collapsed_and_quick(rng):
     ],
 )
 def test_the_engine_goes_by_size_and_by_what_is_asked(count, settings, observed, engine):
-    assert InvariantGPRegressor(**settings)._engine(count, count, None, observed) == engine
+    assert InvariantGPRegressor(**settings)._engine(count, count, True, observed) == engine
 
 
 @pytest.mark.parametrize("inference", SPARSE)

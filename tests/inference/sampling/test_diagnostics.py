@@ -97,7 +97,7 @@ def test_precision_does_not_matter(dtype):
 
 
 def test_chains_may_be_too_short():
-    with pytest.raises(ValueError, match="at least 4 a chain"):
+    with pytest.raises(ValueError, match="at least 4 per chain"):
         effective_sample_size(torch.zeros(3, 3))
     with pytest.raises(ValueError, match="run the chains longer"):
         split_r_hat(torch.zeros(3, 1))
