@@ -104,6 +104,28 @@ def codings(record):
     return f"log loss without invariance {', '.join(losses)}", f"{table(headings, rows)}\n\n{note}"
 
 
+def orbit_gram(record):
+    cases = record["cases"]
+    rows = [
+        (
+            f"{each['rows']:,}",
+            each["nodes"],
+            each["width"],
+            each["precision"],
+            f"{each['seconds']:.2f}",
+            f"{each['ratio']:.2f}",
+            "out of memory" if each.get("plain") is None else f"{each['plain'] / each['seconds']:.1f}",
+            f"{each['bytes'] / 2**20:,.0f}",
+        )
+        for each in cases
+    ]
+    headings = ("rows", "nodes", "width", "precision", "seconds", "times bare products")
+    headings += ("a plain average takes times", "MiB")
+    worst = max(each["ratio"] for each in cases)
+    headline = f"value and gradient take at most {worst:.2f} times the bare products"
+    return headline, table(headings, rows)
+
+
 def group_kernel(record):
     matrix, diagonal = record["seconds"]["matrix"], record["seconds"]["diagonal"]
     rows = [(name, f"{1000 * matrix[name]:,.1f}", f"{1000 * diagonal[name]:,.1f}") for name in matrix]
@@ -242,9 +264,14 @@ KINDS = {
     "uci_regression.json": ("Automatic inducing variables beside exact inference", uci_regression),
     "digits.json": ("8×8 digits beside other classifiers", digits),
     "codings.json": ("8×8 digits, three codings of labels", codings),
+    "orbit_gram.json": ("Averaged Gram matrices beside bare products", orbit_gram),
     "group_kernel.json": ("Invariant kernels beside `invariantkernels`", group_kernel),
     "molecule_forces.json": ("Energies and forces beside `sgdml`", molecule_forces),
 }
+
+
+SEVERAL_RECORDS = ("answer", "comparison_order")
+"""Benchmarks that write a record for each of several settings."""
 
 
 def section(path):
@@ -258,6 +285,8 @@ def section(path):
         module = path.stem.removesuffix("_fresh")
         if module in EXPERIMENTS:
             command = f"python -m orbitwise.experiments.{module}{options(record)} --out results/{path.name}"
+        if scripts := [each for each in SEVERAL_RECORDS if path.stem.startswith(each)]:
+            command = f"python benchmarks/{scripts[0]}.py{settings_of(record)} --out results/{path.name}"
         return path.name, title, (command or f"python benchmarks/{path.stem}.py").strip(), *show(record)
     if isinstance(record, dict) and "curve" in record:
         names = {"rotated": "Rotated MNIST", "rotated_12000": "Rotated MNIST, 12,000 images"}
@@ -266,6 +295,14 @@ def section(path):
         title = f"{data}, invariance: {orbit}"
         return path.name, title, mnist_command(path.name, record["command"]), *mnist(record)
     return None
+
+
+def settings_of(record):
+    """The settings of a benchmark that wrote several records, as options of its command."""
+    problems = list(dict.fromkeys(each["problem"] for each in record.get("fits", ())))
+    told = ({"problems": problems} if problems else {}) | record["settings"]
+    told = {name: value for name, value in told.items() if value is not None and value is not False}
+    return options({"command": told})
 
 
 def options(record):

@@ -249,8 +249,9 @@ def own_shape(invariance: object) -> tuple[Family, tuple[int, ...]] | None:
             return "image", tuple(shape)
         if signal is not None:
             return "signal", tuple(signal)
-        if hasattr(part, "num_points") and hasattr(part, "num_dimensions"):
-            return "cloud", (part.num_points, part.num_dimensions)  # pyright: ignore
+        points, dimensions = getattr(part, "num_points", None), getattr(part, "num_dimensions", None)
+        if points is not None and dimensions is not None:
+            return "cloud", (points, dimensions)
     return None
 
 

@@ -87,7 +87,8 @@ class Stream:
     def posterior(self) -> SparsePosterior:
         """g given all rows seen."""
         if self.totals is None:
-            return SparsePosterior(self.process, self.inducing, self.q, self.lower)  # pyright: ignore
+            assert self.q is not None, "a stream without sums has learned q by steps"
+            return SparsePosterior(self.process, self.inducing, self.q, self.lower)
         return SparsePosterior(self.process, self.inducing, best_q(self.totals, self.noise), self.lower)
 
     def certificate(self, tolerance: float) -> Certificate:
@@ -127,7 +128,7 @@ def learn_from(
         stream.likelihood,
         x,
         targets,
-        stream.inducing if stream.sources is None else stream.sources,  # pyright: ignore
+        stream.inducing if stream.sources is None else stream.sources,  # pyright: ignore[reportArgumentType]
         torch.Generator(x.device).manual_seed(stream.age),
         batch_size,
         inducing_functional=None if stream.sources is None else stream.functional,

@@ -189,7 +189,7 @@ class Columns:
 
     def choose(self, count: int) -> Float[Tensor, "u 1"]:
         """The numbers of the first rows of the greedy choice."""
-        return self.model.choose(count, "greedy", torch.Generator().manual_seed(0)).inducing  # pyright: ignore
+        return self.model.choose(count, "greedy", torch.Generator().manual_seed(0)).inducing
 
     def certify(self, count: int) -> dict[str, Any]:
         """The bracket from `count` columns of K and its diagonal, and how far below the truth it begins."""
@@ -243,7 +243,7 @@ def automatic(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, toleran
         "upper": certificate.upper,
         "gap": certificate.gap,
         "stopped": certificate.stopped,
-        "evaluations": kernel.num_evaluations,  # pyright: ignore
+        "evaluations": kernel.num_evaluations,
     }
 
 

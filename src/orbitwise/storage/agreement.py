@@ -415,7 +415,7 @@ def most_atoms(functional: Functional) -> int:
     if isinstance(functional, Composition):
         return most_atoms(functional.outer) * most_atoms(functional.inner)
     if isinstance(functional, Combination):
-        return sum(most_atoms(part) for part in functional.parts)  # pyright: ignore
+        return sum(most_atoms(part) for part in functional.parts)  # pyright: ignore[reportArgumentType]
     if isinstance(functional, OrbitAverage | OrbitSum):
         orbit: Any = functional.orbit if isinstance(functional, OrbitAverage) else functional.average.orbit
         return max(1, orbit.num_samples if orbit.is_drawn else orbit.size)
