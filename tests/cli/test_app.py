@@ -274,13 +274,13 @@ def test_clouds_of_points_are_not_turned_as_images(orbitwise, folder):
     ran = orbitwise("learn", "clouds.npz", "--out", "r", "--no-report", *QUICK)
     assert ran.status == 0, ran.error
     assert "not taken for images" in ran.out
-    assert load("r/model.orbitwise")._image_shape is None
+    assert load("r/model.orbitwise").form_.image_shape is None
     ran = orbitwise("learn", "clouds.npz", "--out", "s", "--invariance", "rotation", *QUICK)
     assert ran.status == 1
     assert "PointCloudOrbit(num_points=12, num_dimensions=2" in ran.error
     said = ("--image-shape", "12x2", "--invariance", "flip", "--no-report")
     assert orbitwise("learn", "clouds.npz", "--out", "s", *said, *QUICK).status == 0
-    assert load("s/model.orbitwise")._image_shape == (12, 2)
+    assert load("s/model.orbitwise").form_.image_shape == (12, 2)
 
 
 def test_a_finite_invariance_that_wins_is_exported(orbitwise, folder):

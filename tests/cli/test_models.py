@@ -220,8 +220,8 @@ def test_the_background_of_the_model_fills():
     x, y = bars(8)
     settings = {"invariance": "rotation", "max_iterations": 1, "num_nodes": 2, "random_state": 0}
     model = InvariantGPClassifier(**settings).fit(x - 3, y)
-    assert f"fill={model._background!r})" in exported(model, "torchvision").text
-    assert model._background < -2
+    assert f"fill={model.form_.background!r})" in exported(model, "torchvision").text
+    assert model.form_.background < -2
 
 
 def test_colour_images_with_channels_last_are_exported():

@@ -1,7 +1,6 @@
 """InvariantGPRegressor by the sparse engines: beside exact inference, units, seeds, and what they refuse."""
 
 import pickle
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from orbitwise.estimators.regression_model import generator_on
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation
 
@@ -133,6 +133,29 @@ def test_single_precision_lists_and_repeated_rows(data, new, inference):
     np.testing.assert_allclose(single.predict(new), double.predict(new))
 
 
+@pytest.mark.parametrize("inference", ["exact", *SPARSE])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_repeated_rows_tell_the_noise(inference, weighted):
+    generator = np.random.default_rng(0)
+    x = np.repeat(generator.uniform(-3, 3, size=(40, 1)), 8, axis=0)
+    y = np.sin(x[:, 0]) + 0.5 * generator.normal(size=320)
+    weight = np.full(320, 2.0) if weighted else None
+    model = InvariantGPRegressor(inference=inference, num_inducing=30, random_state=0)
+    assert model.fit(x, y, sample_weight=weight).noise_ == pytest.approx(0.25, rel=0.25)
+
+
+def test_noise_of_several_variances_is_refused(data):
+    with pytest.raises(ValueError, match="share one noise variance"):
+        InvariantGPRegressor(likelihood=Gaussian(0.1, num_outputs=2)).fit(*data)
+
+
+def test_observations_of_tiny_targets_are_taken(data):
+    x, y = data
+    slopes = (Gradient(), x[:3], np.full((3, x.shape[1]), 1e-7), None)
+    model = InvariantGPRegressor(max_iterations=2).fit(x, y, observations=[slopes])
+    assert np.isfinite(model.log_evidence_)
+
+
 def test_fixed_noise_stays(data):
     for inference in SPARSE:
         model = fitted(inference, *data, noise=0.3, max_iterations=5, num_steps=20)
@@ -140,12 +163,10 @@ def test_fixed_noise_stays(data):
         assert not model.likelihood_.raw_noise.requires_grad
 
 
-def test_many_rows_are_collapsed_and_quick(rng):
+def test_many_rows_are_collapsed(rng):
     x = rng.uniform(-3, 3, size=(2000, 1))
     y = 5 + 3 * np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=2000)
-    start = time.process_time()
     model = InvariantGPRegressor(random_state=0, num_inducing=100).fit(x, y)
-    assert time.process_time() - start < 10 * torch.get_num_threads()
     assert model.inference_ == "collapsed"
     assert model.noise_ == pytest.approx(0.09, rel=0.1)
     new = np.linspace(-2.5, 2.5, 9)[:, None]

@@ -40,6 +40,7 @@ def turn(size: float, error: float | None, low: float = 0.0, high: float = 0.0) 
         (turn(10, math.nan, math.nan, math.nan), Kind.UNKNOWN, NOT_COMPUTED),
         (turn(10, 0.0, 10, 10), Kind.FIXED, "as given"),
         (turn(0, None), Kind.NOT_NEEDED, ""),
+        (turn(0, math.inf, 0, math.inf), Kind.NOT_RULED_OUT, "not determined by these data"),
         (turn(1e-6, 1e-6, 0, 1e-5), Kind.NOT_NEEDED, ""),
     ],
     ids=lambda each: each if isinstance(each, str) else "",

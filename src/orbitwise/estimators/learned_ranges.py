@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from orbitwise.functionals.averages import freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import LearnedRanges
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.ascent import (
     LEAST,
     RETRIED,
@@ -440,7 +441,10 @@ def zero_range_errors(orbit: Orbit, objective: Callable[[], Tensor]) -> dict[str
 
             def excess(factor: float) -> float:
                 put(factor)
-                fall = best - float(objective())
+                try:
+                    fall = best - float(objective())
+                except NOT_COMPUTABLE:
+                    return math.inf
                 return fall - ONE_ERROR if math.isfinite(fall) else math.inf
 
             try:

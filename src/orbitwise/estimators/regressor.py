@@ -251,7 +251,7 @@ class InvariantGPRegressor(
         if self.inference_ == "exact":
             result = self._run(model.latent, model.observations, generator)
         else:
-            result = self._fit_sparse(x, targets, generator)
+            result = self._fit_sparse(x, targets, weight, generator)
         self._store(result.in_units(-model.log_unit))
         return self
 
@@ -279,6 +279,11 @@ class InvariantGPRegressor(
                 raise ValueError(
                     "An instance of Gaussian says where learned noise starts. A variance that is not learned "
                     "is given by noise=…, with likelihood='gaussian'."
+                )
+            if not likelihood.shares_curvature:
+                raise ValueError(
+                    "All outputs share one noise variance here: leave out num_outputs of Gaussian, or fit "
+                    "the outputs one by one."
                 )
             return likelihood
         name = type(likelihood).__name__
@@ -319,18 +324,28 @@ class InvariantGPRegressor(
         return "exact" if self.inference == "exact" or needs_exact else engine_for(num_targets)
 
     def _fit_sparse(
-        self, x: NDArray[np.float64], targets: NDArray[np.float64], generator: torch.Generator
+        self,
+        x: NDArray[np.float64],
+        targets: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        generator: torch.Generator,
     ) -> FitResult:
-        """The sparse engine of `inference_`; a collapsed bound of exact rows gets a certificate."""
+        """The sparse engine of `inference_`; a collapsed bound of exact rows gets a certificate.
+
+        Equal rows are merged for the collapsed bound of Gaussian noise alone, which knows how far their
+        targets are from the mean. Other rows stay in the order in which they came.
+        """
         model = sparse_form(self.model_)
         if self.noise is None:
             self.model_ = model
         latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
-        is_merged = len(merged) < len(x) or not bool((merged.weights() == 1).all())
-        if not isinstance(latent.likelihood, Gaussian) or not is_merged:
-            # equal rows are merged under Gaussian noise alone; others stay in the order in which they came
+        is_weighted = bool((weight != 1).any())
+        is_merged = len(merged) < len(x) or is_weighted
+        is_collapsed = isinstance(latent.likelihood, Gaussian) and self.inference_ == "collapsed"
+        if not (is_collapsed and is_merged):
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
-            merged = Observations(merged.functional, rows, standardised).to(self.device)
+            each = torch.from_numpy(weight) if is_weighted else None
+            merged = Observations(merged.functional, rows, standardised, each).to(self.device)
         observations, generator = (merged,), generator_on(self.device, generator)
         if self.inference_ == "variational":
             most = len(merged) * (NODES if latent.is_drawn else 1)

@@ -96,7 +96,9 @@ class Observations:
 
     def merged_term(self, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """What merging equal rows takes out of the log likelihood, for the noise variance σ²."""
-        if self.scatter is None or self.weight is None or bool((self.weight == 1).all()):
+        if self.scatter is None or self.weight is None:
+            return torch.zeros_like(noise)
+        if bool((self.weight == 1).all()) and not bool(self.scatter.any()):
             return torch.zeros_like(noise)
         outputs = self.targets.shape[1]
         extra = float((self.weight - 1).sum())

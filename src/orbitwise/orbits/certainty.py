@@ -125,6 +125,8 @@ class Certainty:
         """Whether the range is zero, at its limit, determined, or known at all."""
         high, noticed = self.learned[1], self.unit.hardly_noticed
         if is_collapsed(self.name, self.learned, self.unit):
+            if self.error is not None and math.isinf(self.error):
+                return Kind.NOT_RULED_OUT
             is_open = self.ends is not None and self.error is not None and 0 < noticed < self.error
             return Kind.NOT_RULED_OUT if is_open else Kind.NOT_NEEDED
         if self.error is None or math.isnan(self.error):
