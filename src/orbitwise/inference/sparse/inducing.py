@@ -120,7 +120,11 @@ def greedy_choice(
 def cluster_centres(
     points: Float[Tensor, "n d"], num_inducing: int, generator: torch.Generator, most: int = 20_000
 ) -> Float[Tensor, "u d"]:
-    """The centres of k-means on at most `most` random points, distinct."""
+    """The centres of k-means on at most `most` random points, distinct.
+
+    Coordinates count to seven digits of their range, so that other rounding on another CPU does not lead
+    k-means elsewhere.
+    """
     _check_count(num_inducing)
     order = torch.randperm(len(points), generator=generator, device=generator.device)[:most]
     sample = _distinct(points[order.to(points.device)])
@@ -128,8 +132,10 @@ def cluster_centres(
         return sample
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
     means = KMeans(num_inducing, n_init=1, max_iter=20, random_state=seed)  # pyright: ignore[reportArgumentType]
-    centres = means.fit(sample.cpu().numpy()).cluster_centers_
-    return _distinct(torch.from_numpy(np.asarray(centres)).to(points))
+    rows = sample.double().cpu().numpy()
+    unit = float(np.ptp(rows)) * 1e-7 or 1.0
+    centres = means.fit(np.round(rows / unit)).cluster_centers_
+    return _distinct(torch.from_numpy(np.asarray(centres) * unit).to(points))
 
 
 def first_of_equals(points: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
