@@ -1,6 +1,7 @@
 """Kernels, constraints, priors and means come back: values, gradients to learn, and hyperpriors."""
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
@@ -31,6 +32,7 @@ from gpytorch.priors import (
     UniformPrior,
 )
 
+from orbitwise import InvariantGPRegressor, load, save
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive
 from orbitwise.inference.optimise.training import log_prior
@@ -161,3 +163,13 @@ def test_functions_have_names():
     assert [name_of(each) for each in (torch.exp, torch.nn.Softplus(), None, torch.nn.Softplus(2.0))] == [
         "exp", "softplus", None, "?",
     ]  # fmt: skip
+
+
+def test_columns_that_do_not_matter_may_have_any_lengthscale(tmp_path):
+    x = np.random.default_rng(0).normal(size=(9, 2))
+    kernel = RBFKernel(ard_num_dims=2, lengthscale_constraint=log_positive()).double()
+    kernel.raw_lengthscale.data = torch.tensor([[0.0, 709.7]], dtype=torch.float64)
+    model = InvariantGPRegressor(kernel, max_iterations=0).fit(x, x[:, 0])
+    file = tmp_path / "wide.orbitwise"
+    save(model, file)
+    np.testing.assert_array_equal(load(file).predict(x), model.predict(x))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -207,11 +208,13 @@ def _check_frozen(orbit: FrozenOrbit) -> None:
 def _check_kernel(kernel: Any) -> None:
     names = [name.removeprefix("raw_") for name in kernel._parameters if name.startswith("raw_")]
     for name in names:
-        least = SMALLEST if name in DIVISORS else -LARGEST
+        # a column that does not matter may have any lengthscale: what is divided by it is then zero
+        least, most = (SMALLEST, sys.float_info.max) if name == "lengthscale" else (-LARGEST, LARGEST)
+        least = SMALLEST if name in DIVISORS else least
         with torch.no_grad():
             value = getattr(kernel, name)
         require(value.shape == getattr(kernel, f"raw_{name}").shape, f"a {name} of another shape")
-        require(is_plain_numbers(value, least), f"a {name} out of range")
+        require(is_plain_numbers(value, least, most), f"a {name} out of range")
 
 
 def _check_constraint(constraint: Interval) -> None:
