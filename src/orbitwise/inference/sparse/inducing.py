@@ -133,9 +133,11 @@ def cluster_centres(
     seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
     means = KMeans(num_inducing, n_init=1, max_iter=20, random_state=seed)  # pyright: ignore[reportArgumentType]
     rows = sample.double().cpu().numpy()
-    unit = float(np.ptp(rows)) * 1e-7 or 1.0
-    centres = means.fit(np.round(rows / unit)).cluster_centers_
-    return _distinct(torch.from_numpy(np.asarray(centres) * unit).to(points))
+    # each column by its own range, because columns may differ in scale; constant ones stay as they are
+    unit = 1e-7 * np.ptp(rows, axis=0)
+    rounded = np.where(unit > 0, np.round(rows / np.where(unit > 0, unit, 1.0)) * unit, rows)
+    centres = means.fit(rounded).cluster_centers_
+    return _distinct(torch.from_numpy(np.asarray(centres)).to(points))
 
 
 def first_of_equals(points: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
