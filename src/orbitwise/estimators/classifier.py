@@ -52,23 +52,30 @@ GIVE = "Scale the columns of X, take another kernel or invariance, or label more
 
 @final
 class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
-    """Classification by a Gaussian process f(x) = L_x g whose invariance is learned by the evidence.
+    """Classification by a Gaussian process whose invariance is learned by the evidence.
+
+    Every class has a function f(x) = L_x g, where g is a Gaussian process and L_x averages g over everything
+    that x may be moved to. Kernel and ranges of the moves are those under which the training labels are most
+    probable (the evidence); no validation set is needed.
 
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g; None takes a scaled RBF kernel that starts at the scale of the data.
+        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data,
+        which suits most images and tables with scaled columns.
     invariance : None, str, Orbit or Functional, default=None
-        What f should not care about. Names of images ("rotation", "affine", "deformation",
-        "affine+deformation", "translation", …) need `image_shape` unless X has image dimensions.
+        What f should not care about: a name such as "affine+deformation", "rotation" or "signal:shift" (the
+        page "Names of invariances" has all), an orbit to average over, or any functional of g. Names of
+        images need `image_shape` unless X has image dimensions.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
-        How labels are observed: Gaussian noise on one-hot codes, with probabilities from a softmax whose
-        scale leave-one-out sets; Pólya-Gamma logits of sticks (for two classes, logistic regression);
-        Dirichlet; or a softmax of one f per class, whose bound averages a drawn orbit over fixed nodes. An
-        instance is copied.
+        How labels are observed. "one_hot": Gaussian noise on one-hot codes, with probabilities from a softmax
+        whose scale leave-one-out sets; the quickest, and the best calibrated in most of our trials.
+        "stick_breaking": Pólya-Gamma logits of sticks, which is logistic regression for two classes.
+        "dirichlet": Gaussian noise of several sizes on logarithms. "softmax": one f per class, whose bound
+        averages a drawn orbit over fixed nodes. An instance is copied.
     noise : {"evidence", "leave_one_out"}, default="evidence"
-        How the noise variance of one-hot codes is chosen in the end; labels are not Gaussian, so
-        leave-one-out on the training set often predicts better.
+        How the noise variance of one-hot codes is chosen in the end. Labels are not Gaussian, so
+        leave-one-out on the training set often predicts better, above all with thousands of rows.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -76,39 +83,110 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
         rows with the channels first.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
-        By size: exact to 1,500 rows, collapsed to 5,000, then stochastic.
-    num_nodes, max_nodes, max_seconds : int, int, float, default=None
-        Exact inference averages a drawn orbit over fixed nodes, the same for every seed. They double until
-        neither the evidence nor the ranges would move on others, or `max_nodes` are used (None takes as many
-        as one evaluation can do in some seconds), or `max_seconds` have passed; the best so far is then kept.
-        `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
-    num_inducing, max_iterations, num_restarts, num_steps, batch_size : int
-        Inducing points; iterations at most (None takes 200, or 40 for each ascent where nodes are used) and
-        additional starts; stochastic steps (None takes them until bound, kernel and ranges stand still,
-        3,400 at most) and rows per step.
+        "auto" chooses by size: exact to 1,500 rows, collapsed to 5,000, then stochastic variational
+        inference.
+    num_inducing : int, default=500
+        Inducing points of collapsed and variational inference: g is summarised by its values at so many
+        points. More are more exact and cost more; errors on tens of thousands of images keep falling up to
+        thousands of points.
+    num_nodes : int, default=None
+        Fixed nodes over which exact inference averages a drawn orbit, the same for every seed. None doubles
+        them until neither the evidence nor the ranges would move on others (collapsed inference takes 16).
+    max_nodes : int, default=None
+        The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
+        it where a ConvergenceWarning says that ranges did not settle.
+    max_seconds : float, default=None
+        Seconds after which the nodes double no more; the best so far is then kept.
+    max_iterations : int, default=None
+        Iterations at most. None takes 200, or 40 for each ascent where nodes are used.
+    num_restarts : int, default=0
+        Additional random starts.
+    num_steps : int, default=None
+        Stochastic steps. None takes them until bound, kernel and ranges stand still, 3,400 at most.
+    batch_size : int, default=256
+        Rows per stochastic step.
     tilts : {"remembered", "recognition"}, default="remembered"
         Where stochastic inference with likelihood="stick_breaking" takes the free parameter of each label's
-        Pólya-Gamma bound from: earlier visits of that label, or a recognition network of input and label
-        that is trained with the bound.
-    random_state, device, verbose, callback, warm_start
-        Seed (exact inference draws nothing but additional starts); where to compute; whether to print; a
-        function of (step, bound); whether `fit` goes on from the last fit.
+        Pólya-Gamma bound from: earlier visits of that label, or a recognition network of input and label that
+        is trained with the bound.
+    random_state : int, RandomState or None, default=None
+        Seeds what is drawn; exact inference draws nothing but additional starts.
+    device : str, default="cpu"
+        Where to compute, such as "cuda".
+    verbose : bool, default=False
+        Whether to print progress.
+    callback : callable, default=None
+        A function of (step, bound), called at every iteration. It may raise KeyboardInterrupt to end the fit,
+        which keeps the best so far.
+    warm_start : bool, default=False
+        Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
-        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
+        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
         there after it was killed, and ends with the same bits, if as many threads work on it: with another
         number it warns, and ends with the same result up to rounding.
 
     Attributes
     ----------
-    classes_, kernel_, noise_, functional_, orbit_, inference_, history_, converged_ : what was learned, how.
-    channels_ : "first" or "last", where images had their channels; None where there are none.
-    orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
-        its upper end with 95 %.
-    search_, stopped_by_ : what was tried on each number of nodes, where nodes were used, and why that ended.
-    log_evidence_, evidence_kind_, log_evidence_error_, leave_one_out_log_loss_ : how well it explains y, and
-        how far that may be off by the choice of nodes; the last with likelihood="one_hot" only. A lower bound
-        is that of the average over the whole orbit, estimated from fresh draws without bias, with its
-        standard error.
+    classes_ : ndarray
+        The classes, in the order of the columns of `predict_proba`.
+    kernel_ : gpytorch.kernels.Kernel
+        The learned kernel of g.
+    functional_ : Functional
+        L, with f(x) = L_x g.
+    orbit_ : Orbit or None
+        The learned orbit; printing it shows its ranges.
+    orbit_errors_ : dict of str to float
+        The standard error of every learned range.
+    orbit_intervals_ : dict of str to tuple
+        The interval that holds the upper end of every learned range with 95 %.
+    likelihood_ : Likelihood
+        The likelihood with its learned parameters.
+    noise_ : float
+        The noise variance of one-hot codes; with likelihood="one_hot" only.
+    inference_ : str
+        The engine that was used.
+    log_evidence_ : float
+        The log probability of the training labels at the learned hyperparameters, in nats.
+    evidence_kind_ : str
+        "exact", or "lower bound" where inference is approximate.
+    log_evidence_error_ : float
+        How far `log_evidence_` may be off by the choice of nodes or draws. A lower bound is that of the
+        average over the whole orbit, estimated from fresh draws without bias, with its standard error.
+    leave_one_out_log_loss_ : float
+        The mean log loss of every training label, predicted from all others; with likelihood="one_hot" only.
+    certificate_ : Certificate
+        After collapsed inference, unless an orbit is drawn at random: a bracket of the evidence.
+    search_ : list of dict
+        What was tried on each number of nodes, where nodes were used.
+    stopped_by_ : str
+        Why the search on nodes ended.
+    converged_ : bool
+        Whether learning came to its end.
+    history_ : list of float
+        The evidence, or its bound, at every iteration.
+    posterior_ : Posterior
+        The posterior of g.
+    channels_ : str or None
+        "first" or "last", where images had their channels; None where there are none.
+    n_features_in_ : int
+        Number of features of a row.
+
+    See Also
+    --------
+    orbitwise.compare : Ranks invariances by their evidence.
+    InvariantSVC : Few labels, and many rows without one.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from orbitwise import InvariantGPClassifier
+    >>> images, labels = load_digits(return_X_y=True)
+    >>> images = images.reshape(-1, 8, 8)
+    >>> model = InvariantGPClassifier(invariance="rotation", num_nodes=4).fit(images[:30], labels[:30])
+    >>> sorted(model.orbit_.learned())
+    ['angle']
+    >>> model.predict_proba(images[50:53]).shape
+    (3, 10)
     """
 
     stored = Stored(
@@ -172,7 +250,20 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
 
     @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:
-        """Learn kernel, orbit and noise by the evidence of the training labels."""
+        """Learn kernel, orbit and noise by the evidence of the training labels.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, ...)
+            Rows, or images, signals and point clouds with dimensions of their own.
+        y : array-like of shape (n_samples,)
+            Labels, of at least two classes.
+
+        Returns
+        -------
+        InvariantGPClassifier
+            The fitted estimator.
+        """
         flat, layout = flatten_images(self, X)
         x, labels = check_data(self, flat, y, ensure_min_samples=1)
         check_classification_targets(labels)

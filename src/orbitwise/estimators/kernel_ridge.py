@@ -32,34 +32,86 @@ NORMAL = 1.4826
 
 @final
 class InvariantKernelRidge(RegressorMixin, RiskMachine):
-    """Regression by the f of least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), where L f should vanish.
+    """Regression by a function that hardly changes along given moves, at any points.
 
-    With squared losses f is the posterior mean of a Gaussian process that observed y with noise variance
-    1/(2C), and L f = 0 with noise variance 1/(2 strength). Targets are divided by a robust deviation (1.4826
-    times the median distance from the median), which matters only to other losses and their widths.
+    It is the f of least ½|f|² + C Σ (f(x) - y)² + strength Σ ℓ(L f), where L f should vanish. With squared
+    losses f is the posterior mean of a Gaussian process that observed y with noise variance 1/(2C), and L f =
+    0 with noise variance 1/(2 strength). Targets are divided by a robust deviation (1.4826 times the median
+    distance from the median), which matters only to other losses and their widths.
 
     Parameters
     ----------
-    kernel, invariance, bandwidth, basis, image_shape, channels, solver, random_state
-        As in `InvariantSVC`.
+    kernel : gpytorch.kernels.Kernel, default=None
+        None takes a Gaussian kernel of the `bandwidth`. Invariances with derivatives need a differentiable
+        kernel.
+    invariance : None, str, FiniteOrbit, Functional or list, default="gradient"
+        What should be small at all points, as in `InvariantSVC`.
     C : float, default=10.0
-        The weight λ of the targets. The loss of a row is multiplied by C and by its sample weight.
+        The weight λ of the targets. The loss of a row is multiplied by C and by its sample weight. Lower it
+        where targets are noisy.
     strength : float or "evidence", default=0.001
         The weight ν of the invariance; 0 is no invariance. "evidence" chooses ν, C and the bandwidth by the
         evidence of y given L f = 0, its probability density before it was seen, the basis integrated out.
-    loss, invariance_loss : str or Loss, default="squared"
-        The losses of targets and of what should vanish: "squared", "absolute", "epsilon_insensitive", or a
+    loss : str or Loss, default="squared"
+        The loss of targets: "squared", "absolute", "epsilon_insensitive", or a loss.
+    invariance_loss : str or Loss, default="squared"
+        The loss of what should vanish: "squared", "absolute" (keeps a few jumps), "epsilon_insensitive", or a
         loss.
-    Cs, strengths : sequences of float, default=None
-        The values that the evidence chooses from; None takes wide grids.
+    bandwidth : float or "median", default="median"
+        The width of the Gaussian kernel; "median" is the median distance of all points. With another kernel
+        it is only the unit of length of the invariance.
+    basis : {"bias", "linear", "none"}, default="bias"
+        Functions that are not penalised.
+    image_shape : tuple of int, default=None
+        (height, width), or three sizes in the order of `channels`, of an image in a row of X.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images have their channels, as in `InvariantSVC`.
+    solver : str, default="auto"
+        "newton", "lbfgs", "newton_cg", "random", "steepest" or "stochastic".
+    Cs : sequence of float, default=None
+        The values of C that the evidence chooses from; None takes a wide grid.
+    strengths : sequence of float, default=None
+        The strengths that the evidence chooses from; None takes a wide grid.
+    random_state : int, default=None
+        The seed of solvers that draw rows at random.
 
     Attributes
     ----------
-    machine_ : the function.
-    C_, strength_, bandwidth_ : the settings that were given or chosen.
-    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least risk, and the number of
-        iterations, one entry per output. Both are those of targets divided by their deviations.
-    log_evidence_, evidence_kind_ : with strength="evidence", the evidence at the best scale of f.
+    machine_ : Machine
+        The learned function.
+    C_ : float
+        The weight of the targets that was given or chosen.
+    strength_ : float
+        The weight of the invariance that was given or chosen.
+    bandwidth_ : float
+        The bandwidth that was given or chosen.
+    objective_ : ndarray
+        The least risk, one entry per output, for targets divided by their deviations.
+    gap_ : ndarray
+        A bound on the distance of `objective_` from the least risk, one entry per output.
+    n_iter_ : ndarray
+        The number of iterations, one entry per output.
+    log_evidence_ : float
+        With strength="evidence": the evidence at the best scale of f, in nats.
+    evidence_kind_ : str
+        "exact".
+    channels_ : str or None
+        "first" or "last", where images had their channels; None for other inputs.
+    n_features_in_ : int
+        Number of features of a row.
+
+    See Also
+    --------
+    InvariantGPRegressor : Averages over an orbit, and says how sure it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from orbitwise import InvariantKernelRidge
+    >>> X = np.linspace(-1, 1, 20)[:, None]
+    >>> model = InvariantKernelRidge(invariance="negation", strength=10.0).fit(X[10:], X[10:, 0] ** 2)
+    >>> bool(np.abs(model.predict(X) - X[:, 0] ** 2).max() < 0.1)
+    True
     """
 
     _choosers = ("evidence",)

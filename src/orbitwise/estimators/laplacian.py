@@ -21,7 +21,10 @@ from orbitwise.losses import Loss
 
 @final
 class LaplacianSVC(MachineClassifier):
-    """Classification by the f of least ½|f|² + C Σ ℓ(y f(x)) + strength fᵀLf, L the Laplacian of all points.
+    """Classification from few labels by a function that is smooth over the graph of neighbours.
+
+    It is the f of least ½|f|² + C Σ ℓ(y f(x)) + strength fᵀLf, where L is the Laplacian of the graph of all
+    points, labelled or not (Belkin, Niyogi and Sindhwani 2006): classes are told apart where points are few.
 
     Parameters
     ----------
@@ -33,16 +36,75 @@ class LaplacianSVC(MachineClassifier):
         The weights of edges: exp(-d²/2w²) at distance d, w the mean distance of neighbours, or 1.
     normalized : bool, default=True
         Whether L is the normalised Laplacian.
+    C : float, default=10.0
+        The weight of the labels. Lower it where labels may be wrong.
+    strength : float, "evidence" or "cross_validation", default=0.1
+        The weight of the graph; 0 is a support vector machine. "cross_validation" chooses it with C and the
+        number of neighbours by held-out labels; "evidence", which needs loss="logistic" or "squared", by the
+        evidence of the labels.
+    loss : str or Loss, default="squared_hinge"
+        The loss of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with its own width.
+    bandwidth : float or "median", default="median"
+        The width of the Gaussian kernel; "median" is the median distance of all points.
+    basis : {"bias", "linear", "none"}, default="bias"
+        Functions that are not penalised.
+    class_weight : None, "balanced" or dict, default=None
+        "balanced" gives all classes the same total weight; a dict holds a factor per class.
+    unlabeled_label : object, default=None
+        The value of y that means "no label". None means that every value is a class.
+    Cs : sequence of float, default=None
+        The values of C to choose from where `strength` names a method; None takes a wide grid.
+    strengths : sequence of float, default=None
+        The strengths to choose from where `strength` names a method; None takes a wide grid.
     neighbours : sequence of int, default=(3, 6, 12)
         The numbers of neighbours that strength="cross_validation" chooses from.
-    C, strength, loss, bandwidth, basis, class_weight, unlabeled_label, Cs, strengths,
-    num_folds, random_state
-        As in `InvariantSVC`, with other defaults. strength="evidence" needs loss="logistic" or "squared".
+    num_folds : int, default=5
+        The number of folds of the cross-validation, at most the number of labels of the smallest class.
+    random_state : int, default=None
+        The seed of the folds.
 
     Attributes
     ----------
-    classes_, machine_, C_, strength_, bandwidth_, num_neighbours_, objective_, gap_, n_iter_, log_evidence_,
-    evidence_kind_, cv_error_ : as in `InvariantSVC`.
+    classes_ : ndarray
+        The classes.
+    machine_ : Machine
+        The function that decides between them.
+    C_ : float
+        The weight of the labels that was given or chosen.
+    strength_ : float
+        The weight of the graph that was given or chosen.
+    bandwidth_ : float
+        The bandwidth that was given or chosen.
+    num_neighbours_ : int
+        The number of neighbours that was given or chosen.
+    objective_ : ndarray
+        The least risk, one entry per output.
+    gap_ : ndarray
+        A bound on the distance of `objective_` from the least risk, one entry per output.
+    n_iter_ : ndarray
+        The number of iterations, one entry per output.
+    log_evidence_ : float
+        With strength="evidence": the evidence of the choice, in nats.
+    evidence_kind_ : str
+        "exact" for the squared loss, "laplace" for the logistic one.
+    cv_error_ : float
+        With strength="cross_validation": the error of the choice on held-out labels.
+    n_features_in_ : int
+        Number of features of a row.
+
+    See Also
+    --------
+    InvariantSVC : Slopes, moves of images, differences or functionals of your own.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from orbitwise import LaplacianSVC
+    >>> X, y = make_moons(200, noise=0.05, random_state=0)
+    >>> first = [list(y).index(0), list(y).index(1)]
+    >>> model = LaplacianSVC(strength=100.0, bandwidth=0.1).fit(X[first], y[first], unlabeled=X)
+    >>> model.score(X, y) > 0.9
+    True
     """
 
     image_shape = None

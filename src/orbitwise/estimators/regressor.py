@@ -46,31 +46,36 @@ REFINED_ATOMS = 8_192
 class InvariantGPRegressor(
     EngineEstimator, RegressionPredictions, RegressorMixin, MultiOutputMixin, BaseEstimator
 ):
-    """Gaussian-process regression of a function f(x) = L_x g that is invariant by construction.
+    """Gaussian-process regression with an invariance in the prior, learned by the evidence.
+
+    The function is f(x) = L_x g, where g is a Gaussian process and L_x averages g over everything that x may
+    be moved to, so f is invariant by construction. Kernel, noise and the ranges of the moves are those under
+    which the training targets are most probable (the evidence); no validation set is needed.
 
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g, for standardised targets if `normalize_y`; None takes a scaled RBF
-        kernel that starts at the scale of the data. Its hyperparameters are learned by the evidence, its
-        priors and constraints respected; `kernel` is not changed.
+        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data. Its
+        hyperparameters are learned, its priors and constraints respected; `kernel` itself is not changed.
+        Give one where you know that f is periodic, rough or linear.
     invariance : None, str, Orbit or Functional, default=None
-        What f should not care about: a name ("permutation", "sign", "negation", "cyclic", "flip",
-        "quarter_turn", "flip+quarter_turn", or of learnable moves of images "rotation", "affine", …), an
-        orbit to average over, or any functional of g.
+        What f should not care about: a name such as "permutation", "affine" or "signal:shift" (the page
+        "Names of invariances" has all), an orbit to average over, or any functional of g.
     noise : float, default=None
-        Noise variance in units of y squared; None learns it. Gaussian noise only.
+        Noise variance in units of y squared; None learns it. Give it where it is known, and 0 for targets
+        that were computed, not measured. Gaussian noise only.
     likelihood : {"gaussian", "student_t", "laplace", "poisson"} or Likelihood, default="gaussian"
-        How targets scatter about f: Gaussian noise; noise with heavy tails, which outliers do not mislead;
-        or counts of rate exp f. Any but Gaussian noise is fitted by a variational lower bound on the
-        evidence, which averages a drawn orbit over fixed nodes. Its parameters, also the variance of an
-        instance of `Gaussian`, are learned from where an instance starts, for standardised targets if
-        `normalize_y`.
+        How targets scatter about f. Take "student_t" or "laplace" where some targets may be far off,
+        "poisson" for counts, whose rate is then exp f. Any but Gaussian noise is fitted by a variational
+        lower bound on the evidence, which averages a drawn orbit over fixed nodes. Its parameters, also the
+        variance of an instance of `Gaussian`, are learned from where an instance starts, for standardised
+        targets if `normalize_y`.
     mean : {"zero", "constant", "linear"}, default="zero"
         Mean function of g, learned with the kernel. With `normalize_y`, "zero" means the mean of the targets.
+        "linear" suits a trend that should go on outside the data.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, for invariances of images when X has two
-        dimensions.
+        dimensions. Not needed where X comes as [n, height, width] or with channels.
     channels : {"auto", "first", "last"}, default="auto"
         Where images [n, …], and three sizes of `image_shape`, have their channels. "auto" takes the axis of
         1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
@@ -80,50 +85,119 @@ class InvariantGPRegressor(
         logarithm of their mean. The evidence is always that of the targets as given.
     one_sided : {"auto", True, False}, default="auto"
         Whether one side of a group average is enough, see `orbitwise.process.Process`.
-    num_nodes, max_nodes, max_seconds : int, int, float, default=None
-        Exact inference averages a drawn orbit over fixed nodes, the same for every seed. They double until
-        neither the evidence nor the ranges would move on others, or `max_nodes` are used (None takes as many
-        as one evaluation can do in some seconds), or `max_seconds` have passed; the best so far is then kept.
-        `num_nodes` takes that many in the end. Collapsed inference takes `num_nodes`, 16 by default.
-    max_iterations, num_restarts : int, default=None, 0
-        Iterations at most (None takes 200, or 40 for each ascent where nodes are used) and additional random
-        starts, exact or collapsed.
+    num_nodes : int, default=None
+        Fixed nodes over which a drawn orbit is averaged, the same for every seed. None doubles them until
+        neither the evidence nor the ranges would move on others (collapsed inference takes 16).
+    max_nodes : int, default=None
+        The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
+        it where a ConvergenceWarning says that ranges did not settle.
+    max_seconds : float, default=None
+        Seconds after which the nodes double no more; the best so far is then kept.
+    max_iterations : int, default=None
+        Iterations at most. None takes 200, or 40 for each ascent where nodes are used; 0 keeps the kernel as
+        it is.
+    num_restarts : int, default=0
+        Additional random starts of exact and collapsed inference. Raise it for kernels with several modes,
+        such as periodic ones.
     random_state : int, RandomState or None, default=None
         Seeds restarts, inducing points and batches.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
-        By size: exact to 1,500 rows, collapsed to 5,000, then stochastic. Always exact, and only so, with
-        `observations` or noise=0. Never exact with other likelihoods than Gaussian noise.
-    num_inducing, num_steps, batch_size : int, default=500, None, 256
-        Inducing points of collapsed and variational inference; stochastic steps, and rows per step. None
-        takes steps until bound, kernel and ranges stand still, 3,400 at most. Collapsed inference tries
-        points of greatest remaining variance, centres of clusters and random ones, and keeps those of the
-        best bound.
-    device, verbose, callback, warm_start : default="cpu", False, None, False
-        Where to compute; whether to print; a function of (step, bound); whether `fit` goes on from the last.
+        "auto" chooses by size: exact to 1,500 rows, collapsed to 5,000, then stochastic variational
+        inference. Always exact, and only so, with `observations` or noise=0. Never exact with other
+        likelihoods than Gaussian noise.
+    num_inducing : int, default=500
+        Inducing points of collapsed and variational inference: g is summarised by its values at so many
+        points. More are more exact and cost more. Collapsed inference tries points of greatest remaining
+        variance, centres of clusters and random ones, and keeps those of the best bound.
+    num_steps : int, default=None
+        Stochastic steps. None takes steps until bound, kernel and ranges stand still, 3,400 at most.
+    batch_size : int, default=256
+        Rows per stochastic step.
+    device : str, default="cpu"
+        Where to compute, such as "cuda".
+    verbose : bool, default=False
+        Whether to print progress.
+    callback : callable, default=None
+        A function of (step, bound), called at every iteration. It may raise KeyboardInterrupt to end the fit,
+        which keeps the best so far.
+    warm_start : bool, default=False
+        Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
-        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
+        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
         there after it was killed, and ends with the same bits, if as many threads work on it: with another
         number it warns, and ends with the same result up to rounding.
 
     Attributes
     ----------
-    kernel_ : the learned kernel. functional_ : L. likelihood_ : the likelihood, for standardised targets.
-    noise_ : the learned variance of Gaussian noise.
-    observation_noise_ : the noise variance of each of the `observations`.
-    inference_ : the engine that was used.
-    channels_ : "first" or "last", where images had their channels; None where there are none.
-    log_evidence_, evidence_kind_ : log p(y) at the learned hyperparameters, hyperpriors not counted, which is
-        "exact", or a "lower bound" on it.
-    log_evidence_error_ : how far it may be off by the choice of nodes or draws, 0 where nothing is drawn. A
-        lower bound is that of the average over the whole orbit, estimated from fresh draws without bias.
-    orbit_errors_, orbit_intervals_ : the standard error of every learned range, and the interval that holds
-        its upper end with 95 %.
-    search_, stopped_by_ : what was tried on each number of nodes, where nodes were used, and why that ended.
-    certificate_ : after collapsed inference, unless an orbit is drawn at random: `lower` ≤ log p(y) ≤
-        `upper`, their `gap` and `num_inducing`. `log_evidence_` is then the lower end.
-    evidence_terms_ : its "fit", "complexity" and "constant", which sum to it; exact only.
-    jitter_ : what the factorisation needed, usually 0; exact only.
-    converged_, history_ : of the best start. posterior_ : the posterior of g.
+    kernel_ : gpytorch.kernels.Kernel
+        The learned kernel of g.
+    functional_ : Functional
+        L, with f(x) = L_x g.
+    orbit_ : Orbit or None
+        The learned orbit; printing it shows its ranges.
+    orbit_errors_ : dict of str to float
+        The standard error of every learned range.
+    orbit_intervals_ : dict of str to tuple
+        The interval that holds the upper end of every learned range with 95 %.
+    likelihood_ : Likelihood
+        The likelihood with its learned parameters, for standardised targets.
+    noise_ : float
+        The learned variance of Gaussian noise, in units of y squared.
+    observation_noise_ : list of float
+        The noise variance of each of the `observations`.
+    inference_ : str
+        The engine that was used.
+    log_evidence_ : float
+        log p(y) at the learned hyperparameters, in nats, hyperpriors not counted.
+    evidence_kind_ : str
+        "exact", or "lower bound" where inference is approximate.
+    log_evidence_error_ : float
+        How far `log_evidence_` may be off by the choice of nodes or draws; 0 where nothing is drawn. A lower
+        bound is that of the average over the whole orbit, estimated from fresh draws without bias.
+    evidence_terms_ : dict of str to float
+        "fit", "complexity" and "constant", which sum to the evidence; exact inference only.
+    certificate_ : Certificate
+        After collapsed inference, unless an orbit is drawn at random: `lower` ≤ log p(y) ≤ `upper`, their
+        `gap` and `num_inducing`. `log_evidence_` is then the lower end.
+    search_ : list of dict
+        What was tried on each number of nodes, where nodes were used.
+    stopped_by_ : str
+        Why the search on nodes ended.
+    converged_ : bool
+        Whether learning of the best start came to its end.
+    history_ : list of float
+        The evidence, or its bound, at every iteration of the best start.
+    posterior_ : Posterior
+        The posterior of g, which predicts any functional of it.
+    jitter_ : float
+        What the factorisation needed on the diagonal, usually 0; exact inference only.
+    channels_ : str or None
+        "first" or "last", where images had their channels; None where there are none.
+    n_features_in_ : int
+        Number of features of a row.
+
+    See Also
+    --------
+    SparseGPRegressor : Many rows, with a certificate of how exact the answer is.
+    AutoGPRegressor : Searches for the kernel and the invariance.
+    orbitwise.compare : Ranks invariances by their evidence.
+
+    Examples
+    --------
+    A function of three columns whose order does not matter:
+
+    >>> import numpy as np
+    >>> from orbitwise import InvariantGPRegressor
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X).sum(axis=1)
+    >>> plain = InvariantGPRegressor().fit(X, y)
+    >>> symmetric = InvariantGPRegressor(invariance="permutation").fit(X, y)
+    >>> symmetric.log_evidence_ > plain.log_evidence_
+    True
+    >>> new = np.array([[0.1, -0.5, 1.0], [1.0, 0.1, -0.5]])
+    >>> mean, std = symmetric.predict(new, return_std=True)
+    >>> bool(np.isclose(mean[0], mean[1]))
+    True
     """
 
     n_features_in_: int
@@ -203,12 +277,25 @@ class InvariantGPRegressor(
         sample_weight: ArrayLike | None = None,
         observations: Sequence[Observation] = (),
     ) -> InvariantGPRegressor:
-        """Learn kernel, noise and mean by the evidence of y.
+        """Learn kernel, noise, mean and ranges by the evidence of y.
 
-        A sample weight counts repetitions of its row. `observations` adds observations of other functionals
-        of f, as (functional, inputs, targets, noise variance or None to learn it): slopes, differences,
-        averages. A functional of several rows an input, such as `Gradient()`, takes targets [n, rows], or
-        [n, rows, outputs].
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, ...)
+            Rows, or images, signals and point clouds with dimensions of their own.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How many repetitions each row stands for.
+        observations : sequence of tuple, default=()
+            Observations of other functionals of f beside its values: (functional, inputs, targets, noise
+            variance or None to learn it), for slopes, differences or averages. A functional of several rows
+            per input, such as `Gradient()`, takes targets [n, rows], or [n, rows, outputs].
+
+        Returns
+        -------
+        InvariantGPRegressor
+            The fitted estimator.
         """
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         if observations:

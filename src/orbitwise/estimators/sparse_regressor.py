@@ -162,50 +162,115 @@ SETTINGS = ("num_inducing", "tolerance", "selection", "optimize_inducing", "max_
 class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, MultiOutputMixin, BaseEstimator):
     """Sparse Gaussian-process regression that finds out how many inducing variables are enough.
 
+    The values of g at a few inducing points stand for all of it. Their number doubles until the evidence
+    gains less than the tolerance, and a certificate says how far the answer can be from that of exact
+    inference.
+
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g, for standardised targets if `normalize_y`; None takes a scaled RBF
+        Kernel of the base process g, for standardised targets if `normalize_y`. None takes a scaled RBF
         kernel with a lengthscale for each column (one for all of them where there is an invariance).
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about, as in `InvariantGPRegressor`; orbits drawn at random are frozen.
     num_inducing : int or "auto", default="auto"
-        Inducing variables; "auto" doubles them until the evidence gains less than the tolerance.
+        Inducing variables. "auto" doubles them until the evidence gains less than the tolerance; a number
+        keeps the cost fixed.
     tolerance : float, default=0.01
-        How narrow the bracket of the log evidence should be, in nats a row.
+        How narrow the bracket of the log evidence should be, in nats per row. Raise it for an answer sooner.
     bound : {"tight", "titsias", "cg"}, default="tight"
-        The lower bound that is maximised. "cg" solves the quadratic form by conjugate gradients, up to
-        20,000 rows, and predicts with the exact mean.
+        The lower bound that is maximised. "tight" costs as much as "titsias" and is never below it. "cg"
+        solves the quadratic form by conjugate gradients, up to 20,000 rows, and predicts with the exact mean.
     selection : {"auto", "greedy", "kmeans", "random"}, default="auto"
         How inducing variables are chosen: by the largest variance left, at centres of clusters, at random;
         "auto" is greedy, but takes clusters for points that move.
     optimize_inducing : bool or "auto", default="auto"
-        Whether points of g move by gradients as well; "auto" lets them where their number is given, or
-        where `max_inducing` turns out to be too few.
-    max_inducing, time_limit : int, float or None, default=2000, None
-        The most that "auto" takes; seconds after which no evaluation begins, for any `num_inducing`. Where
-        one of them ended the search, the certificate says so, and a ConvergenceWarning.
+        Whether points of g move by gradients as well. "auto" lets them where their number is given, or where
+        `max_inducing` turns out to be too few.
+    max_inducing : int, default=2000
+        The most inducing variables that "auto" takes. Where they were too few the certificate says so, and a
+        ConvergenceWarning.
+    time_limit : float, default=None
+        Seconds after which no evaluation begins, for any `num_inducing`. Where time ended the search the
+        certificate says so, and a ConvergenceWarning.
     noise : float, default=None
         Noise variance in units of y squared, positive; None learns it.
-    mean, image_shape, channels, normalize_y, one_sided, num_nodes
-        As in `InvariantGPRegressor`; `num_nodes`, default 16, is for orbits drawn at random.
+    mean : {"zero", "constant", "linear"}, default="zero"
+        Mean function of g, as in `InvariantGPRegressor`.
+    image_shape : tuple of int, default=None
+        (height, width) of an image in a row of X, as in `InvariantGPRegressor`.
+    channels : {"auto", "first", "last"}, default="auto"
+        Where images have their channels, as in `InvariantGPRegressor`.
+    normalize_y : bool, default=True
+        Standardise targets. The evidence is always that of the targets as given.
+    one_sided : {"auto", True, False}, default="auto"
+        Whether one side of a group average is enough, see `orbitwise.process.Process`.
+    num_nodes : int, default=16
+        Fixed nodes over which an orbit drawn at random is averaged.
     max_iterations : int, default=100
         L-BFGS iterations of each stage at most; 0 keeps kernel and noise as they are.
-    num_steps, batch_size : int, default=50, 256
-        Stochastic steps of a call of `partial_fit(…, learn=True)`, and rows a step.
-    random_state, device, verbose, callback
-        Seed; where to compute; whether to print; a function of (iteration, bound).
+    num_steps : int, default=50
+        Stochastic steps of a call of `partial_fit(…, learn=True)`.
+    batch_size : int, default=256
+        Rows per stochastic step.
+    random_state : int, RandomState or None, default=None
+        Seeds what is drawn.
+    device : str, default="cpu"
+        Where to compute, such as "cuda".
+    verbose : bool, default=False
+        Whether to print progress.
+    callback : callable, default=None
+        A function of (iteration, bound).
     checkpoint : str, default=None
-        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, goes on from
+        A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
         there after it was killed, and ends with the same bits, if as many threads work on it: with another
-        number it warns, and ends with the same result up to rounding. The "cg" bound goes on after its first
+        number it warns, and ends with the same result up to rounding. The "cg" bound resumes after its first
         start only, and a `time_limit` counts the seconds of the last process.
 
     Attributes
     ----------
-    certificate_ : `lower` ≤ log p(y) ≤ `upper`, their `gap`, `num_inducing`, `history`, `reason`, `is_met`.
-    log_evidence_, evidence_kind_ : the certificate's lower end, "lower bound".
-    kernel_, noise_, functional_, orbit_, posterior_, history_, converged_ : what was learned, and how.
+    certificate_ : Certificate
+        `lower` ≤ log p(y) ≤ `upper`, their `gap` per row, `num_inducing`, `history`, `reason` and `is_met`.
+    log_evidence_ : float
+        The certificate's lower end, in nats.
+    evidence_kind_ : str
+        "lower bound".
+    kernel_ : gpytorch.kernels.Kernel
+        The learned kernel of g.
+    noise_ : float
+        The learned noise variance, in units of y squared.
+    functional_ : Functional
+        L, with f(x) = L_x g.
+    orbit_ : Orbit or None
+        The learned orbit; printing it shows its ranges.
+    orbit_errors_ : dict of str to float
+        The standard error of every learned range.
+    posterior_ : Posterior
+        The posterior of g.
+    converged_ : bool
+        Whether learning came to its end.
+    history_ : list of float
+        The bound at every iteration.
+    n_features_in_ : int
+        Number of features of a row.
+
+    See Also
+    --------
+    InvariantGPRegressor : Exact inference, other likelihoods, observations of slopes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from orbitwise import SparseGPRegressor
+    >>> random = np.random.default_rng(0)
+    >>> X = random.uniform(-3, 3, size=(400, 1))
+    >>> y = np.sin(2 * X[:, 0]) + 0.1 * random.normal(size=400)
+    >>> model = SparseGPRegressor().fit(X, y)
+    >>> model.certificate_.is_met, model.certificate_.num_inducing < 100
+    (True, True)
+    >>> mean, std = model.predict([[0.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(1.0)) < 0.1)
+    True
     """
 
     n_features_in_: int
@@ -274,7 +339,22 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SparseGPRegressor:
-        """Learn kernel, noise and inducing variables; a sample weight counts repetitions of its row."""
+        """Learn kernel, noise and inducing variables.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, ...)
+            Rows, or images, signals and point clouds with dimensions of their own.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How many repetitions each row stands for.
+
+        Returns
+        -------
+        SparseGPRegressor
+            The fitted estimator.
+        """
         return self._fit(X, y, sample_weight)
 
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> SparseGPRegressor:
@@ -328,9 +408,27 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         """Take one more batch of rows into account, for data that do not fit in memory.
 
         The first call is a `fit`. Later ones keep kernel, noise and inducing variables as they are, and give
-        exactly the posterior of all rows seen. With `learn`, stochastic steps on the batch, which stands for
-        `num_rows` rows in all, move kernel and noise instead; rows have to be shown once more after that.
-        A ConvergenceWarning is given once, not at every batch; `certificate_` is that of all rows seen.
+        exactly the posterior of all rows seen. A ConvergenceWarning is given once, not at every batch;
+        `certificate_` is that of all rows seen.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The batch.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Its targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            How many repetitions each row stands for.
+        learn : bool, default=False
+            Take stochastic steps that move kernel and noise instead. Rows have to be shown once more after
+            that.
+        num_rows : int, default=None
+            With `learn`: how many rows the batch stands for in all.
+
+        Returns
+        -------
+        SparseGPRegressor
+            The estimator.
         """
         if not hasattr(self, "posterior_"):
             return self._fit(X, y, sample_weight)

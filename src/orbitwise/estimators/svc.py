@@ -16,7 +16,11 @@ from orbitwise.losses import Logistic, Loss, Multinomial
 
 @final
 class InvariantSVC(MachineClassifier):
-    """Classification by the f of least ½|f|² + C Σ ℓ₁(y f(x)) + strength Σ ℓ₂(L f), where L f should vanish.
+    """Classification from few labels by a function that hardly changes along given moves.
+
+    It is the f of least ½|f|² + C Σ ℓ₁(y f(x)) + strength Σ ℓ₂(L f): small in the kernel's norm, right about
+    the labels, and L f close to zero at all points, labelled or not, where L f is a slope, a difference or an
+    average that should vanish (Zhang, Lee and Teh 2013).
 
     Parameters
     ----------
@@ -24,7 +28,7 @@ class InvariantSVC(MachineClassifier):
         None takes a Gaussian kernel of the `bandwidth`. Invariances with derivatives need a differentiable
         kernel.
     invariance : None, str, FiniteOrbit, Functional or list, default="gradient"
-        What should be small at all points, labelled or not (docs/invariances.md has all names):
+        What should be small at all points (the page "Names of invariances" has all names):
 
         - "gradient": all partial derivatives times the bandwidth, so that the unit of X does not matter;
         - "tangent", "moves", "affine", "rotation", "translation", …: derivatives along moves of images; those
@@ -36,7 +40,8 @@ class InvariantSVC(MachineClassifier):
         - a functional, or a list of (functional, inputs) or (functional, inputs, weights), taken as they are,
           in the unit of X.
     C : float, default=100.0
-        The weight λ of the labels. The loss of a row is multiplied by C and by its sample weight.
+        The weight λ of the labels. The loss of a row is multiplied by C and by its sample weight. Lower it
+        where labels may be wrong.
     strength : float, "evidence" or "cross_validation", default=0.001
         The weight ν of the invariance, by which the loss of each of its rows is multiplied; 0 is no
         invariance. "evidence" chooses ν, C and the bandwidth by the evidence of the labels, the probability
@@ -46,7 +51,8 @@ class InvariantSVC(MachineClassifier):
     loss : str or Loss, default="logistic"
         The loss of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with its own width.
     invariance_loss : str or Loss, default="squared"
-        The loss of what should vanish: "squared", "absolute", "epsilon_insensitive", or a loss.
+        The loss of what should vanish: "squared" (quickest), "absolute" (keeps a few jumps),
+        "epsilon_insensitive", or a loss.
     bandwidth : float or "median", default="median"
         The width of the Gaussian kernel; "median" is the median distance of all points. With another kernel
         it is only the unit of length of the invariance.
@@ -66,9 +72,12 @@ class InvariantSVC(MachineClassifier):
         1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
         rows with the channels first.
     solver : str, default="auto"
-        "newton", "lbfgs", "newton_cg", "random", "steepest" or "stochastic".
-    Cs, strengths : sequences of float, default=None
-        The values to choose from where `strength` names a method; None takes wide grids.
+        "newton", "lbfgs", "newton_cg", "random", "steepest" or "stochastic". "auto" suits all sizes that fit
+        in memory.
+    Cs : sequence of float, default=None
+        The values of C to choose from where `strength` names a method; None takes a wide grid.
+    strengths : sequence of float, default=None
+        The strengths to choose from where `strength` names a method; None takes a wide grid.
     num_folds : int, default=5
         The number of folds of the cross-validation, at most the number of labels of the smallest class.
     random_state : int, default=None
@@ -76,12 +85,49 @@ class InvariantSVC(MachineClassifier):
 
     Attributes
     ----------
-    classes_, machine_ : the classes, and the function that decides between them.
-    C_, strength_, bandwidth_ : the settings that were given or chosen.
-    channels_ : "first" or "last", where images had their channels; None for other inputs.
-    objective_, gap_, n_iter_ : the risk, a bound on its distance from the least risk, and the number of
-        iterations, one entry per output.
-    log_evidence_, evidence_kind_, cv_error_ : the evidence or the cross-validated error of the choice.
+    classes_ : ndarray
+        The classes.
+    machine_ : Machine
+        The function that decides between them.
+    C_ : float
+        The weight of the labels that was given or chosen.
+    strength_ : float
+        The weight of the invariance that was given or chosen.
+    bandwidth_ : float
+        The bandwidth that was given or chosen.
+    objective_ : ndarray
+        The least risk, one entry per output.
+    gap_ : ndarray
+        A bound on the distance of `objective_` from the least risk, one entry per output.
+    n_iter_ : ndarray
+        The number of iterations, one entry per output.
+    log_evidence_ : float
+        With strength="evidence": the evidence of the choice, in nats.
+    evidence_kind_ : str
+        "exact" for the squared loss, "laplace" for the logistic one.
+    cv_error_ : float
+        With strength="cross_validation": the error of the choice on held-out labels.
+    channels_ : str or None
+        "first" or "last", where images had their channels; None for other inputs.
+    n_features_in_ : int
+        Number of features of a row.
+
+    See Also
+    --------
+    LaplacianSVC : Smooth over the graph of neighbours; often better where classes form clusters.
+    VirtualSVC : A support vector machine trained on moved copies.
+
+    Examples
+    --------
+    Two labels for two half-moons; all other points are without one:
+
+    >>> from sklearn.datasets import make_moons
+    >>> from orbitwise import InvariantSVC
+    >>> X, y = make_moons(200, noise=0.05, random_state=0)
+    >>> first = [list(y).index(0), list(y).index(1)]
+    >>> model = InvariantSVC(strength=1.0, bandwidth=0.3).fit(X[first], y[first], unlabeled=X)
+    >>> model.score(X, y) > 0.9
+    True
     """
 
     def __init__(

@@ -32,6 +32,9 @@ VIRTUAL = ("samples", "support_vectors")
 class VirtualSVC(ClassifierMixin, KernelMachine):
     """A support vector machine trained on moved copies of its samples, or of its support vectors alone.
 
+    It is what most people do without this library (data augmentation), and so the rival of the other
+    estimators: simple, and quick while copies are few.
+
     Parameters
     ----------
     invariance : None, str, Orbit or callable, default=None
@@ -39,9 +42,9 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
         ("affine", "signal:shift", …), is sampled `num_copies` times per row; a function turns rows [n, d]
         into copies [n, k, d]. None makes no copies.
     virtual : {"samples", "support_vectors"}, default="samples"
-        Whether all samples are copied, or only the support vectors of a first machine without copies. In the
-        second case a second machine is trained on the support vectors and their copies (Schölkopf, Burges,
-        Vapnik, 1996).
+        Whether all samples are copied, or only the support vectors of a first machine without copies, which
+        is quicker. In the second case a second machine is trained on the support vectors and their copies
+        (Schölkopf, Burges and Vapnik 1996).
     C : float, default=1.0
         The penalty of `sklearn.svm.SVC`; a copy counts as a sample.
     bandwidth : float or "median", default="median"
@@ -63,9 +66,28 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
 
     Attributes
     ----------
-    classes_, svc_, bandwidth_ : the classes, the fitted `sklearn.svm.SVC`, and the width of its kernel.
-    num_samples_ : the number of rows and copies that it learned from.
-    channels_ : "first" or "last", where images had their channels; None for other inputs.
+    classes_ : ndarray
+        The classes.
+    svc_ : sklearn.svm.SVC
+        The fitted machine.
+    bandwidth_ : float
+        The width of its kernel.
+    num_samples_ : int
+        The number of rows and copies that it learned from.
+    channels_ : str or None
+        "first" or "last", where images had their channels; None for other inputs.
+    n_features_in_ : int
+        Number of features of a row.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from orbitwise import VirtualSVC
+    >>> images, labels = load_digits(return_X_y=True)
+    >>> images = images.reshape(-1, 8, 8)
+    >>> model = VirtualSVC("translation", num_copies=3, random_state=0).fit(images[:100], labels[:100])
+    >>> model.num_samples_
+    400
     """
 
     stored = Stored(
@@ -104,7 +126,20 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
 
     @learning("bandwidth_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> VirtualSVC:
-        """Train on samples and their copies."""
+        """Train on samples and their copies.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features) or (n_samples, ...)
+            Rows, or images with dimensions of their own.
+        y : array-like of shape (n_samples,)
+            Labels, of at least two classes.
+
+        Returns
+        -------
+        VirtualSVC
+            The fitted estimator.
+        """
         self._check_kernel_settings()
         if self.virtual not in VIRTUAL:
             raise ValueError(f"virtual must be one of {', '.join(VIRTUAL)}, not {self.virtual!r}.")

@@ -50,7 +50,36 @@ Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], 
 class Comparison:
     """Candidates from the most evidence to the least; the simplest of those that tie for it is the best.
 
-    `num_nodes` is the number of common nodes that differences were taken on, None where there were none.
+    Parameters
+    ----------
+    candidates : tuple of Candidate
+        The candidates, from the most evidence to the least.
+    num_nodes : int, default=None
+        The number of common nodes that differences were taken on, None where there were none.
+
+    Attributes
+    ----------
+    leader : Candidate
+        The candidate with the most evidence.
+    best : Candidate
+        The simplest candidate that ties for the most evidence: none, or the fewest learned ranges.
+    best_estimator : estimator
+        The estimator of `best`, fitted.
+    tied : tuple of str
+        The other candidates within log 3 nats, or two standard errors, of the most evidence.
+    undecided : tuple of str
+        Candidates that may be ahead of the leader with more nodes or inducing points.
+    verdict : str
+        Who is best, by how much, and what would decide it where that is left open.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from orbitwise import compare
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> comparison = compare(X, np.sin(X).sum(axis=1), [None, "permutation", "sign"])
+    >>> [each.name for each in comparison.candidates]
+    ['permutation', 'none', 'sign']
     """
 
     candidates: tuple[Candidate, ...]
@@ -145,18 +174,45 @@ def compare(
     n_jobs: int | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Fit the estimator once for every invariance and rank the fits by their evidence.
+    """Which invariance do the data support? Fit one estimator for each, and rank them by evidence.
 
-    `invariances` None takes those of the data's form: none, rotation, affine maps and these with deformations
-    for images; none, and the sign of a row, for a table; there its few columns may be permuted as well.
-    `estimator` None takes the classifier or the regressor, by the kind of y. `settings` are parameters of the
-    estimator; images that come with their dimensions need no `image_shape`. Fits run in parallel through
-    joblib (`n_jobs`), so its back-ends for clusters serve them. One ConvergenceWarning names all fits that
-    did not converge.
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features) or (n_samples, ...)
+        Rows, or images, signals and point clouds with dimensions of their own.
+    y : array-like of shape (n_samples,)
+        Labels or targets.
+    invariances : sequence of (None, str, Orbit or Functional), default=None
+        The candidates. None takes those of the data's form: none, rotation, affine maps and these with
+        deformations for images; none, and the sign of a row, for a table; there its few columns may be
+        permuted as well.
+    estimator : estimator, default=None
+        What is fitted for every candidate. None takes `InvariantGPClassifier` or `InvariantGPRegressor`, by
+        the kind of y.
+    n_jobs : int, default=None
+        Fits that run at the same time, through joblib, so its back-ends for clusters serve them.
+    **settings
+        Parameters of the estimator. Images that come with their dimensions need no `image_shape`.
 
-    Exact fits on nodes are compared on common nodes that none was fitted on, and a family that ends behind
-    one of its members (rotations are affine maps) is fitted once more from the member's solution. The
-    `verdict` says what is left undecided by the nodes or the inducing points.
+    Returns
+    -------
+    Comparison
+        The candidates from the most evidence to the least. Printing it shows a table; `best_estimator` is the
+        winner, fitted; `verdict` says in words who is best, by how much, and what is left undecided by the
+        nodes or the inducing points.
+
+    Notes ----- Exact fits on nodes are compared on common nodes that none was fitted on, and a family that
+    ends behind one of its members (rotations are affine maps) is fitted once more from the member's solution.
+    Of candidates that tie the simplest is kept. One ConvergenceWarning names all fits that did not converge.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from orbitwise import compare
+    >>> X = np.random.default_rng(0).normal(size=(60, 3))
+    >>> y = np.sin(X).sum(axis=1)
+    >>> compare(X, y).best.name
+    'permutation'
     """
     if invariances is not None and not len(invariances):
         raise ValueError("compare needs at least one invariance; None stands for no invariance.")

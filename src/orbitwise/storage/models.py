@@ -47,16 +47,39 @@ ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
 
 
 def save(model: Any, path: str | os.PathLike[str], error_seconds: float = 0.0) -> None:
-    """Write a fitted estimator to `path`, in full or not at all; `.orbitwise` is the usual ending.
+    """Write a fitted estimator to one file, in full or not at all.
 
     The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
-    this machine (`checkpoint`, `n_jobs`) are left out, and a model that cannot do without its code (a
-    `FeatureMap`, an orbit or kernel of your own) is refused with a StorageError. Exact posteriors and kernel
-    machines include the inputs of their training rows. Nothing expensive is computed: error bars
-    of learned ranges are stored if they are known, and a note says so if they are not. Ask the model for
-    `orbit_errors_` before saving, or give `error_seconds` to have them computed if that takes no longer.
-    Every model is read back before it is written. Where `path` is a symbolic link, the file it leads to is
-    replaced.
+    this machine (`checkpoint`, `n_jobs`) are left out. Exact posteriors and kernel machines include the
+    inputs of their training rows. Every model is read back before it is written.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted estimator of this package.
+    path : str or path-like
+        The file; `.orbitwise` is the usual ending. Where it is a symbolic link, the file it leads to is
+        replaced.
+    error_seconds : float, default=0.0
+        Error bars of learned ranges are stored if they are known, and a note says so if they are not. They
+        are computed first if that takes no longer than this.
+
+    Raises
+    ------
+    StorageError
+        Where a model cannot do without its code: a `FeatureMap`, an orbit or kernel of your own.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import orbitwise
+    >>> model = orbitwise.InvariantGPRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.5])
+    >>> path = Path(tempfile.mkdtemp()) / "model.orbitwise"
+    >>> orbitwise.save(model, path)
+    >>> again = orbitwise.load(path)
+    >>> bool((again.predict([[1.5]]) == model.predict([[1.5]])).all())
+    True
     """
     write_atomically(os.path.realpath(path), packed(model, error_seconds))
 
@@ -75,14 +98,34 @@ def packed(model: Any, error_seconds: float = 0.0) -> bytes:
 
 
 def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
-    """The estimator that was saved to `path`; its predictions are equal bit for bit.
+    """Read an estimator that was saved; its predictions are equal bit for bit.
 
-    It computes on `device`, by default where it was fitted if there is such a device here, else on the CPU.
-    A file that is damaged, of a newer format, or not a saved model raises a StorageError; nothing in a file
-    is ever executed. So does one that asks for more than `max_bytes` of memory, about twice its size: by
-    default half of this machine's memory, and 16 GiB at most. Settings of a machine (`callback`,
-    `checkpoint`, `n_jobs`) are never taken from a file. `fit` with `warm_start=True` resumes from a loaded
-    model.
+    Nothing in a file is ever executed. `fit` with `warm_start=True` resumes from a loaded model.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    device : str, default=None
+        Where the model computes: by default where it was fitted if there is such a device here, else on the
+        CPU.
+    max_bytes : int, default=None
+        The most memory that the file may ask for, about twice its size. None takes half of this machine's
+        memory, and 16 GiB at most.
+
+    Returns
+    -------
+    estimator
+        The model. Settings of a machine (`callback`, `checkpoint`, `n_jobs`) are never taken from a file.
+
+    Raises
+    ------
+    StorageError
+        Where a file is damaged, of a newer format, too large, or not a saved model.
+
+    Examples
+    --------
+    See `orbitwise.save`.
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:
@@ -97,6 +140,18 @@ def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict
     """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes.
 
     It is as careful as `load`, and a terminal can print all text in it.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    max_bytes : int, default=None
+        As in `load`.
+
+    Returns
+    -------
+    dict
+        What the file says of itself.
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:

@@ -283,10 +283,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     ----------
     scoring : {"bic", "laplace"}, default="bic"
         How structures are compared: the log likelihood less half the number of learned numbers times the
-        logarithm of the number of rows, or the evidence by Laplace's approximation over hyperparameters. Both
-        at the mode under the weak hyperpriors of `orbitwise.inference.optimise.hyperpriors.weak_hyperpriors`.
+        logarithm of the number of rows, or the evidence by Laplace's approximation over hyperparameters,
+        which takes longer. Both at the mode under the weak hyperpriors of
+        `orbitwise.inference.optimise.hyperpriors.weak_hyperpriors`.
     max_depth : int, default=3
-        Steps of growth after the base kernels.
+        Steps of growth after the base kernels. Raise it for series with several seasons.
     base_kernels : sequence of str, default=("rbf", "periodic", "linear", "rq")
         Names of base kernels, as `orbitwise.kernels.parse` knows them. With several columns each is tried for
         every column, smooth ones for all columns together too.
@@ -313,13 +314,46 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     Attributes
     ----------
-    kernel_, spelling_ : the learned kernel of g, and its structure as text.
-    invariance_ : the invariances found, as text, or None. functional_ : L with f(x) = L_x g.
-    score_, log_evidence_, evidence_kind_ : the score of the winner on the rows that were compared; log p(y)
-        of all rows at the learned hyperparameters, which is "exact" or a "lower bound".
-    noise_ : the noise variance. mean_ : the constant that f lies around. posterior_ : the posterior of g.
-    stopped_ : "complete" where the search came to its end, "time_limit" where it was cut short.
-    history_ : all fits of the search, in order; `table()` shows them. search_rows_ : rows that it looked at.
+    kernel_ : gpytorch.kernels.Kernel
+        The learned kernel of g.
+    spelling_ : str
+        Its structure as text.
+    invariance_ : str or None
+        The invariances found, as text.
+    functional_ : Functional
+        L, with f(x) = L_x g.
+    score_ : float
+        The score of the winner on the rows that were compared.
+    log_evidence_ : float
+        log p(y) of all rows at the learned hyperparameters, in nats.
+    evidence_kind_ : str
+        "exact" or "lower bound".
+    noise_ : float
+        The noise variance.
+    mean_ : float
+        The constant that f lies around.
+    posterior_ : Posterior
+        The posterior of g.
+    stopped_ : str
+        "complete" where the search came to its end, "time_limit" where it was cut short.
+    history_ : list of dict
+        All fits of the search, in order; `table()` shows them.
+    search_rows_ : int
+        The number of rows that the search looked at.
+    n_features_in_ : int
+        Number of features of a row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from orbitwise import AutoGPRegressor
+    >>> X = np.linspace(0, 10, 60)[:, None]
+    >>> y = 2 * X[:, 0] + 0.1 * np.random.default_rng(0).normal(size=60)
+    >>> model = AutoGPRegressor(max_depth=0, base_kernels=["linear", "rbf"], invariances=None).fit(X, y)
+    >>> model.spelling_
+    'linear'
+    >>> bool(abs(model.predict([[12.0]])[0] - 24) < 0.5)
+    True
     """
 
     n_features_in_: int
@@ -382,7 +416,20 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> AutoGPRegressor:
-        """Search for a structure, and learn its hyperparameters by the evidence of y."""
+        """Search for a structure, and learn its hyperparameters by the evidence of y.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or dates
+            Rows; columns of dates are taken as decimal years.
+        y : array-like of shape (n_samples,)
+            Targets.
+
+        Returns
+        -------
+        AutoGPRegressor
+            The fitted estimator.
+        """
         self._check_settings()
         x, targets = self._training(X, y)
         began = self._clock()
