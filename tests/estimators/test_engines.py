@@ -224,3 +224,24 @@ def test_advice_fits_the_orbit_and_names_the_users_line(monkeypatch):
     with pytest.warns(UserWarning, match="Exact inference on 12 rows") as seen:
         compare(x, x[:, 0], [None], max_iterations=0)
     assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("inference", "likelihood", "seed", "least"),
+    [
+        ("collapsed", "gaussian", 0, -10),
+        ("collapsed", "gaussian", 7, 0),
+        ("collapsed", "student_t", 4, -10),
+        ("variational", "gaussian", 7, -5),
+    ],
+)
+def test_few_inducing_points_do_not_take_the_function_for_noise(inference, likelihood, seed, least):
+    """Six of the twelve points explain nothing of five waves; the evidence of noise alone is -35 to -41."""
+    random = np.random.default_rng(seed)
+    x = random.uniform(-2, 2, size=(40, 1))
+    y = np.sin(5 * x[:, 0]) + 0.1 * random.normal(size=40)
+    model = InvariantGPRegressor(
+        inference=inference, likelihood=likelihood, num_inducing=12, random_state=seed
+    ).fit(x, y)
+    assert model.log_evidence_ > least
+    assert model.score(x, y) > 0.95

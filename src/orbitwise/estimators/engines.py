@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,11 +22,10 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import ExactEvidence, LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
-from orbitwise.inference.optimise.training import Training, log_prior, maximize
+from orbitwise.inference.optimise.training import Training, assign_flat, flat_values, log_prior, maximize
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
-from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.polish import Polished, polish
 from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
@@ -50,6 +50,8 @@ BATCHES = 4
 """Batches of rows that the objective of a stochastic fit takes."""
 MOST_REPEATED = 16
 """Weights that single precision bears: they divide the noise of their rows."""
+LEARNED = 2.0
+"""Nats of KL[q ‖ prior] below which a fit learned next to nothing: noise alone explains the targets."""
 RESTART_SPREAD = 0.5
 """Deviation of random starts from the first, in raw parameters."""
 
@@ -274,6 +276,7 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     if is_quadratic:
         settings = replace(settings, max_iterations=max(1, settings.max_iterations // turns))
     tilt: Tensor | None = None
+    start, has_escaped = flat_values(model.learned), False
     history: list[float] = []
     half_bound: float | None = None
     for part in (2, 1):
@@ -287,6 +290,13 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
             inducing = random_orbit_points(frozen.functional, observations.x, size, generator)
             objective = NonconjugateBound(frozen, observations, inducing)
             objective.start = objective.best().q
+        if has_escaped:
+            # noise may not take over before the kernel has found what it can explain
+            noises = [each for each in model.likelihood.parameters() if each.requires_grad]
+            model.likelihood.requires_grad_(False)
+            history += settings.maximize(objective, model).history
+            for each in noises:
+                each.requires_grad_(True)
         for _ in range(turns):
             if isinstance(objective, SparseModel):
                 objective.improve_tilt()
@@ -298,7 +308,8 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
         else:
             inducing = objective.inducing
         if part == 2:
-            half_bound = _half_bound(model, observations, inducing, tilt, generator)
+            half = _polished_half(model, observations, inducing, tilt, generator)
+            half_bound, has_escaped = half.bound.mean, _escaped(model, half, start)
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
     polished = _polished(model, observations, final, inducing, tilt, generator)
     converged = training.has_settled
@@ -319,7 +330,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     if not model.likelihood.is_quadratic:
         rows = freeze_functional(model.functional, NODES, generator)
     trainer: StochasticTrainer | None = None
-    settled, half_bound = False, None
+    settled, half_bound, start = False, None, flat_values(model.learned)
     lengths = (FIRST_STEPS, MOST_STEPS)
     if num_steps is not None:
         lengths = (num_steps - num_steps // 3, num_steps // 3)
@@ -353,7 +364,9 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             break  # Ctrl-C keeps what was learned
         if part == 2 and trainer.history.smoothed:  # none where a killed fit resumes behind this half
             held = trainer.inducing.detach()
-            half_bound = _half_bound(model, observations, held, tilts_of(trainer), generator)
+            half = _polished_half(model, observations, held, tilts_of(trainer), generator)
+            half_bound = half.bound.mean
+            _escaped(model, half, start)
     assert trainer is not None
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
     held = trainer.inducing.detach()
@@ -422,14 +435,26 @@ def _polished(
     return polished._replace(bound=polished.bound._replace(mean=polished.bound.mean + shift))
 
 
-def _half_bound(
+def _polished_half(
     model: LatentModel,
     observations: Observations,
     inducing: Tensor,
     tilt: Tensor | None,
     generator: torch.Generator,
-) -> float:
-    """The bound with half of the inducing points, from draws of its own, so that the fit's stay the same."""
+) -> Polished:
+    """The posterior with half of the inducing points, from draws of its own: the fit's stay the same."""
     own = torch.Generator(generator.device).manual_seed(0)
     frozen = freeze_functional(model.functional, PREDICTION_NODES, own)
-    return _polished(model, observations, frozen, inducing, tilt, own).bound.mean
+    return _polished(model, observations, frozen, inducing, tilt, own)
+
+
+def _escaped(model: LatentModel, half: Polished, start: np.ndarray) -> bool:
+    """Whether half of the inducing points taught next to nothing, so that learning returned to its start.
+
+    They may explain so little that noise alone explains the targets better. Hyperparameters do not come back
+    from there, because f without variance has no slopes.
+    """
+    if half.posterior.q.divergence() >= LEARNED:
+        return False
+    assign_flat(model.learned, start)
+    return True
