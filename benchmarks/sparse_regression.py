@@ -27,10 +27,9 @@ from orbitwise.functionals import Evaluation
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.model import Observations
 from orbitwise.inference.optimise.training import maximize
-from orbitwise.inference.sparse.bounds import best_q, collapsed_bound
+from orbitwise.inference.sparse.bounds import best_q, collapsed_bound, gather_totals
+from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import gather_totals
 from orbitwise.process import Process
 
 NOISE = 0.05

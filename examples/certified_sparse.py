@@ -28,11 +28,10 @@ from rich.table import Table
 from orbitwise import SparseGPRegressor
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
-from orbitwise.inference.sparse.bounds import collapsed_bound, upper_bound
-from orbitwise.inference.sparse.inducing import greedy_choice
+from orbitwise.inference.model import Observations
+from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals, upper_bound
+from orbitwise.inference.sparse.inducing import greedy_choice, inducing_factor
 from orbitwise.inference.sparse.iterative import NoisySystem
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import Observations, gather_totals
 from orbitwise.process import Process
 
 parser = argparse.ArgumentParser(description="Bounds that meet, and what they cost (Talk; Burt et al.).")

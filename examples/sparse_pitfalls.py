@@ -23,12 +23,11 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
+from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse import nystrom
-from orbitwise.inference.sparse.bounds import best_q, collapsed_bound
-from orbitwise.inference.sparse.inducing import greedy_choice
+from orbitwise.inference.sparse.bounds import best_q, collapsed_bound, gather_totals
+from orbitwise.inference.sparse.inducing import greedy_choice, inducing_factor
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import Observations, gather_totals
 from orbitwise.process import Process
 
 parser = argparse.ArgumentParser(description="Nyström's negative variance; training loss against evidence.")

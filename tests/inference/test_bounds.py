@@ -9,17 +9,17 @@ from torch.distributions import MultivariateNormal
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.sparse.bounds import (
     Bracket,
+    Totals,
     best_q,
     collapsed_bound,
     common_bracket,
+    gather_totals,
     safe_bracket,
     upper_bound,
 )
-from orbitwise.inference.sparse.inducing import greedy_choice
+from orbitwise.inference.sparse.inducing import greedy_choice, inducing_factor
 from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import Totals, gather_totals
 from tests.inference.sparse_problems import exact_evidence, random_problem
 
 problems = st.fixed_dictionaries(

@@ -6,11 +6,10 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import exact
-from orbitwise.inference.sparse import totals as totals_module
-from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse import bounds
+from orbitwise.inference.sparse.bounds import collapsed_bound, quadratic_totals
 from orbitwise.inference.sparse.held_rows import HeldRows, best_tilt, condition
-from orbitwise.inference.sparse.projection import project_rows
-from orbitwise.inference.sparse.totals import quadratic_totals
+from orbitwise.inference.sparse.inducing import project_rows
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
@@ -81,7 +80,7 @@ def test_streamed_rows_give_the_same_bound_and_gradient(problem, monkeypatch):
     functional = OrbitAverage(SampledOrbit(Translation(2), -0.3, 0.3).freeze(4, generator)).double()
     values = []
     for pairs in (2**20, 40):
-        monkeypatch.setattr(totals_module, "LEAST_ROWS", 5)
+        monkeypatch.setattr(bounds, "LEAST_ROWS", 5)
         monkeypatch.setitem(PAIRS_AT_ONCE, "cpu", pairs)
         value = bound(process, functional, x[:8], x, y)
         parameters = [p for m in (process, functional) for p in m.parameters() if p.requires_grad]

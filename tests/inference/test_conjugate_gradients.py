@@ -1,13 +1,12 @@
 import pytest
 import torch
 
-from orbitwise.inference.sparse.bounds import collapsed_bound
+from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals
+from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.inference.sparse.iterative import (
     NoisySystem,
     solve,
 )
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import gather_totals
 from tests.inference.sparse_problems import random_problem
 
 

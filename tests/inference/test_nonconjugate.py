@@ -13,8 +13,7 @@ from torch import Tensor
 
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
-from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic.nonconjugate import best_of, bound_at
 from orbitwise.likelihoods import Laplace, Likelihood, Poisson, Softmax, StudentT
 from orbitwise.likelihoods.likelihood import hermite

@@ -5,9 +5,8 @@ from orbitwise.functionals import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse import nystrom
-from orbitwise.inference.sparse.bounds import collapsed_bound
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import gather_totals
+from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals
+from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.process import Process
 from tests.inference.sparse_problems import random_problem
 

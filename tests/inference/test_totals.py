@@ -4,10 +4,9 @@ import torch
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference.linear_algebra import solve_lower
 from orbitwise.inference.model import Observations
-from orbitwise.inference.sparse import totals as module
-from orbitwise.inference.sparse.bounds import collapsed_bound
-from orbitwise.inference.sparse.projection import JITTER, inducing_factor, inducing_rows
-from orbitwise.inference.sparse.totals import gather_totals
+from orbitwise.inference.sparse import bounds as module
+from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals
+from orbitwise.inference.sparse.inducing import JITTER, inducing_factor, inducing_rows
 from orbitwise.orbits import SampledOrbit
 from orbitwise.process.covariance import PAIRS_AT_ONCE
 from orbitwise.transforms import Translation

@@ -21,7 +21,6 @@ class KilledError(Exception):
 
 KINDS = {
     "natural": {},
-    "adam": {"q_update": "adam"},
     "moving": {"rates": Rates(inducing=0.02)},
     "recognition": {"tilt": "recognition"},
 }
@@ -60,7 +59,7 @@ def trained(kind: str, path: Path | None, kill_at: int | None = None) -> Stochas
 
 @pytest.mark.parametrize(
     ("kind", "kill_at"),
-    [("natural", 5), ("natural", 28), ("natural", 45), ("adam", 28), ("moving", 58), ("recognition", 58)],
+    [("natural", 5), ("natural", 28), ("natural", 45), ("moving", 58), ("recognition", 58)],
 )
 def test_it_goes_on_bit_for_bit(tmp_path: Path, kind: str, kill_at: int):
     whole = trained(kind, None)
@@ -126,7 +125,7 @@ def test_a_state_is_doubted_before_anything_of_it_is_used(killed: Path):
     state = slots.recall()
     assert state is not None
     trainer = trainer_of("natural")
-    parts = trainer, trainer._descent(), RunState(*trainer._snapshot())
+    parts = trainer, trainer._descent(), RunState(trainer.snapshot())
     assert misfit(*parts, state) == ""
     for kind, change in STRANGE.items():
         assert misfit(*parts, change(state)), kind

@@ -13,9 +13,8 @@ from orbitwise.functionals import (
     Gradient,
     OrbitAverage,
 )
-from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import inducing_factor, project, projected_moments
-from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.sparse.inducing import inducing_factor, project
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened, projected_moments
 from orbitwise.inference.stochastic.variational import Memory, bound_terms
 from orbitwise.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from orbitwise.orbits import FiniteOrbit, SampledOrbit

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.sparse.inducing import inducing_factor
+from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian, Likelihood

@@ -13,7 +13,7 @@ from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.functionals import OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.sparse.held_rows import condition
-from orbitwise.inference.sparse.projection import inducing_factor, project
+from orbitwise.inference.sparse.inducing import inducing_factor, project
 from orbitwise.inference.stochastic import polish as unbiased_bound
 from orbitwise.inference.stochastic.polish import polish
 from orbitwise.inference.stochastic.variational import projected_terms

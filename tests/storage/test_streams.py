@@ -10,9 +10,9 @@ from orbitwise.estimators.sparse_regressor import Stream
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse import iterative
+from orbitwise.inference.sparse.bounds import gather_totals
 from orbitwise.inference.sparse.certificate import Certificate, Stage
-from orbitwise.inference.sparse.projection import inducing_factor
-from orbitwise.inference.sparse.totals import gather_totals
+from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.likelihoods import Gaussian
 from orbitwise.process import Process
 from orbitwise.storage import StorageError

@@ -33,14 +33,19 @@ from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
-from orbitwise.inference.sparse.bounds import BoundName, best_q, common_bracket, safe_bracket
+from orbitwise.inference.sparse.bounds import (
+    BoundName,
+    Totals,
+    best_q,
+    common_bracket,
+    gather_totals,
+    safe_bracket,
+)
 from orbitwise.inference.sparse.certificate import Budget, Certificate, Outcome, learn
+from orbitwise.inference.sparse.inducing import Inducing, inducing_factor
 from orbitwise.inference.sparse.model import ITERATIVE_ROWS, Selection, SparseModel
-from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import Inducing, inducing_factor
-from orbitwise.inference.sparse.totals import Totals, gather_totals
-from orbitwise.inference.sparse.whitened import Whitened
-from orbitwise.inference.stochastic.trainer import StochasticTrainer
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
@@ -92,10 +97,10 @@ class Stream:
         return SparsePosterior(self.process, self.inducing, best_q(self.totals, self.noise), self.lower)
 
     def certificate(self, tolerance: float) -> Certificate:
-        """The bracket of all rows seen; unknown after stochastic steps."""
+        """The bracket of all rows seen; infinitely wide after stochastic steps, which hold no sums."""
         count = len(self.lower)
         if self.totals is None:
-            return Certificate(np.nan, np.nan, count, int(self.num_rows), tolerance, "fixed")
+            return Certificate(-math.inf, math.inf, count, int(self.num_rows), tolerance, "fixed")
         bracket = common_bracket([safe_bracket(self.totals, self.noise)], self.merged, self.totals.count)
         return Certificate(*bracket, count, int(self.num_rows), tolerance, "fixed")
 
@@ -117,8 +122,12 @@ def observe(stream: Stream, x: Tensor, targets: Tensor, weight: Tensor) -> Strea
 
 def learn_from(
     stream: Stream, x: Tensor, targets: Tensor, num_rows: int | None, num_steps: int, batch_size: int
-) -> Stream:
-    """Stochastic steps of hyperparameters and q on a batch that stands for `num_rows` rows."""
+) -> tuple[Stream, BoundEstimate]:
+    """Stochastic steps of hyperparameters and q on a batch that stands for `num_rows` rows.
+
+    The bound that is reached is estimated from the rows of the batch: the mean per row times `num_rows`, less
+    KL. Its standard error is what the choice of these rows makes.
+    """
     known = int(stream.num_rows) if num_rows is None else num_rows
     if known < len(x):
         raise ValueError(f"num_rows={num_rows} is less than the {len(x)} rows of the batch.")
@@ -139,10 +148,17 @@ def learn_from(
     trainer.age = max(stream.age, known // max(1, batch_size))
     trainer.run(num_steps)
     with torch.no_grad():
-        inducing = trainer.inducing_rows()
-        inducing = inducing.detach() if isinstance(inducing, Tensor) else inducing
+        inducing = trainer.inducing.detach() if stream.sources is None else trainer.inducing_rows()
         lower = inducing_factor(stream.process, inducing)
-    return replace(
+        parts = torch.arange(len(x), device=x.device).chunk(ESTIMATE_PARTS)
+        sums = torch.stack([trainer.bound_on(part).data for part in parts])
+        bound = known / len(x) * sums.sum() - trainer.q.divergence()
+        each = sums / torch.tensor([len(part) for part in parts]).to(sums)
+        # no error where the batch is all rows
+        share = 1 - len(x) / known
+        scatter = each.var() if len(parts) > 1 else torch.tensor(math.nan)
+        error = known * (share * scatter / len(parts)).sqrt() if share else torch.zeros(())
+    learned = replace(
         stream,
         inducing=inducing,
         lower=lower,
@@ -151,9 +167,12 @@ def learn_from(
         q=trainer.q,
         age=trainer.age,
     )
+    return learned, BoundEstimate(float(bound), float(error))
 
 
 FEW_ATOMS = 4
+ESTIMATE_PARTS = 8
+"""Parts of a batch whose scatter tells the error of the bound that is estimated from it."""
 SETTINGS = ("num_inducing", "tolerance", "selection", "optimize_inducing", "max_inducing", "max_iterations")
 """What the course of a fit depends on, beside model, data and seed."""
 
@@ -421,7 +440,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             How many repetitions each row stands for.
         learn : bool, default=False
             Take stochastic steps that move kernel and noise instead. Rows have to be shown once more after
-            that.
+            that. Until then `log_evidence_` is the bound estimated from this batch, with the standard error
+            `log_evidence_error_`, and `certificate_` knows no bounds.
         num_rows : int, default=None
             With `learn`: how many rows the batch stands for in all.
 
@@ -435,13 +455,21 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         x, targets, weight, _ = check_training(self, X, y, sample_weight, reset=False)
         rows = torch.from_numpy(x).to(self.device) - self.form_.background
         standardised = self.target_scale_.standardised(torch.from_numpy(targets))
+        bound = None
         if learn:
             steps = (num_rows, self.num_steps, self.batch_size)
-            self._stream = learn_from(self._stream, rows, standardised.to(self.device), *steps)
+            self._stream, bound = learn_from(self._stream, rows, standardised.to(self.device), *steps)
         else:
             self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
         certificate = self._stream.certificate(self.tolerance)
-        result = replace(self.fit_result_, posterior=self._stream.posterior(), certificate=certificate)
+        evidence, error = (certificate.lower, 0.0) if bound is None else bound
+        result = replace(
+            self.fit_result_,
+            posterior=self._stream.posterior(),
+            certificate=certificate,
+            log_evidence=evidence,
+            standard_error=error,
+        )
         before = {} if learn else dict(vars(self))
         self._keep(result, self._stream.num_rows)
         # more rows alone leave the ranges of the orbit, and so their error bars, as they were

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
@@ -114,10 +115,14 @@ class FitResult:
 
     def in_units(self, nats: float) -> FitResult:
         """The fit with the evidence of targets in other units, whose density differs by a constant."""
-        certificate = None if self.certificate is None else self.certificate.shifted(nats)
+        value, certificate = self.log_evidence + nats, None
+        if self.certificate is not None:
+            certificate = self.certificate.shifted(nats)
+            # an infinitely wide bracket leaves an estimate of the evidence as it is
+            value = certificate.lower if math.isfinite(certificate.gap) else value
         return replace(
             self,
-            log_evidence=self.log_evidence + nats if certificate is None else certificate.lower,
+            log_evidence=value,
             half_bound=None if self.half_bound is None else self.half_bound + nats,
             certificate=certificate,
         )

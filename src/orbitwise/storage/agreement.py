@@ -34,8 +34,7 @@ from orbitwise.inference.model import Observations
 from orbitwise.inference.risk.machines import Machine, basis_rows
 from orbitwise.inference.sparse.certificate import REASONS, Certificate
 from orbitwise.inference.sparse.iterative import IterativePosterior
-from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -123,12 +122,6 @@ def _check_whitened(q: Whitened) -> None:
     # S⁻¹m = h
     mean, shift = (q.mean, q.shift) if q.is_shared else (each.T[..., None] for each in (q.mean, q.shift))
     check_solution(q.lower, mean, shift)
-
-
-def _check_whitened_factor(q: WhitenedFactor) -> None:
-    with torch.no_grad():
-        diagonal = q.factor.diagonal(dim1=-1, dim2=-2)
-    require(is_plain_numbers(diagonal, SMALLEST), "a factor whose diagonal is out of range")
 
 
 def _check_noise(likelihood: Gaussian) -> None:
@@ -261,7 +254,6 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     StudentT: _check_scale,
     Symmetry: _check_token,
     Whitened: _check_whitened,
-    WhitenedFactor: _check_whitened_factor,
     Wrap: _check_period,
 }
 """What must hold of objects of these classes, beyond types, shapes and bounds."""

@@ -130,6 +130,8 @@ class Certificate:
         return replace(self, **_shifted(self, nats), history=history)
 
     def __str__(self) -> str:
+        if math.isinf(self.gap):
+            return "log p(y) is not bracketed after stochastic steps: show the rows again"
         bracket = (
             f"{self.lower:,.1f} ≤ log p(y) ≤ {self.upper:,.1f} with {self.num_inducing} inducing variables; "
             f"gap {self.gap / self.num_rows:.2g} nats a row"

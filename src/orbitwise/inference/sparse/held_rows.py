@@ -14,11 +14,9 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
-from orbitwise.inference.sparse.bounds import best_q, collapsed_bound, precision
-from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import EstimatedProcess, Inducing, ProjectedRows, project_rows
-from orbitwise.inference.sparse.totals import Totals, pseudo_rows
-from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
+from orbitwise.inference.sparse.inducing import Inducing, ProjectedRows, project_rows
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Process
 
@@ -108,7 +106,7 @@ class HeldRows:
 
 
 def hold_rows(
-    process: Process | EstimatedProcess,
+    process: Process,
     functional: Functional,
     inducing: Inducing,
     x: Float[Tensor, "n columns"],

@@ -1,14 +1,19 @@
-"""Where inducing points go: points of the orbits of training inputs, since Z lives where g does.
+"""Inducing variables u of g: where they are, the factor of K_uu, and rows projected onto them (METHOD 3, 4).
 
-At random, at the centres of clusters, or greedily: the next point is where the prior variance of g is least
-explained by the points so far, a pivoted Cholesky factorisation of the candidates' covariance (METHOD 3; Burt
-et al. 2020) that is never formed.
+u is g(Z), or any exact rows of g, say f(Z) on a finite orbit. A row is projected to a_n = L⁻¹ k_u(x_n), by
+groups of draws: linear terms use the sum of the groups, quadratic terms only the pairs of groups that
+`orbitwise.process.unbiased` allows, so that every moment is unbiased whether rows are exact or drawn.
+
+Points Z are points of the orbits of training inputs, since Z lives where g does: at random, at the centres
+of clusters, or greedily. The next greedy point is where the prior variance of g is least explained by the
+points so far, a pivoted Cholesky factorisation of the candidates' covariance (Burt et al. 2020) that is never
+formed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -17,12 +22,187 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
-from orbitwise.process.process import Process
+from orbitwise.inference.linear_algebra import cholesky, solve_lower
+from orbitwise.process.process import Process, Rows, as_blocks
+from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
+Inducing = Float[Tensor, "u d"] | Atoms  # patches have fewer columns than the images that are rows
+"""Points Z, for u = g(Z), or exact rows, for u = L g."""
+ROWS_AT_ONCE = 512
+COLUMNS_AT_ONCE = 16_384
+JITTER = 1e-10
+"""Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 EXPLAINED = 1e-10
 """A candidate whose variance is explained but for this share, or for rounding, is not taken."""
+
+
+@final
+class RowsNotFiniteError(ValueError):
+    """The orbit, or another functional, gave points or weights that are NaN or infinite."""
+
+
+class PriorMoments(NamedTuple):
+    """Prior moments of exact rows: covariances K_uf with the inducing variables, variances and means."""
+
+    cross: Float[Tensor, "u n"]
+    variance: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"]
+
+
+class ProjectedRows(NamedTuple):
+    """A = L⁻¹K_uf of exact or frozen rows, their residual variances r ≥ 0 and prior means, and L."""
+
+    columns: Float[Tensor, "u n"]
+    residual: Float[Tensor, " n"]
+    mean: Float[Tensor, " n"]
+    lower: Float[Tensor, "u u"]
+
+
+class Projection(NamedTuple):
+    """Whitened covariances of rows with u by groups, factors of pairs of groups, prior variance and means."""
+
+    columns: Float[Tensor, "n g u"]
+    factors: Float[Tensor, "g g"]
+    variance: Float[Tensor, " n"]
+    offset: Float[Tensor, "n g"]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether rows came by groups of draws."""
+        return self.columns.shape[1] > 1
+
+    @property
+    def total(self) -> Float[Tensor, "n u"]:
+        """a_n: the sum over groups."""
+        return self.columns.sum(1)
+
+    def quadratic(self, values: Float[Tensor, "*c n g k"]) -> Float[Tensor, "*c n"]:
+        """Σ_gh c_gh v_g·v_h: the unbiased square of a linear image of a_n."""
+        return (values * torch.einsum("gh,...nhk->...ngk", self.factors, values)).sum((-1, -2))
+
+    @property
+    def residual(self) -> Float[Tensor, " n"]:
+        """r_n = k_f(x_n, x_n) - |a_n|²: what the inducing variables do not explain of the prior variance."""
+        return self.variance - self.quadratic(self.columns)
+
+
+def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Atoms:
+    """The rows that u observes, in a precision."""
+    if isinstance(inducing, Tensor):
+        return Evaluation().lower(inducing.to(dtype))
+    if not isinstance(inducing, Atoms) or inducing.is_drawn:
+        raise ValueError(
+            "Inducing variables must be exact rows of g: those of a drawn orbit change with every draw. "
+            "Take points of g, or all elements of a finite orbit."
+        )
+    return inducing.to(dtype)
+
+
+def inducing_factor(process: Process, inducing: Inducing) -> Float[Tensor, "u u"]:
+    """L with L Lᵀ = K_uu + jitter·I, in double precision: the one place that factorises K_uu.
+
+    The jitter is `JITTER` times the mean diagonal, and more only where the factorisation needs it.
+    """
+    covariance = process.covariance(inducing_rows(inducing)).double()
+    jitter = JITTER * covariance.diagonal().mean()
+    return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
+
+
+def check_finite(rows: Block) -> None:
+    """Raise a RowsNotFiniteError when a functional gave points or weights that are not finite."""
+    bad = torch.stack([~part.isfinite().flatten(1).all(1) for part in (rows.points, rows.weights)]).any(0)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise RowsNotFiniteError(
+            f"The orbit gave NaN or infinite points or weights for {int(bad.sum())} of {len(bad)} inputs, "
+            f"the first of them row {first} of its batch. Check transform and bounds on that input."
+        )
+
+
+def frozen_rows(rows: Rows) -> list[Block]:
+    """Rows with the draws of each taken for the whole orbit."""
+    return [block.frozen() if isinstance(block, Atoms) else block for block in as_blocks(rows)]
+
+
+def prior_moments(process: Process, inducing: Inducing, rows: Rows) -> PriorMoments:
+    """Prior moments of exact rows; the kernel keeps the precision of the inputs."""
+    blocks = as_blocks(rows)
+    if any(block.is_drawn for block in blocks):
+        raise ValueError("Gradients and lists of blocks must be exact rows: freeze the orbit.")
+    points = inducing_rows(inducing, blocks[0].points.dtype)
+    cross = process.covariance(points, rows).double()
+    return PriorMoments(cross, process.variance(rows).double(), process.mean(rows).double())
+
+
+def project(
+    process: Process,
+    inducing: Inducing,
+    lower: Float[Tensor, "u u"],
+    rows: Rows,
+    method: Method = "halves",
+) -> Projection:
+    """Project rows, whose drawn atoms are kept apart by groups that may meet in pairs.
+
+    Kernel products keep the precision of the points; the solve with the factor `lower` of K_uu is in double
+    precision.
+    """
+    if not isinstance(rows, Atoms) or not rows.is_drawn:
+        prior = prior_moments(process, inducing, rows)
+        factors, cross = prior.variance.new_ones(1, 1), prior.cross[..., None]
+        variance, offset = prior.variance, prior.mean[:, None]
+    else:
+        points = inducing_rows(inducing, rows.points.dtype)
+        parts, factors = _independent_parts(rows, method)
+        variance = unbiased_variance(process.kernel, rows, method)
+        cross = torch.stack([process.covariance(points, part) for part in parts], dim=-1)
+        offset = torch.stack([process.mean(part) for part in parts], dim=-1)
+    # a = L⁻¹ k_u, one column for each row and group
+    columns = solve_lower(lower, cross.double().flatten(1)).unflatten(1, cross.shape[1:]).permute(1, 2, 0)
+    return Projection(columns, factors.double(), variance.double(), offset.double())
+
+
+@torch.no_grad()
+def project_rows(
+    process: Process,
+    functional: Functional,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
+    lower: Float[Tensor, "u u"] | None = None,
+    generator: torch.Generator | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> ProjectedRows:
+    """A, residual variances and prior means of all rows, held; drawn rows are taken as drawn once.
+
+    Kernel values are computed by blocks of rows. There is no gradient: `orbitwise.inference.sparse.bounds`
+    has the sums over rows that are trained.
+    """
+    lower = inducing_factor(process, inducing) if lower is None else lower
+    columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
+    variances, means = [], []
+    for start in range(0, len(x), rows_at_once):
+        part = slice(start, start + rows_at_once)
+        prior = prior_moments(process, inducing, frozen_rows(functional.atoms(x[part], generator)))
+        columns[:, part] = prior.cross
+        variances.append(prior.variance)
+        means.append(prior.mean)
+    for start in range(0, len(x), COLUMNS_AT_ONCE):
+        part = slice(start, start + COLUMNS_AT_ONCE)
+        columns[:, part] = solve_lower(lower, columns[:, part])
+    residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
+    return ProjectedRows(columns, residual, torch.cat(means), lower)
+
+
+def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tensor]:
+    """The parts of drawn rows that may meet in pairs, and the factors of these pairs."""
+    factors = pair_factors(atoms, method)
+    if factors.has_diagonal:
+        # Every draw is a group of its own: a solve for each draw.
+        return [atoms.take(torch.tensor([s])) for s in range(atoms.num_atoms)], factors.matrix()
+    members = [torch.nonzero(atoms.draw == g).flatten() for g in range(len(atoms.groups) + 1)]
+    present = [g for g, index in enumerate(members) if len(index)]
+    return [atoms.take(members[g]) for g in present], factors.between[present][:, present]
 
 
 def random_orbit_points(
@@ -51,21 +231,6 @@ def random_orbit_points(
             pick = torch.multinomial(weights.to(place), 1, generator=generator).to(x.device)
             parts.append(atoms.points[torch.arange(len(index), device=x.device), pick[:, 0]])
     return _distinct(torch.cat(parts))
-
-
-def greedy_orbit_points(
-    process: Process,
-    functional: Functional,
-    x: Float[Tensor, "n d"],
-    num_inducing: int,
-    generator: torch.Generator,
-    num_candidates: int | None = None,
-) -> Float[Tensor, "u e"]:
-    """The best-spread of random points of the orbits, 8 times as many as asked for unless told otherwise."""
-    _check_count(num_inducing)
-    wanted = 8 * num_inducing if num_candidates is None else max(num_candidates, num_inducing)
-    candidates = random_orbit_points(functional, x, wanted, generator)
-    return candidates[greedy_choice(process, candidates, num_inducing).index]
 
 
 class Choice(NamedTuple):

@@ -23,10 +23,20 @@ from orbitwise.inference.linear_algebra import (
 )
 from orbitwise.inference.model import Observations
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.sparse.bounds import QuadraticEnds, best_q, growth, low_rank_terms, rounding, signal
+from orbitwise.inference.sparse.bounds import (
+    QuadraticEnds,
+    Totals,
+    best_q,
+    gather_totals,
+    growth,
+    learned,
+    low_rank_terms,
+    rounding,
+    signal,
+    summed,
+)
+from orbitwise.inference.sparse.inducing import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
-from orbitwise.inference.sparse.totals import Totals, gather_totals, learned, summed
 from orbitwise.process.covariance import pairs_at_once
 from orbitwise.process.process import Moments, Process, Rows
 

@@ -1,7 +1,7 @@
 """A sparse Gaussian process: what is learned, its bound, its posterior, and, for Gaussian noise, its bracket.
 
 The engine of every estimator with a collapsed bound. Quadratic terms of other likelihoods than Gaussian noise
-count as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.totals`).
+count as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.bounds`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ from orbitwise.inference.sparse import iterative
 from orbitwise.inference.sparse.bounds import (
     BoundName,
     Bracket,
+    Totals,
     best_q,
     collapsed_bound,
     common_bracket,
+    gather_totals,
+    quadratic_totals,
     safe_bracket,
 )
 from orbitwise.inference.sparse.held_rows import best_tilt
 from orbitwise.inference.sparse.inducing import (
+    Inducing,
     cluster_centres,
     first_of_equals,
     greedy_choice,
+    inducing_factor,
+    project_rows,
     random_orbit_points,
 )
 from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
-from orbitwise.inference.sparse.totals import Totals, gather_totals, quadratic_totals
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process

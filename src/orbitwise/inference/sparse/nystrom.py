@@ -17,11 +17,10 @@ from torch import Tensor
 
 from orbitwise.inference.model import Observations
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.sparse.bounds import best_q, low_rank_terms
+from orbitwise.inference.sparse.bounds import Totals, best_q, gather_totals, low_rank_terms
+from orbitwise.inference.sparse.inducing import Inducing, inducing_factor, project
 from orbitwise.inference.sparse.iterative import NoisySystem, Preconditioner
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project
-from orbitwise.inference.sparse.totals import Totals, gather_totals
 from orbitwise.process.process import Moments, Process, Rows
 
 Kind = Literal["nystrom", "sor", "dtc"]

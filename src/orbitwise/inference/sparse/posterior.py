@@ -1,78 +1,149 @@
-"""The posterior of g through inducing variables, whichever engine found q(u)."""
+"""The variational Gaussian q(u), and the posterior of g that it gives, whichever engine found it."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
-from orbitwise.functionals.functional import Functional
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
 from orbitwise.inference.posterior import Posterior
-from orbitwise.inference.sparse.projection import (
-    EstimatedProcess,
-    Estimates,
-    Inducing,
-    Projection,
-    frozen_rows,
-    inducing_factor,
-    lower_rows,
-    project,
-    projected_moments,
-)
-from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse.inducing import Inducing, Projection, frozen_rows, inducing_factor, project
 from orbitwise.process.process import Moments, Process, Rows
+
+DOUBLES = Field((Tensor,), dtypes=("float64",))
+
+
+@final
+class Whitened:
+    """q(v) = N(m, S) over whitened inducing variables u = L v, by its natural parameters.
+
+    These are the precision P = S⁻¹ and the shift h = S⁻¹m [u, c], which natural-gradient steps move along
+    straight lines. One precision [u, u] serves all outputs where the likelihood allows, else there is one for
+    each, [c, u, u].
+    """
+
+    stored = Stored(attributes={"lower": DOUBLES, "mean": DOUBLES})
+
+    def __init__(self, precision: Float[Tensor, "*c u u"], shift: Float[Tensor, "u c"]) -> None:
+        self.precision = precision
+        self.shift = shift
+        self.lower = cholesky(precision).lower
+        # m = P⁻¹h
+        if self.is_shared:
+            self.mean = solve_factored(self.lower, shift)
+        else:
+            self.mean = solve_factored(self.lower, shift.T[..., None])[..., 0].T
+
+    @classmethod
+    def prior(cls, size: int, outputs: int, shared: bool, device: torch.device | None = None) -> Whitened:
+        """q equal to the prior N(0, I)."""
+        identity = torch.eye(size, dtype=torch.float64, device=device)
+        precision = identity if shared else identity.expand(outputs, -1, -1).clone()
+        return cls(precision, identity.new_zeros(size, outputs))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether one precision serves all outputs."""
+        return self.precision.dim() == 2
+
+    def without_common_mean(self) -> Whitened:
+        """q with the mean over outputs taken off each mean, which brings it nearer to the prior."""
+        mean = self.mean - self.mean.mean(1, keepdim=True)
+        # h = P m
+        shift = self.precision @ (mean if self.is_shared else mean.T[..., None])
+        return Whitened(self.precision, shift if self.is_shared else shift[..., 0].T)
+
+    def divergence(self) -> Float[Tensor, ""]:
+        """KL[q(v) ‖ N(0, I)] = ½(tr S + mᵀm - M + log|P|), summed over outputs."""
+        size, outputs = self.shift.shape
+        trace = torch.cholesky_inverse(self.lower).diagonal(dim1=-1, dim2=-2).sum(-1)
+        each = trace - size + log_determinant(self.lower)
+        return 0.5 * (each.sum() * (outputs if self.is_shared else 1) + self.mean.square().sum())
+
+    def spread(self, columns: Float[Tensor, "*batch u"]) -> Float[Tensor, "*c k u"]:
+        """R⁻¹a of every column a, with R Rᵀ = P: inner products are aᵀS a′. Batches are flattened."""
+        flat = columns.flatten(0, -2)
+        return torch.linalg.solve_triangular(self.lower, flat.T, upper=False).mT
+
+    def step(
+        self,
+        columns: Float[Tensor, "n u"],
+        curvature: Float[Tensor, "n c"],
+        slope: Float[Tensor, "n c"],
+        rate: float,
+    ) -> Whitened:
+        """Natural-gradient step: P ← (1-ρ)P + ρ(I + Σ λ a aᵀ), h ← (1-ρ)h + ρ Σ η a."""
+        identity = torch.eye(columns.shape[-1], dtype=columns.dtype, device=columns.device)
+        if self.is_shared:
+            target = identity + (columns * curvature[:, :1]).T @ columns
+        else:
+            # One output at a time: λ a for all of them would hold n·u·c numbers.
+            target = torch.stack([identity + (columns * each[:, None]).T @ columns for each in curvature.T])
+        shift = columns.T @ slope
+        return Whitened((1 - rate) * self.precision + rate * target, (1 - rate) * self.shift + rate * shift)
+
+
+class ProjectedMoments(NamedTuple):
+    """Mean, mean square and variance of f_n under q(v) alone, and the variance r_n that q does not reach."""
+
+    mean: Float[Tensor, "n c"]
+    mean_square: Float[Tensor, "n c"]
+    spread: Float[Tensor, "n c"]
+    residual: Float[Tensor, " n"]
+
+
+def projected_moments(projection: Projection, q: Whitened) -> ProjectedMoments:
+    """Unbiased moments of m_n + a_nᵀv under q(v)."""
+    rows, groups, _ = projection.columns.shape
+    means = projection.columns @ q.mean + projection.offset[..., None]
+    spread = q.spread(projection.columns).unflatten(-2, (rows, groups))
+    # μ² + aᵀS a, both by allowed pairs of groups
+    square = projection.quadratic(means.permute(2, 0, 1)[..., None]).T
+    variance = projection.quadratic(spread)
+    variance = variance[:, None].expand_as(square) if q.is_shared else variance.T
+    return ProjectedMoments(means.sum(1), square + variance, variance, projection.residual)
 
 
 @final
 class SparsePosterior(Posterior):
     """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
 
-    stored = Stored({"process": Field(read="prior")})
+    stored = Stored()
 
     def __init__(
         self,
-        process: Process | EstimatedProcess,
+        process: Process,
         inducing: Inducing,
-        q: Whitened | WhitenedFactor,
+        q: Whitened,
         lower: Float[Tensor, "u u"] | None = None,
     ) -> None:
-        self.prior = process
-        if isinstance(process, Process):
-            self.process = process
+        self.process = process
         self.inducing = inducing
         self.q = q
         with torch.no_grad():
-            self.lower = inducing_factor(self.prior, inducing) if lower is None else lower
+            self.lower = inducing_factor(process, inducing) if lower is None else lower
 
-    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
-        return self.row_moments(lower_rows(self.prior, functional, self.inducing, x, generator))
-
-    def row_moments(self, rows: Rows | Estimates) -> Moments:
+    def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
-        projection = self._projection(rows)
-        # Estimates by groups are taken as they are, too: all pairs of groups.
-        projection = projection._replace(factors=torch.ones_like(projection.factors))
-        moments = projected_moments(projection, self.q)
+        moments = projected_moments(self._projection(rows), self.q)
         variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
 
-    def row_mean(self, rows: Rows | Estimates) -> Float[Tensor, "n c"]:
+    def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
         """The posterior mean alone."""
         projection = self._projection(rows)
         return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
 
     def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
         """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
-        if isinstance(self.prior, EstimatedProcess):
-            raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
         rows = frozen_rows(rows)
         columns = self._projection(rows).total
         spread = self.q.spread(columns)
         return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
 
-    def _projection(self, rows: Rows | Estimates) -> Projection:
-        rows = rows if isinstance(rows, Estimates) else frozen_rows(rows)
-        return project(self.prior, self.inducing, self.lower, rows)
+    def _projection(self, rows: Rows) -> Projection:
+        return project(self.process, self.inducing, self.lower, frozen_rows(rows))

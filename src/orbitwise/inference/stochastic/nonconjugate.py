@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.sparse.projection import (
+from orbitwise.inference.sparse.inducing import (
     Inducing,
     ProjectedRows,
     Projection,
@@ -23,7 +23,7 @@ from orbitwise.inference.sparse.projection import (
     project,
     project_rows,
 )
-from orbitwise.inference.sparse.whitened import Whitened
+from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.inference.stochastic.variational import BoundTerms, projected_terms
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process

@@ -2,8 +2,7 @@
 
 q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite or
 collapses) is taken back to the best state so far with halved rates; `History.has_settled` decides
-convergence; Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own
-procedure (LIM 4.4), for comparison.
+convergence; Ctrl-C keeps what was learned.
 """
 
 from __future__ import annotations
@@ -20,20 +19,13 @@ from torch import Tensor, nn
 from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.sparse.held_rows import condition
-from orbitwise.inference.sparse.projection import (
-    EstimatedProcess,
-    Estimates,
-    Inducing,
-    RowsNotFiniteError,
-    check_rows,
-    inducing_factor,
-    lower_rows,
-)
-from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse.inducing import RowsNotFiniteError, check_finite, inducing_factor
+from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes
 from orbitwise.inference.stochastic.trainer_state import (
     BLOCK,
@@ -44,7 +36,6 @@ from orbitwise.inference.stochastic.trainer_state import (
     History,
     Rates,
     RunState,
-    Snapshot,
     capture,
     misfit,
     restore,
@@ -84,7 +75,7 @@ class StochasticTrainer:
 
     def __init__(
         self,
-        process: Process | EstimatedProcess,
+        process: Process,
         functional: Functional,
         likelihood: Likelihood,
         x: Float[Tensor, "N d"],
@@ -96,7 +87,6 @@ class StochasticTrainer:
         method: Method = "halves",
         tight: bool = True,
         tilt: Literal["remembered", "recognition"] = "remembered",
-        q_update: Literal["natural", "adam"] = "natural",
         inducing_functional: Functional | None = None,
         num_rows: int | None = None,
         weight: Float[Tensor, " N"] | None = None,
@@ -109,11 +99,14 @@ class StochasticTrainer:
         self.batch_size, self.next_batch = self.batches.size, self.batches.next
         self.rates = Rates() if rates is None else rates
         self.method: Method = method
-        self.tight, self.q_update = tight, q_update
-        self.inducing_functional = inducing_functional
+        self.tight = tight
+        self.inducing_functional = Evaluation() if inducing_functional is None else inducing_functional
         self.recognition = None
-        _check_options(tilt, q_update, likelihood)
+        if tilt not in ("remembered", "recognition"):
+            raise ValueError(f"tilt must be 'remembered' or 'recognition', not {tilt!r}.")
         if tilt == "recognition":
+            if not likelihood.needs_tilt:
+                raise ValueError(f"{type(likelihood).__name__} has no tilts to recognise; leave tilt out.")
             self.recognition = Recognition(x, targets.shape[1], generator)
         self.history = History()
         self.memory = Memory(len(x), targets.shape[1], x.device)
@@ -121,7 +114,7 @@ class StochasticTrainer:
         self._check_data()
         self._fixed = None
         drawn_finite = any(isinstance(each, FiniteOrbit) and each.is_drawn for each in functional.modules())
-        if isinstance(process, Process) and likelihood.is_quadratic and not drawn_finite:
+        if likelihood.is_quadratic and not drawn_finite:
             fixed = torch.Generator(x.device).manual_seed(0)
             self._fixed = freeze_functional(functional, SETTLING_NODES, fixed)
         self._ranges = [(orbit, name) for orbit in learnable_orbits(functional) for name in orbit.learned()]
@@ -132,17 +125,40 @@ class StochasticTrainer:
         """Take other inducing points: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
         with torch.no_grad():
-            rows = self.inducing_rows()
-        size = rows.num_rows if isinstance(rows, Atoms) else len(rows)
-        start = Whitened.prior if self.q_update == "natural" else WhitenedFactor
-        self.q = start(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
+            size = self.inducing_rows().num_rows
+        self.q = Whitened.prior(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
         self.age = 0
 
-    def inducing_rows(self) -> Inducing:
-        """What u observes: the points, or the rows of the inducing functional at them."""
-        if self.inducing_functional is None:
-            return self.inducing
+    def inducing_rows(self) -> Atoms:
+        """What u observes: the rows of the inducing functional at the points, as they are now."""
         return self.inducing_functional.atoms(self.inducing).expand()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copies of all that moves, by name: parameters and buffers, inducing points, and q."""
+        found = dict(self._moving.state_dict())
+        found |= {"inducing": self.inducing.detach(), "precision": self.q.precision, "shift": self.q.shift}
+        return {name: tensor.clone() for name, tensor in found.items()}
+
+    def return_to(self, snapshot: dict[str, Tensor]) -> None:
+        """Put everything back to where it was when a snapshot was taken."""
+        moving = self._moving
+        moving.load_state_dict({name: snapshot[name] for name in moving.state_dict()})
+        with torch.no_grad():
+            self.inducing.copy_(snapshot["inducing"])
+        self.q = Whitened(snapshot["precision"], snapshot["shift"])
+
+    @property
+    def _moving(self) -> nn.ModuleDict:
+        """The modules whose parameters may be learned."""
+        modules: dict[str, nn.Module] = {
+            "process": self.process,
+            "functional": self.functional,
+            "likelihood": self.likelihood,
+            "inducing_functional": self.inducing_functional,
+        }
+        if isinstance(self.recognition, nn.Module):
+            modules["recognition"] = self.recognition
+        return nn.ModuleDict(modules)
 
     def run(
         self,
@@ -175,7 +191,7 @@ class StochasticTrainer:
         until_settled: bool,
         slots: Slots | None,
     ) -> bool:
-        descent, run = self._descent(), RunState(*self._snapshot())
+        descent, run = self._descent(), RunState(self.snapshot())
         if slots is not None and (state := slots.recall()) is not None:
             if why := misfit(self, descent, run, state):
                 slots.refuse(why)
@@ -197,8 +213,7 @@ class StochasticTrainer:
                     descent.step(self._loss(index, terms), rate, warming)
                 self._learn(index, terms, run.factor)
             except NOT_COMPUTABLE as error:
-                run.best.restore()
-                self.q = run.best_q
+                self.return_to(run.best)
                 if isinstance(error, RowsNotFiniteError) or not (run.moved or evaluated):
                     raise  # no step is to blame, so smaller ones do not help
                 run.back_off()
@@ -217,8 +232,7 @@ class StochasticTrainer:
                 run.settled_at = step + 1 if self._settles() else 0
             if step % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
                 if self.history.smoothed[-1] > run.best_bound:
-                    run.best, run.best_q = self._snapshot()
-                    run.best_bound = self.history.smoothed[-1]
+                    run.best, run.best_bound = self.snapshot(), self.history.smoothed[-1]
                 if slots is not None:
                     slots.write(capture(self, descent, run, step + 1))
         return run.settled_at > 0
@@ -245,7 +259,7 @@ class StochasticTrainer:
         It does not depend on batches, draws and the fluctuations of q, so that small gains show. None where q
         has no closed form.
         """
-        if self._fixed is None or isinstance(self.process, EstimatedProcess):
+        if self._fixed is None:
             return None
         index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
         x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
@@ -281,10 +295,10 @@ class StochasticTrainer:
                 num_passes,
             )
 
-    def _rows(self, index: Tensor) -> Block | Estimates:
-        return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
+    def _rows(self, index: Tensor) -> Block:
+        return self.functional.atoms(self.x[index], self.generator)
 
-    def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
+    def _terms(self, index: Tensor, rows: Block) -> BoundTerms:
         inducing, targets = self.inducing_rows(), self.targets[index]
         # Exact rows find their own best slack and tilt.
         residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
@@ -303,44 +317,35 @@ class StochasticTrainer:
         with torch.no_grad():
             bound = float(self.num_rows / len(index) * terms.data - self.q.divergence())
         if not math.isfinite(bound):
-            check_rows(rows)
+            check_finite(rows)
             raise ValueError("the bound is not finite")
         return terms, bound
 
     def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
         # KL[q(v) ‖ N(0, I)] knows nothing of kernel and orbit: v is whitened.
-        divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
-        bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.process)
+        bound = self.num_rows / len(index) * terms.data + log_prior(self.process)
         return -bound / self.num_rows
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
         """Step q along its natural gradient, and remember."""
-        if isinstance(self.q, Whitened):
-            scale = self.num_rows / len(index)
-            rows, groups, size = terms.projection.columns.shape
-            rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
-            batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
-            self.q = natural_step(self.likelihood, self.q, *batch)
+        scale = self.num_rows / len(index)
+        rows, groups, size = terms.projection.columns.shape
+        rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
+        batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
+        self.q = natural_step(self.likelihood, self.q, *batch)
         self.memory.learn(index, terms)
         self.age += 1
 
     def _descent(self) -> Descent:
-        rates = self.rates
-        network = [each for each in (self.recognition, self.q) if isinstance(each, nn.Module)]
-        moving = [each for each in (self.functional, self.inducing_functional) if each is not None]
+        rates, network = self.rates, [] if self.recognition is None else [self.recognition]
         return Descent(
             [
                 Group(_parameters([self.process, self.likelihood]), rates.kernel),
-                Group(_parameters(moving), rates.orbit),
+                Group(_parameters([self.functional, self.inducing_functional]), rates.orbit),
                 Group([self.inducing], rates.inducing),
                 Group(_parameters(network), rates.variational, waits=False),
             ]
         )
-
-    def _snapshot(self) -> tuple[Snapshot, Whitened | WhitenedFactor]:
-        parts = (self.process, self.functional, self.likelihood, self.inducing_functional)
-        modules = [each for each in (*parts, self.recognition, self.q) if isinstance(each, nn.Module)]
-        return Snapshot(modules, [self.inducing]), self.q
 
     def _check_data(self) -> None:
         count = len(self.x)
@@ -349,27 +354,16 @@ class StochasticTrainer:
         probe = torch.Generator(self.generator.device).manual_seed(0)
         with torch.no_grad():
             some = self.x[: self.batch_size]
-            rows = lower_rows(self.process, self.functional, self.inducing, some, probe)
-        check_rows(rows)
+            rows = self.functional.atoms(some, probe)
+        check_finite(rows)
         if isinstance(rows, Atoms) and rows.is_drawn:
             pair_factors(rows, self.method)  # refuses a single draw
-        if rows.is_drawn:
             check_drawn(self.likelihood)
-        height = rows.variance.shape[0] if isinstance(rows, Estimates) else rows.num_rows
-        if height != len(some):
+        if rows.num_rows != len(some):
             raise ValueError(
-                f"The functional gives {height} rows for {len(some)} inputs; give one row per input."
+                f"The functional gives {rows.num_rows} rows for {len(some)} inputs; give one row per input."
             )
 
 
 def _parameters(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
     return [parameter for module in modules for parameter in module.parameters()]
-
-
-def _check_options(tilt: str, q_update: str, likelihood: Likelihood) -> None:
-    if tilt not in ("remembered", "recognition"):
-        raise ValueError(f"tilt must be 'remembered' or 'recognition', not {tilt!r}.")
-    if q_update not in ("natural", "adam"):
-        raise ValueError(f"q_update must be 'natural' or 'adam', not {q_update!r}.")
-    if tilt == "recognition" and not likelihood.needs_tilt:
-        raise ValueError(f"{type(likelihood).__name__} has no tilts to recognise; leave tilt out.")

@@ -5,7 +5,6 @@ Adam moves groups of parameters with their own rates.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from orbitwise.inference.optimise.checkpoints import State
-from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 
 
 class Group(NamedTuple):
@@ -43,6 +41,11 @@ class Descent:
                 self.groups.append(group._replace(parameters=free))
         tables = [{"params": group.parameters} for group in self.groups]
         self.optimizer = torch.optim.Adam(tables) if tables else None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that it moves, group after group."""
+        return [parameter for group in self.groups for parameter in group.parameters]
 
     def moves(self, warming: bool) -> bool:
         """Whether anything moves in this phase."""
@@ -69,24 +72,6 @@ class Descent:
         """Forget the averages of gradients, which led astray."""
         if self.optimizer is not None:
             self.optimizer.state.clear()
-
-
-@final
-class Snapshot:
-    """The parameters and buffers of modules, and further tensors, to return to."""
-
-    def __init__(self, modules: Sequence[nn.Module], tensors: Sequence[Tensor] = ()) -> None:
-        self.modules, self.tensors = modules, tensors
-        self.states = [copy.deepcopy(module.state_dict()) for module in modules]
-        self.values = [tensor.detach().clone() for tensor in tensors]
-
-    def restore(self) -> None:
-        """Put everything back."""
-        for module, state in zip(self.modules, self.states, strict=True):
-            module.load_state_dict(state)
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, self.values, strict=True):
-                tensor.copy_(value)
 
 
 SPAN = 50
@@ -248,6 +233,8 @@ if TYPE_CHECKING:
     from orbitwise.inference.stochastic.trainer import StochasticTrainer
 
 MEMORY = ("residual", "square", "seen", "typical_residual", "typical_square")
+RUN = ("best_bound", "factor", "failures", "moved", "settled_at")
+HISTORY = ("first", "best", "back_offs", "reasons")
 
 
 @final
@@ -255,8 +242,9 @@ MEMORY = ("residual", "square", "seen", "typical_residual", "typical_square")
 class RunState:
     """The next step of a run, the factor of its rates, its failures, and the best state to go back to."""
 
-    best: Snapshot
-    best_q: Whitened | WhitenedFactor
+    best: dict[str, Tensor]
+    """A copy of all that moves, as `StochasticTrainer.snapshot` gives it."""
+
     best_bound: float = -math.inf
     step: int = 0
     factor: float = 1.0
@@ -281,26 +269,14 @@ def capture(trainer: StochasticTrainer, descent: Descent, run: RunState, step: i
         "smoothed": torch.tensor(history.smoothed, dtype=torch.float64),
         "notes": torch.tensor(history.notes, dtype=torch.float64).reshape(-1, 1 + len(trainer.units)),
         **{f"memory.{name}": getattr(trainer.memory, name) for name in MEMORY},
-        **_held("now", Snapshot(run.best.modules, run.best.tensors), trainer.q),
-        **_held("best", run.best, run.best_q),
+        **{f"now.{name}": tensor for name, tensor in trainer.snapshot().items()},
+        **{f"best.{name}": tensor for name, tensor in run.best.items()},
     }
-    for place, parameter in enumerate(_moving(descent)):
+    for place, parameter in enumerate(descent.parameters):
         averages = {} if descent.optimizer is None else descent.optimizer.state.get(parameter, {})
         tensors |= {f"adam.{place}.{name}": value for name, value in averages.items()}
-    numbers = {
-        "best_bound": run.best_bound,
-        "step": step,
-        "factor": run.factor,
-        "failures": run.failures,
-        "moved": run.moved,
-        "settled_at": run.settled_at,
-        "age": trainer.age,
-        "first": history.first,
-        "best": history.best,
-        "back_offs": history.back_offs,
-        "reasons": history.reasons,
-    }
-    return State(tensors, numbers)
+    numbers = {name: getattr(run, name) for name in RUN} | {name: getattr(history, name) for name in HISTORY}
+    return State(tensors, numbers | {"step": step, "age": trainer.age})
 
 
 def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> str:
@@ -308,21 +284,19 @@ def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: S
     own = capture(trainer, descent, run, run.step)
     tensors, numbers = state
     averages = {
-        f"adam.{place}.{name}": parameter
-        for place, parameter in enumerate(_moving(descent))
+        f"adam.{place}.{name}": parameter.new_zeros((), dtype=torch.float32) if name == "step" else parameter
+        for place, parameter in enumerate(descent.parameters)
         for name in ("step", "exp_avg", "exp_avg_sq")
     }
     if not set(own.tensors) - set(averages) <= set(tensors) <= set(own.tensors) | set(averages):
         return "it has other tensors"
     for name, tensor in tensors.items():
-        like = own.tensors.get(name, averages.get(name))
+        like = averages.get(name, own.tensors.get(name, tensor))
         if name in ("order", "bound", "smoothed"):
-            like = tensor.new_zeros(tensor.numel(), dtype=own.tensors[name].dtype)
+            like = like.new_zeros(tensor.numel())
         elif name == "notes":
-            like = own.tensors[name].new_zeros(min(len(tensor), BLOCKS), 1 + len(trainer.units))
-        elif name.endswith(".step") and name in averages:
-            like = tensor.new_zeros((), dtype=torch.float32)
-        if like is None or tensor.shape != like.shape or tensor.dtype != like.dtype:
+            like = like.new_zeros(min(len(tensor), BLOCKS), 1 + len(trainer.units))
+        if tensor.shape != like.shape or tensor.dtype != like.dtype:
             return f"{name} has another shape or type"
         if not bool((tensor.isfinite() | ~like.detach().to(tensor.device).isfinite()).all()):
             return f"{name} is not finite"
@@ -359,65 +333,27 @@ def restore(trainer: StochasticTrainer, descent: Descent, run: RunState, state: 
     """Bring a trainer, made with the same arguments as the earlier one, to a state."""
     tensors, numbers = state
     device, history = trainer.x.device, trainer.history
-    best, best_q = run.best, run.best_q
-    _release("now", Snapshot(best.modules, best.tensors), tensors).restore()
-    trainer.q = _q("now", trainer.q, tensors, device)
-    run.best = _release("best", best, tensors)
-    run.best_q = _q("best", best_q, tensors, device)
-    if isinstance(best_q, WhitenedFactor):
-        run.best_q = trainer.q
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin like this, by the rest of their names."""
+        return {n.removeprefix(prefix): each for n, each in tensors.items() if n.startswith(prefix)}
+
+    trainer.return_to({name: each.to(device) for name, each in part("now.").items()})
+    run.best = {name: each.to(device) for name, each in part("best.").items()}
     trainer.generator.set_state(tensors["generator"])
     trainer.batches.order = tensors["order"].to(device)
     for name in MEMORY:
         setattr(trainer.memory, name, tensors[f"memory.{name}"].to(device))
-    trainer.age = numbers["age"]
     history.bound, history.smoothed = tensors["bound"].tolist(), tensors["smoothed"].tolist()
-    history.first, history.best = numbers["first"], numbers["best"]
     history.notes = tensors["notes"].tolist()
-    history.back_offs, history.reasons = numbers["back_offs"], numbers["reasons"]
-    for name in ("best_bound", "step", "factor", "failures", "moved", "settled_at"):
+    for name in HISTORY:
+        setattr(history, name, numbers[name])
+    for name in RUN:
         setattr(run, name, numbers[name])
-    if descent.optimizer is not None:
-        for place, parameter in enumerate(_moving(descent)):
-            start = f"adam.{place}."
-            averages = {n.removeprefix(start): each for n, each in tensors.items() if n.startswith(start)}
-            if averages:
-                # the count of steps stays where Adam keeps it
-                descent.optimizer.state[parameter] = {
-                    name: each if name == "step" else each.to(parameter) for name, each in averages.items()
-                }
-
-
-def _moving(descent: Descent) -> list[nn.Parameter]:
-    return [parameter for group in descent.groups for parameter in group.parameters]
-
-
-def _held(prefix: str, snapshot: Snapshot, q: Whitened | WhitenedFactor) -> dict[str, Tensor]:
-    held = {
-        f"{prefix}.module.{place}.{name}": tensor
-        for place, state in enumerate(snapshot.states)
-        for name, tensor in state.items()
-    }
-    held |= {f"{prefix}.tensor.{place}": value for place, value in enumerate(snapshot.values)}
-    if isinstance(q, Whitened):
-        held |= {f"{prefix}.precision": q.precision, f"{prefix}.shift": q.shift}
-    return held
-
-
-def _release(prefix: str, snapshot: Snapshot, tensors: dict[str, Tensor]) -> Snapshot:
-    """The snapshot with the tensors of a state instead of those it was taken from."""
-    for place, state in enumerate(snapshot.states):
-        for name, tensor in state.items():
-            state[name] = tensors[f"{prefix}.module.{place}.{name}"].to(tensor.device)
-    snapshot.values = [
-        tensors[f"{prefix}.tensor.{place}"].to(value) for place, value in enumerate(snapshot.values)
-    ]
-    return snapshot
-
-
-def _q(
-    prefix: str, q: Whitened | WhitenedFactor, tensors: dict[str, Tensor], device: torch.device
-) -> Whitened | WhitenedFactor:
-    if not isinstance(q, Whitened):
-        return q  # a module, whose parameters are in the snapshot
-    return Whitened(tensors[f"{prefix}.precision"].to(device), tensors[f"{prefix}.shift"].to(device))
+    run.step, trainer.age = numbers["step"], numbers["age"]
+    for place, parameter in enumerate(descent.parameters):
+        if descent.optimizer is not None and (averages := part(f"adam.{place}.")):
+            # the count of steps stays where Adam keeps it
+            descent.optimizer.state[parameter] = {
+                name: each if name == "step" else each.to(parameter) for name, each in averages.items()
+            }

@@ -14,16 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Block
-from orbitwise.inference.sparse.projection import (
-    EstimatedProcess,
-    Estimates,
-    Inducing,
-    ProjectedMoments,
-    Projection,
-    project,
-    projected_moments,
-)
-from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
+from orbitwise.inference.sparse.inducing import Inducing, Projection, project
+from orbitwise.inference.sparse.posterior import ProjectedMoments, Whitened, projected_moments
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments, Process
 from orbitwise.process.unbiased import Method
@@ -80,12 +72,12 @@ class Memory:
 
 
 def bound_terms(
-    process: Process | EstimatedProcess,
+    process: Process,
     likelihood: Likelihood,
-    q: Whitened | WhitenedFactor,
+    q: Whitened,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    rows: Block | Estimates,
+    rows: Block,
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
@@ -107,7 +99,7 @@ def bound_terms(
 
 def projected_terms(
     likelihood: Likelihood,
-    q: Whitened | WhitenedFactor,
+    q: Whitened,
     projection: Projection,
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
