@@ -1,6 +1,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -153,7 +154,7 @@ def test_a_range_that_was_learned_to_be_zero_is_off():
 def test_text_of_ranges_that_are_zero_is_written_again_as_it_was_read(orbit, zero):
     orbit = copy.deepcopy(orbit)
     coordinates = Coordinates([orbit])
-    point, widths = coordinates.point(), coordinates.is_width.nonzero()[:, 0]
+    point, widths = coordinates.point(), np.flatnonzero(coordinates.is_width)
     point[widths[zero]] = 0.0
     coordinates.assign(point)
     text = to_json(orbit)
