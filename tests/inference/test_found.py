@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from orbitwise.inference.optimise.orbit_search import PER_ROW, Coordinates, Found, covariance_of
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.orbits.orbit import Bounds
 
 
 def found_at(point, gradient, **more) -> Found:

@@ -7,7 +7,7 @@ import pytest
 
 from orbitwise.estimators.learned_ranges import searched_errors
 from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, Found, OrbitSearch
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.orbits.orbit import Bounds
 
 
 def bounds() -> Bounds:

@@ -36,7 +36,7 @@ from orbitwise.inference.optimise.training import (
     recorded,
     why_cut_short,
 )
-from orbitwise.orbits.ranges import ZERO, LearnedCentres, LearnedWidths
+from orbitwise.orbits.orbit import ZERO, LearnedCentres, LearnedWidths
 
 LEAST, NOTHING = 1e-6, 1e-5
 """The least v, where a slope can still be had, and below which a range is set to zero: a third of a per cent
