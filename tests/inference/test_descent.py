@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.stochastic.trainer_state import Descent, Group, Snapshot
+from orbitwise.inference.stochastic.trainer_state import Descent, Group
 
 
 def parameter(value: float) -> nn.Parameter:
@@ -70,15 +70,3 @@ def test_a_restart_forgets_momentum():
     before = point.item()
     descent.step(-point, 1.0, warming=False)
     assert point.item() == pytest.approx(before + 0.1, abs=1e-5)
-
-
-def test_a_snapshot_brings_modules_and_tensors_back():
-    module, extra = nn.Linear(2, 1), parameter(3.0)
-    weight = module.weight.detach().clone()
-    saved = Snapshot([module], [extra])
-    with torch.no_grad():
-        module.weight.add_(1.0)
-        extra.fill_(float("nan"))
-    saved.restore()
-    assert torch.equal(module.weight, weight)
-    assert extra.item() == 3.0

@@ -8,7 +8,7 @@ from orbitwise.inference.sparse import bounds as module
 from orbitwise.inference.sparse.bounds import collapsed_bound, gather_totals
 from orbitwise.inference.sparse.inducing import JITTER, inducing_factor, inducing_rows
 from orbitwise.orbits import SampledOrbit
-from orbitwise.process.covariance import PAIRS_AT_ONCE
+from orbitwise.process.process import PAIRS_AT_ONCE
 from orbitwise.transforms import Translation
 from tests.inference.sparse_problems import random_problem
 

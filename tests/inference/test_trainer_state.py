@@ -142,3 +142,16 @@ def test_a_run_whose_state_is_strange_starts_anew(killed: Path, monkeypatch: pyt
     with pytest.warns(UserWarning, match="ignored, and the fit starts anew: memory.residual is not finite"):
         found = trained("natural", killed)
     assert found.history.bound == trained("natural", None).history.bound
+
+
+def test_a_snapshot_brings_everything_back():
+    trainer = trainer_of("recognition")
+    trainer.run(3)
+    before = trainer.snapshot()
+    trainer.run(3)
+    with torch.no_grad():
+        trainer.inducing.fill_(float("nan"))
+    trainer.return_to(before)
+    after = trainer.snapshot()
+    assert {"inducing", "precision", "shift"} < before.keys() == after.keys()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())

@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import COUNT, Stored
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Atoms, Functional
 from orbitwise.inference.linear_algebra import (
     cholesky,
     handwritten_gradient,
@@ -38,8 +37,7 @@ from orbitwise.inference.sparse.inducing import (
 )
 from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.likelihoods.likelihood import Quadratic
-from orbitwise.process.covariance import pairs_at_once
-from orbitwise.process.process import Process
+from orbitwise.process.process import Process, pairs_at_once
 
 LEAST_ROWS = 128
 KEPT_NUMBERS = 2**26

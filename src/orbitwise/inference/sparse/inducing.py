@@ -21,9 +21,7 @@ from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance

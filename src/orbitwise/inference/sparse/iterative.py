@@ -21,8 +21,7 @@ from orbitwise.inference.linear_algebra import (
     remaining_variance,
     solve_factored,
 )
-from orbitwise.inference.model import Observations
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.sparse.bounds import (
     QuadraticEnds,
     Totals,
@@ -37,8 +36,7 @@ from orbitwise.inference.sparse.bounds import (
 )
 from orbitwise.inference.sparse.inducing import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.process.covariance import pairs_at_once
-from orbitwise.process.process import Moments, Process, Rows
+from orbitwise.process.process import Moments, Process, Rows, pairs_at_once
 
 
 def covariance_product(

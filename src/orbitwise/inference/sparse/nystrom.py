@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.model import Observations
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.sparse.bounds import Totals, best_q, gather_totals, low_rank_terms
 from orbitwise.inference.sparse.inducing import Inducing, inducing_factor, project
 from orbitwise.inference.sparse.iterative import NoisySystem, Preconditioner

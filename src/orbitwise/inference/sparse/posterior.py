@@ -10,7 +10,7 @@ from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Posterior
 from orbitwise.inference.sparse.inducing import Inducing, Projection, frozen_rows, inducing_factor, project
 from orbitwise.process.process import Moments, Process, Rows
 
