@@ -25,7 +25,7 @@ from orbitwise.cli.learning import Plan, Run, demo_plan
 from orbitwise.cli.models import Format, exported, report_of_data, report_of_folder
 from orbitwise.cli.models import predict as write_predictions
 from orbitwise.cli.showing import datasets_table, model_table
-from orbitwise.estimators.forms import Channels
+from orbitwise.estimators.validation import Channels
 from orbitwise.storage import load, write_atomically
 
 INTERRUPTED = 130

@@ -18,16 +18,17 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.engines import Engine, Tilts, check_engine, engine_for
 from orbitwise.estimators.estimator import EngineEstimator, answering, learning
-from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.likelihoods import LabelCoding, class_likelihood, class_probabilities
 from orbitwise.estimators.machines.machine import warn_of_one_class
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
+    Channels,
     check_data,
     check_inputs,
     check_search,
     flatten_images,
+    input_shape,
     set_layout,
 )
 from orbitwise.functionals.points import Evaluation

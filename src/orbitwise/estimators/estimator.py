@@ -33,7 +33,6 @@ from orbitwise.estimators.engines import (
     Tilts,
     run_engine,
 )
-from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
@@ -45,7 +44,7 @@ from orbitwise.estimators.learned_ranges import (
     zero_range_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
-from orbitwise.estimators.validation import check_inputs
+from orbitwise.estimators.validation import InputForm, Order, check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from orbitwise.declarations import FLAG, Stored
 from orbitwise.estimators.estimator import answering, learning
-from orbitwise.estimators.forms import Channels
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
-from orbitwise.estimators.validation import check_inputs, check_weights
+from orbitwise.estimators.validation import Channels, check_inputs, check_weights
 from orbitwise.functionals.functional import Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.losses import Loss, Squared, loss_of

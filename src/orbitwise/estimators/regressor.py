@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import ENGINES, NODES, Engine, EngineName, engine_for
 from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions, learning
-from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.likelihoods import NoiseName, regression_likelihood
@@ -29,7 +28,7 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.validation import check_counts, check_training
+from orbitwise.estimators.validation import Channels, check_counts, check_training, input_shape
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations

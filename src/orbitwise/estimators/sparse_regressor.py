@@ -25,10 +25,9 @@ from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
-from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
-from orbitwise.estimators.validation import check_counts, check_training
+from orbitwise.estimators.validation import Channels, check_counts, check_training, input_shape
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult

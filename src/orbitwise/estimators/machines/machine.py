@@ -28,7 +28,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
 from orbitwise.estimators.estimator import FittedForm, answering, learning
-from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
@@ -50,6 +49,7 @@ from orbitwise.estimators.validation import (
     check_inputs,
     check_weights,
     flatten_images,
+    input_shape,
     set_layout,
 )
 from orbitwise.functionals.points import Evaluation

@@ -29,10 +29,9 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
-from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.validation import as_array, check_counts, check_data
+from orbitwise.estimators.validation import InputForm, as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior, components
 from orbitwise.inference.fit_result import EVIDENCE
