@@ -10,20 +10,24 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
+from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import (
     Any,
     Literal,
     NamedTuple,
+    ParamSpec,
     Protocol,
     TypeGuard,
+    TypeVar,
     Union,
     cast,
     final,
     get_args,
     get_origin,
     get_type_hints,
+    runtime_checkable,
 )
 
 import numpy as np
@@ -47,6 +51,8 @@ from orbitwise.estimators.invariances import (
 )
 from orbitwise.transforms.images import check_image_shape
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MOMENTS = (date, time, timedelta, np.datetime64, np.timedelta64)
 
 
@@ -400,8 +406,8 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
         )
     if own is not None and form.image_shape is not None and check_image_shape(form.image_shape) != own[1]:
         raise ValueError(
-            f"{named(owner)} is for images of shape {own[1]}, channels first, but these are of shape "
-            f"{form.image_shape}."
+            f"{named(owner)} {'moves' if owner is invariance else 'takes'} images of shape {own[1]}, "
+            f"channels first, but these are of shape {form.image_shape}."
         )
     if form.channels == "last" and isinstance(invariance, list | tuple):
         form.require_channels_first("Functionals at other inputs")
@@ -489,6 +495,7 @@ def check_weights(sample_weight: object, x: NDArray[np.float64]) -> NDArray[np.f
     return weights
 
 
+@runtime_checkable
 class FittedEstimator(Protocol):
     """What new inputs are checked against."""
 
@@ -571,7 +578,7 @@ def _missed(name: str, hint: object, value: object, least: int) -> list[str]:
             wanted.append("a finite variance of at least 0")
         elif part is float:
             is_fine = _is_finite(value) and value > 0
-            wanted.append("a positive number")
+            wanted.append("positive and finite")
         else:
             is_fine = part is not NoneType
         if is_fine:
@@ -588,4 +595,28 @@ def check_variance(value: object, name: str) -> None:
     if not _is_finite(value) or value < 0:
         raise ValueError(
             f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
+        )
+
+
+def answering(method: Callable[P, R]) -> Callable[P, R]:
+    """For methods that predict: a result that is not finite is an error, never an answer."""
+
+    @wraps(method)
+    def answer(*arguments: P.args, **named: P.kwargs) -> R:
+        result = method(*arguments, **named)
+        for part in result if isinstance(result, tuple) else (result,):
+            require_finite(part, f"The result of {method.__name__} contains {{}}")
+        return result
+
+    return answer
+
+
+def require_finite(values: object, found: str) -> None:
+    """Raise a ValueError with what was `found` where values are not finite."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        wrong = array[~np.isfinite(array)].ravel()[0]
+        raise ValueError(
+            f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
+            "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
         )

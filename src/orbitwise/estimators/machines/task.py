@@ -23,6 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
+from orbitwise.estimators.estimator import one_class
 from orbitwise.estimators.invariances import is_none, penalty_of
 from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.averages import is_drawn
@@ -46,7 +47,6 @@ from orbitwise.inference.risk.machines import (
     gram_of,
     held_out_scores,
     nearest_positive,
-    one_class,
     places_among,
     problems_at_once,
     solve,
