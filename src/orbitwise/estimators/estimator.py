@@ -40,16 +40,15 @@ from orbitwise.estimators.learned_ranges import (
     Start,
     adopt,
     expected_seconds,
-    learned_errors,
-    parameter_errors,
+    range_errors,
     searched_errors,
-    zero_range_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
 from orbitwise.estimators.validation import InputForm, Order, answering, check_inputs, require_finite
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.inference.calibration import one_class
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
@@ -97,34 +96,6 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
         return fit
 
     return decorate
-
-
-CHANCE = 0.01
-"""Below this probability, rows without a label are not all of one class by chance."""
-NEGLECTED = 0.1
-
-
-def one_class(
-    predicted: Int[torch.Tensor, " t"], has_no_label: Bool[torch.Tensor, " t"], codes: Int[torch.Tensor, " n"]
-) -> str | None:
-    """The kind of rows, "training" or "unlabelled", that are all `predicted` to be of one class; or None.
-
-    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
-    as well. These count as of one class if the others have less than a `NEGLECTED` part of their share of
-    the labels, unless it may be chance that all of these rows are of one class.
-    """
-    if len(predicted) < 2 and len(codes.unique()) < 2:
-        return None
-    if bool((predicted == predicted[0]).all()):
-        return "training"
-    others = predicted[has_no_label]
-    if len(others) == 0:
-        return None
-    most = others.mode().values
-    share = (codes == most).double().mean().item()
-    is_chance = share ** len(others) >= CHANCE
-    left = (others != most).double().mean().item()
-    return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None
 
 
 def warn_of_one_class(
@@ -380,16 +351,15 @@ class LearnedOrbit(FittedForm, ABC):
         if not hasattr(self, "_orbit_errors"):
             objective, parameters = self.fit_result_.objective, list(self.fit_result_.parameters)
             with torch.inference_mode(False), torch.enable_grad():
-                errors = parameter_errors(objective, parameters)
-                zeros = zero_range_errors(self.orbit_, objective)
-            self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
+                self._orbit_errors = range_errors(self.orbit_, objective, parameters)
         return self._orbit_errors
 
     def expected_error_seconds(self) -> float:
         """How long `orbit_errors_` will take to compute; 0 where it is known already."""
         if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
             return 0.0
-        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters))
+        result = self.fit_result_
+        return expected_seconds(result.objective, list(result.parameters), self.orbit_)
 
     @property
     def _place(self) -> str:

@@ -7,7 +7,7 @@ data frames or lists. Dates and durations are refused, because they are not numb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from functools import wraps
@@ -285,7 +285,7 @@ def _is_converted(values: object) -> bool:
     return isinstance(values, torch.Tensor) or (hasattr(values, "getbands") and hasattr(values, "convert"))
 
 
-def check_data(estimator: BaseEstimator, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
+def check_data(estimator: object, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
     """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
 
     Tensors lose their gradients; dates and numbers that cannot be squared are refused. y is checked for its
@@ -568,7 +568,7 @@ def _missed(name: str, hint: object, value: object, least: int) -> list[str]:
     for part in parts:
         if part is bool or get_origin(part) is Literal:
             words = (True, False) if part is bool else get_args(part)
-            is_fine = isinstance(value, Hashable) and value in words
+            is_fine = isinstance(value, str | np.bool_ | Integral) and value in words
             wanted += map(repr, words)
         elif part is int:
             is_fine = isinstance(value, Integral) and int(value) >= least

@@ -23,7 +23,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from orbitwise.estimators.estimator import one_class
 from orbitwise.estimators.invariances import is_none, penalty_of
 from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.averages import is_drawn
@@ -31,6 +30,7 @@ from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
 from orbitwise.functionals.points import Evaluation
+from orbitwise.inference.calibration import one_class
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import (
