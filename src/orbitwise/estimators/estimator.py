@@ -50,12 +50,11 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Difference, Evaluation
 from orbitwise.inference.calibration import one_class
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
-from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
-from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit

@@ -25,7 +25,8 @@ from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
-from orbitwise.inference.model import ExactEvidence, LatentModel, Observations
+from orbitwise.inference.exact import ExactEvidence
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
