@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from orbitwise.estimators.sparse_regressor import SparseGPRegressor
+from orbitwise import SparseGPRegressor
 
 # Few iterations or inducing variables are enough for what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -9,8 +9,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.functionals import OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.sparse.held_rows import condition

@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
-from orbitwise.inference.optimise.training import Training, assign_flat, flat_values, log_prior, maximize
+from orbitwise.inference.optimise.training import Training, log_prior, maximize
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
@@ -268,6 +267,9 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     reported is the bound of the orbit itself at a q polished on more nodes.
     With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
     A likelihood that is not quadratic in f has its q searched for instead.
+    Half of the inducing points may explain so little that noise alone explains the targets better, and
+    hyperparameters do not come back from there, because f without variance has no slopes. So where half of
+    them learned next to nothing, all of them learn once more from the first start, and the better one stays.
     """
     widen_zeros(model.functional)
     is_quadratic, generator = model.likelihood.is_quadratic, settings.generator
@@ -276,45 +278,85 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     turns = 3 if model.likelihood.needs_tilt else 1
     if is_quadratic:
         settings = replace(settings, max_iterations=max(1, settings.max_iterations // turns))
-    tilt: Tensor | None = None
-    start, has_escaped = flat_values(model.learned), False
-    history: list[float] = []
-    half_bound: float | None = None
+    start, history = _values(model), []
+    half_bound, has_learned = None, True
+    found: CollapsedRound | None = None
     for part in (2, 1):
-        frozen = model.at(freeze_functional(model.functional, max(2, num_nodes // part), generator))
-        size = max(1, num_inducing // part)
-        if is_quadratic:
-            rows = observations.through(frozen.functional)
-            objective = SparseModel(frozen.process, rows, frozen.likelihood, tilt=tilt)
-            objective.place_best(size, generator)
-        else:
-            inducing = random_orbit_points(frozen.functional, observations.x, size, generator)
-            objective = NonconjugateBound(frozen, observations, inducing)
-            objective.start = objective.best().q
-        if has_escaped:
-            # noise may not take over before the kernel has found what it can explain
-            noises = [each for each in model.likelihood.parameters() if each.requires_grad]
-            model.likelihood.requires_grad_(False)
-            history += settings.maximize(objective, model).history
-            for each in noises:
-                each.requires_grad_(True)
-        for _ in range(turns):
-            if isinstance(objective, SparseModel):
-                objective.improve_tilt()
-            training = settings.maximize(objective, model)
-            history += training.history
-            settings = replace(settings, num_restarts=0)
-        if isinstance(objective, SparseModel):
-            tilt, inducing = objective.tilt, objective.held_inducing()
-        else:
-            inducing = objective.inducing
+        tilt, state = None if found is None else found.tilt, generator.get_state()
+        size, nodes = max(1, num_inducing // part), max(2, num_nodes // part)
+        found = _learn_collapsed(model, observations, settings, nodes, size, tilt)
+        history += found.history
+        settings = replace(settings, num_restarts=0)
         if part == 2:
-            half = _polished_half(model, observations, inducing, tilt, generator)
-            half_bound, has_escaped = half.bound.mean, _escaped(model, half, start)
+            half = _polished_half(model, observations, found.inducing, found.tilt, generator)
+            half_bound, has_learned = half.bound.mean, bool(half.posterior.q.divergence() >= LEARNED)
+        elif not has_learned:
+            # the other start, with the same draws
+            here = _values(model)
+            _assign(model, start)
+            again = replace(settings, generator=torch.Generator(generator.device).set_state(state))
+            other = _learn_collapsed(model, observations, again, nodes, size, None, holds_noise=True)
+            if other.training.value > found.training.value:
+                found, history = other, history + other.history
+            else:
+                _assign(model, here)
+    assert found is not None
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
-    polished = _polished(model, observations, final, inducing, tilt, generator)
-    converged = training.has_settled
-    return _sparse_result(model, final, polished, converged, objective, history, half_bound)
+    polished = _polished(model, observations, final, found.inducing, found.tilt, generator)
+    converged = found.training.has_settled
+    return _sparse_result(model, final, polished, converged, found.objective, history, half_bound)
+
+
+class CollapsedRound(NamedTuple):
+    """What a round of learning found: the objective with its inducing points and tilts, and how it went."""
+
+    objective: SparseModel | NonconjugateBound
+    inducing: Tensor
+    tilt: Tensor | None
+    training: Training
+    history: list[float]
+
+
+def _learn_collapsed(
+    model: LatentModel,
+    observations: Observations,
+    settings: FitSettings,
+    num_nodes: int,
+    num_inducing: int,
+    tilt: Tensor | None,
+    holds_noise: bool = False,
+) -> CollapsedRound:
+    """Choose nodes and inducing points at the present hyperparameters, and learn.
+
+    With `holds_noise` the kernel learns alone first, so that noise cannot take over before the kernel has
+    found what it can explain.
+    """
+    likelihood, generator = model.likelihood, settings.generator
+    frozen = model.at(freeze_functional(model.functional, num_nodes, generator))
+    if likelihood.is_quadratic:
+        rows = observations.through(frozen.functional)
+        objective = SparseModel(frozen.process, rows, frozen.likelihood, tilt=tilt)
+        objective.place_best(num_inducing, generator)
+    else:
+        inducing = random_orbit_points(frozen.functional, observations.x, num_inducing, generator)
+        objective = NonconjugateBound(frozen, observations, inducing)
+        objective.start = objective.best().q
+    if holds_noise:
+        noises = [each for each in likelihood.parameters() if each.requires_grad]
+        likelihood.requires_grad_(False)
+        settings.maximize(objective, model)
+        for each in noises:
+            each.requires_grad_(True)
+    history: list[float] = []
+    for _ in range(3 if likelihood.needs_tilt else 1):
+        if isinstance(objective, SparseModel):
+            objective.improve_tilt()
+        training = settings.maximize(objective, model)
+        history += training.history
+        settings = replace(settings, num_restarts=0)
+    if isinstance(objective, SparseModel):
+        return CollapsedRound(objective, objective.held_inducing(), objective.tilt, training, history)
+    return CollapsedRound(objective, objective.inducing, tilt, training, history)
 
 
 def fit_variational(model: LatentModel, observations: Observations, settings: FitSettings) -> FitResult:
@@ -331,7 +373,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     if not model.likelihood.is_quadratic:
         rows = freeze_functional(model.functional, NODES, generator)
     trainer: StochasticTrainer | None = None
-    settled, half_bound, start = False, None, flat_values(model.learned)
+    settled, half_bound, start = False, None, _values(model)
     lengths = (FIRST_STEPS, MOST_STEPS)
     if num_steps is not None:
         lengths = (num_steps - num_steps // 3, num_steps // 3)
@@ -367,7 +409,8 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             held = trainer.inducing.detach()
             half = _polished_half(model, observations, held, tilts_of(trainer), generator)
             half_bound = half.bound.mean
-            _escaped(model, half, start)
+            if half.posterior.q.divergence() < LEARNED:
+                _assign(model, start)  # noise alone explained the targets; see `fit_collapsed`
     assert trainer is not None
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
     held = trainer.inducing.detach()
@@ -449,13 +492,13 @@ def _polished_half(
     return _polished(model, observations, frozen, inducing, tilt, own)
 
 
-def _escaped(model: LatentModel, half: Polished, start: np.ndarray) -> bool:
-    """Whether half of the inducing points taught next to nothing, so that learning returned to its start.
+def _values(model: LatentModel) -> list[Tensor]:
+    """Copies of all that is learned."""
+    return [parameter.detach().clone() for parameter in model.learned]
 
-    They may explain so little that noise alone explains the targets better. Hyperparameters do not come back
-    from there, because f without variance has no slopes.
-    """
-    if half.posterior.q.divergence() >= LEARNED:
-        return False
-    assign_flat(model.learned, start)
-    return True
+
+@torch.no_grad()
+def _assign(model: LatentModel, values: list[Tensor]) -> None:
+    """Put all that is learned where `_values` found it."""
+    for parameter, value in zip(model.learned, values, strict=True):
+        parameter.copy_(value)
