@@ -294,7 +294,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariances : "auto", None or sequence of str, default="auto"
         What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
-        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns.
+        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns;
+        "permutation" in up to four, because an orbit of more has hundreds of points.
     time_limit : float, default=None
         Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
         far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
