@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.forms import InputForm
-from orbitwise.estimators.learned_ranges import expected_seconds
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
@@ -400,7 +399,7 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
     if error_seconds <= 0:
         return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
     try:
-        if expected_seconds(model.fit_result_.objective, list(model.fit_result_.parameters)) > error_seconds:
+        if model.expected_error_seconds() > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Posterior
 from orbitwise.inference.sparse.projection import (
     EstimatedProcess,
     Estimates,
