@@ -21,7 +21,6 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
-from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -52,6 +51,7 @@ from orbitwise.selection.search.hypotheses import (
     located_back,
     relocated,
 )
+from orbitwise.selection.table import ResultTable
 
 
 def decimal_years(dates: object) -> NDArray[np.float64]:
@@ -547,12 +547,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_})"
         return f"{text}\n{evidence}, {self.scoring} {self.score_:,.1f}\n{self.describe(unit)}"
 
-    def table(self, most: int = 20) -> Table:
-        """The best fits of the search, each structure once."""
+    def table(self, most: int = 20) -> ResultTable:
+        """The best fits of the search, each structure once, as a table that can be printed."""
         check_is_fitted(self)
-        table = Table(title="Structures by score")
-        for heading in ("structure", "score", "log likelihood", "numbers learned", "step"):
-            table.add_column(heading, justify="left" if heading == "structure" else "right")
+        headings = ("structure", "score", "log likelihood", "numbers learned", "step")
+        table = ResultTable("Structures by score", headings)
         best: dict[str, Record] = {}
         for row in sorted(self.history_, key=lambda row: -row["score"]):
             best.setdefault(row["structure"], row)
