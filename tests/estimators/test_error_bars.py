@@ -21,7 +21,7 @@ from orbitwise.inference.optimise.ascent import LEAST, Coordinates
 from orbitwise.inference.optimise.orbit_search import Found
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
-from orbitwise.orbits.ranges import ZERO, Bounds
+from orbitwise.orbits.orbit import ZERO, Bounds
 
 
 def test_a_gaussian_gives_back_its_deviations():

@@ -30,7 +30,7 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,

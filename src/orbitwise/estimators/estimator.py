@@ -45,8 +45,8 @@ from orbitwise.estimators.learned_ranges import (
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional
+from orbitwise.functionals.points import Difference
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress

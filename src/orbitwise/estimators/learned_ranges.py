@@ -39,8 +39,7 @@ from orbitwise.inference.optimise.orbit_search import (
 )
 from orbitwise.inference.optimise.training import CUT_SHORT, assign_flat, evaluate, flat_values
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import ZERO, Interval, LearnedWidths, vanishing_widths
+from orbitwise.orbits.orbit import ZERO, Interval, LearnedWidths, Orbit, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
 

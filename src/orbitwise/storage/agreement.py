@@ -23,10 +23,16 @@ from torch import Tensor
 from orbitwise.declarations import LARGEST, SMALLEST
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.sparse_regressor import Stream
-from orbitwise.functionals.atoms import Atoms, Gradients
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum
-from orbitwise.functionals.functional import Combination, Composition, Functional
-from orbitwise.functionals.points import Evaluation, Wrap
+from orbitwise.functionals.functional import (
+    Atoms,
+    Combination,
+    Composition,
+    Evaluation,
+    Functional,
+    Gradients,
+)
+from orbitwise.functionals.points import Wrap
 from orbitwise.inference.defaults import LinearTrend
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.linear_algebra import solve_lower
