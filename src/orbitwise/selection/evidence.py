@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
 
-from orbitwise.inference.linear_algebra import cholesky
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
 from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters
 from orbitwise.inference.optimise.training import maximize
@@ -241,17 +240,19 @@ def bridge(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     samples = samples.double()
     first, second = samples[:, : count // 2], samples[:, count // 2 :]
-    # q is the normal density of the first half
-    located = first.reshape(-1, size)
-    spread = torch.atleast_2d(located.mT.cov(correction=0))
+    # q = N(m, LLᵀ) has the moments of the first half
+    mean, spread = first.flatten(0, 1).mean(0), torch.atleast_2d(first.flatten(0, 1).mT.cov(correction=0))
     lower = cholesky(spread + torch.diag(1e-6 * spread.diagonal().clamp_min(1e-12))).lower
-    proposal = MultivariateNormal(located.mean(0), scale_tril=lower)
     posterior = second.reshape(-1, size)
     noise = torch.randn(len(posterior), size, generator=generator, dtype=posterior.dtype)
-    proposed = proposal.loc + noise @ lower.mT
-    # l = log p(y, z) - log q(z), at both kinds of points
+    proposed = mean + noise @ lower.mT
+    # l = log p(y, z) - log q(z) = log p(y, z) + ½|L⁻¹(z - m)|² + ½ p log 2π + log|L|, at both kinds of points
+    constant = 0.5 * (size * math.log(2 * math.pi) + log_determinant(lower))
     at_posterior, at_proposed = (
-        _log_densities(log_density, points) - proposal.log_prob(points) for points in (posterior, proposed)
+        _log_densities(log_density, points)
+        + 0.5 * solve_lower(lower, (points - mean).mT).square().sum(0)
+        + constant
+        for points in (posterior, proposed)
     )
     # a chain on which l is constant says all that there is to know
     effective = effective_sample_size(at_posterior.reshape(chains, -1)).nan_to_num(nan=len(posterior)).item()
