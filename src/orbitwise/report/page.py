@@ -164,9 +164,9 @@ def page_of(
             moving = [each for each in exploration.tracks if not each.move.is_finite]
             changes = {each.move.label: change_figure(each, unit) for each in moving}
         painter = None
-        if model.form_.shape is None or exploration is None or not exploration.tracks:
+        if model.form_.image_shape is None or exploration is None or not exploration.tracks:
             exploration = None  # there is no picture to move
-        if model.form_.shape is not None:
+        if model.form_.image_shape is not None:
             painted = shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS]
             painter = painter_for(painted, model.form_)
         return Page(
