@@ -6,6 +6,7 @@ A stream holds the sums over all rows seen, to which batches add.
 from __future__ import annotations
 
 import copy
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
