@@ -25,9 +25,11 @@ class Poisson(Likelihood):
         return targets * mean - torch.exp(mean + 0.5 * variance) - torch.lgamma(targets + 1)
 
     def check_targets(self, targets: Targets) -> None:
-        if bool((targets < 0).any()):
-            worst = float(targets.min())
-            raise ValueError(f"Poisson takes counts: targets of 0 or more, but there is one of {worst:g}.")
+        wrong = targets[(targets < 0) | (targets != targets.round())]
+        if len(wrong):
+            raise ValueError(
+                f"Poisson takes counts: whole targets of 0 or more, but there is one of {float(wrong[0]):g}."
+            )
 
     def prior_mean(self, targets: Targets) -> float:
         """The logarithm of the mean count, or of half a count in all where there is none."""
