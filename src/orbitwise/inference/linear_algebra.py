@@ -75,6 +75,12 @@ def log_determinant(lower: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch
     return 2 * lower.diagonal(dim1=-1, dim2=-2).log().sum(-1)
 
 
+def standard_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers of the type and on the device of `like`, drawn where the generator is."""
+    place = like.device if generator is None else generator.device
+    return torch.randn(shape, generator=generator, device=place, dtype=like.dtype).to(like.device)
+
+
 def gaussian_draws(
     mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None
 ) -> Tensor:
@@ -85,9 +91,8 @@ def gaussian_draws(
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
     floor = torch.finfo(values.dtype).eps ** 0.75 * values[-1]
     values = torch.where(values > floor, values, 0)
-    place = covariance.device if generator is None else generator.device
-    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
-    return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))
+    white = standard_normal((len(values), num_samples), covariance, generator)
+    return mean + vectors @ (values.sqrt()[:, None] * white)
 
 
 Backward = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Sequence[Tensor | None]]

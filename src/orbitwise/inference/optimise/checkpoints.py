@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from orbitwise.inference.disk import open_unlinked, sync_file, warn_ended, warn_ignored, write_in_place
+from orbitwise.inference.disk import open_unlinked, sync_file, warn_ignored, write_in_place, writes
 from orbitwise.inference.optimise.cost import machine_memory
 
 JOURNAL_MAGIC = b"orbitwise journal 3\n"
@@ -124,12 +124,9 @@ class Journal:
         def is_as_left(file: int) -> bool:
             return os.fstat(file).st_size == self._size
 
-        try:
-            write_in_place(self.path, self._end, written, is_as_left, is_due)
-        except OSError as error:
-            self._is_kept = False
-            warn_ended(self.path, error)
-            return
+        self._is_kept = writes(
+            lambda: write_in_place(self.path, self._end, written, is_as_left, is_due), self.path
+        )
         self._end = self._size = self._end + len(written)
         self._is_synced = is_due
         self._synced = now if is_due else self._synced
@@ -138,12 +135,7 @@ class Journal:
         """Have all that was added reach the disk: a run has ended."""
         if self._is_synced or not self._is_kept:
             return
-        try:
-            sync_file(self.path)
-        except OSError as error:
-            self._is_kept = False
-            warn_ended(self.path, error)
-            return
+        self._is_kept = writes(lambda: sync_file(self.path), self.path)
         self._is_synced, self._synced = True, self._clock()
 
     def _open(self) -> bool:
@@ -276,13 +268,9 @@ class Slots:
         content = len(text).to_bytes(LENGTH, "little") + text + safetensors.torch.save(tensors)
         written = STATE_MAGIC + hashlib.sha256(content).digest() + content
         place = self._count % 2
-        try:
-            write_in_place(self.paths[place], 0, written, lambda _: self._is_as_left())
-        except OSError as error:
-            self._is_kept = False
-            warn_ended(self.paths[place], error)
-        else:
-            self._heads[place] = written[:START]
+        path = self.paths[place]
+        self._is_kept = writes(lambda: write_in_place(path, 0, written, lambda _: self._is_as_left()), path)
+        self._heads[place] = written[:START]
 
     @property
     def _key(self) -> str:

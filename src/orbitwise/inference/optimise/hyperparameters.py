@@ -45,12 +45,8 @@ class NamedParameter(NamedTuple):
     moves: Tensor | None = None
 
 
-class Registration(NamedTuple):
-    """A prior that a GPyTorch module registered: its name, and the tensor that it is a prior of."""
-
-    name: str
-    prior: Distribution
-    value: Tensor
+Registration = tuple[str, Distribution, Tensor]
+"""A prior that a GPyTorch module registered: its name, the prior, and the tensor that it is a prior of."""
 
 
 @final
@@ -236,7 +232,7 @@ def _registrations(roots: Sequence[nn.Module]) -> list[Registration]:
     """All priors that GPyTorch modules registered: name, prior, and what it is a prior of."""
     modules = {id(each): each for root in roots for each in root.modules() if isinstance(each, Module)}
     return [
-        Registration(name, prior, closure(module))
+        (name, prior, closure(module))
         for module in modules.values()
         for name, (prior, closure, _) in module._priors.items()
     ]

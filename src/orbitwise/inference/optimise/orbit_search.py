@@ -319,43 +319,44 @@ class _Best:
 
 
 @final
+@dataclass(eq=False)
 class OrbitSearch:
     """A search over the coordinates of a model whose objective can be had on any number of nodes.
 
-    Nodes double up to `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of
-    one ascent, and `max_seconds` those of all, after which the best so far is kept. `num_starts` random
-    starts are added to those of natural size.
+    Several starts are climbed on few nodes (`_screen`). The best two are followed to twice as many nodes,
+    then the best (`_refine`), until neither more nodes nor other nodes move the answer (`_judged`,
+    `_is_answer`). Each time ranges that are zero are tried again a little wider.
+
+    `at_nodes(number, scramble)` is the objective on so many nodes of one of several sets. Nodes double up to
+    `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of one ascent, and
+    `max_seconds` those of all, after which the best so far is kept. `num_starts` random starts, drawn from
+    the generator, are added to those of natural size. `callback` is shown the number of every evaluation of
+    an ascent and the best value so far on its nodes.
     """
 
-    def __init__(
-        self,
-        at_nodes: AtNodes,
-        coordinates: Coordinates,
-        num_rows: int,
-        max_nodes: int,
-        max_evaluations: int = 40,
-        max_seconds: float | None = None,
-        callback: Callback | None = None,
-        journal: Journal | None = None,
-        is_given: bool = False,
-        num_starts: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.at_nodes, self.coordinates, self.num_rows = at_nodes, coordinates, num_rows
-        self.max_nodes, self.max_evaluations = max_nodes, max_evaluations
-        self.max_seconds, self.callback, self.journal = max_seconds, callback, journal
-        self.is_given, self.num_starts, self.generator = is_given, num_starts, generator
-        self.is_dense = len(coordinates) <= MOST_DENSE
-        self._roughly, self._finely = ROUGHLY * num_rows, FINELY * num_rows
-        self.history: list[float] = []
-        self.stages: list[Stage] = []
-        self._start = time.monotonic()
-        self._count = 0
+    at_nodes: AtNodes
+    coordinates: Coordinates
+    num_rows: int
+    max_nodes: int
+    max_evaluations: int = 40
+    max_seconds: float | None = None
+    callback: Callback | None = None
+    journal: Journal | None = None
+    is_given: bool = False
+    num_starts: int = 0
+    generator: torch.Generator | None = None
+    history: list[float] = field(default_factory=list, init=False)
+    stages: list[Stage] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.is_dense = len(self.coordinates) <= MOST_DENSE
+        self._roughly, self._finely = ROUGHLY * self.num_rows, FINELY * self.num_rows
+        self._start, self._count = time.monotonic(), 0
         self._bests: dict[int, _Best] = {}
         self._failure = ""
         self._answer: Found | None = None
+        # the evaluations before the present number of nodes, and when it began
         self._begun = (0, self._start)
-        """The evaluations before the present number of nodes, and when it began."""
 
     def run(self, is_resumed: bool = False) -> Found:
         """Search, and leave the parameters at the answer.
