@@ -340,7 +340,7 @@ def _check_inputs(model: Any) -> None:
     names = getattr(model, "feature_names_in_", None)
     require(shape is None or (len(shape) in (2, 3) and math.prod(shape) == width), "images of another shape")
     own = model.form_.input_shape
-    require(own is None or (len(own) == 2 and math.prod(own) == width), "inputs of another shape")
+    require(own is None or (len(own) in (2, 3) and math.prod(own) == width), "inputs of another shape")
     channels = model.form_.channels
     require(channels in (None, "first", "last"), "channels that are neither first nor last")
     require(channels is None or (shape is not None and len(shape) == 3), "channels of images that have none")
