@@ -126,12 +126,15 @@ def writes(write: Callable[[], None], path: Path) -> bool:
 
 @final
 class Lock:
-    """A lock file: one process at a time has it, from `acquire` until `release` or its end."""
+    """A lock file: one process at a time has it, from `acquire` until `release` or its end.
+
+    `holder` says who has the lock, where `acquire` found that another process does. The file is taken away by
+    `release`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.holder = ""
-        """Who has the lock, where `acquire` found that another process does."""
         self._handle: int | None = None
         if hasattr(os, "register_at_fork"):
             # a forked process has the open file too, and must not keep the lock of a parent that ends

@@ -39,7 +39,12 @@ from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
 
 class Evidence(NamedTuple):
-    """log p(y) and its terms: value = fit + complexity + constant, summed over outputs."""
+    """log p(y) and its terms: value = fit + complexity + constant, summed over outputs.
+
+    `fit` is -½(y-m)ᵀ(K+Σ)⁻¹(y-m), which rewards being near the data, `complexity` is -½ log|K+Σ|, which
+    punishes being able to be near any data, and `constant` -(N/2) log 2π. `jitter` was added to the diagonal
+    so that it could be factorised.
+    """
 
     value: Float[Tensor, ""]
     fit: Float[Tensor, ""]
@@ -59,7 +64,10 @@ class LeaveOneOut(NamedTuple):
 def evidence(
     process: Process, rows: Rows, targets: Float[Tensor, "n c"], noise: Float[Tensor, " n"]
 ) -> Evidence:
-    """The log marginal likelihood of the targets; `noise` is the noise variance of each row."""
+    """The log marginal likelihood of the targets; `noise` is the noise variance of each row.
+
+    It is differentiable in the hyperparameters of the process, the rows, the targets and the noise.
+    """
     (lower, jitter), residual = noisy_factor(process, rows, targets, noise)
     # L⁻¹(y - m)
     white = solve_lower(lower, residual)

@@ -84,7 +84,10 @@ def standard_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Gener
 def gaussian_draws(
     mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Joint normal draws [n, num_samples] with this mean and covariance, which may be singular."""
+    """Joint normal draws [n, num_samples] with this mean and covariance, which may be singular.
+
+    The mean is [n, 1], the same for all draws, or [n, num_samples], one for each.
+    """
     # The square root by eigenvalues serves singular covariances too (equal points, symmetric points).
     # Eigenvalues at rounding level are zero: the eigenvectors of λ carry errors of eps/λ, which part the
     # values at symmetric points by eps/√λ.
@@ -102,7 +105,10 @@ Backward = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Sequence[Tensor | 
 def handwritten_gradient(
     forward: Callable[..., tuple[Tensor, ...]], backward: Backward, *inputs: Tensor
 ) -> tuple[Tensor, ...]:
-    """forward(*inputs), to be differentiated once, by `backward` instead of by what torch recorded."""
+    """forward(*inputs), to be differentiated once, by `backward` instead of by what torch recorded.
+
+    Where a gradient is known in closed form, this saves the memory of all that `forward` computed between.
+    """
     results = _Handwritten.apply(forward, backward, *inputs)
     assert isinstance(results, tuple)
     return results

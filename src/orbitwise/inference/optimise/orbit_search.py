@@ -52,7 +52,10 @@ RETRIED = 0.05
 @final
 @dataclass(frozen=True)
 class _Entries:
-    """Some entries of one parameter, and how they are seen."""
+    """Some entries of one parameter, and how coordinates are made of them.
+
+    They are `widths` or `centres` of ranges, or positive because of a `constraint`, or none of these.
+    """
 
     parameter: nn.Parameter
     places: Tensor
@@ -61,6 +64,7 @@ class _Entries:
     constraint: GreaterThan | None = None
 
     def from_raw(self, raw: Tensor) -> Tensor:
+        """The coordinates of raw values."""
         if self.widths is not None:
             width = self.widths.width(raw)
             return (width / self.widths.natural).square() if self.widths.can_vanish else width.log()
@@ -69,6 +73,7 @@ class _Entries:
         return raw if self.constraint is None else self._constrained(raw, self.constraint.transform).log()
 
     def to_raw(self, z: Tensor) -> Tensor:
+        """The raw values at coordinates."""
         if self.widths is not None:
             return self.widths.raw(self.widths.natural * z.sqrt() if self.widths.can_vanish else z.exp())
         if self.centres is not None:
@@ -219,7 +224,19 @@ class Stage:
 @final
 @dataclass
 class Found:
-    """The answer of a search: where, how good, and what other nodes say of it."""
+    """The answer of a search: where, how good, and what other nodes say of it.
+
+    `value` is the objective at the `point` of the coordinates, on `num_nodes` nodes, and `gradient` its slope
+    there. `message` says why the search ended, and `has_settled` whether its last ascent did. `stages` and
+    `history` are what was tried on each number of nodes, and the best value after every evaluation.
+
+    `curvature` is the Hessian of minus the objective, made positive. It is taken at the `centre`, the point
+    with ranges that are zero a little wider, where the gradient is `slope`. None of the three is known for
+    more than `MOST_DENSE` coordinates, or where the search was cut short.
+
+    `others` are the objective on other sets of as many nodes. `shifts` are how far learning again on other
+    nodes, half as many, moved the coordinates. `gain` is what the last doubling of the nodes gained.
+    """
 
     point: Vector
     num_nodes: int
@@ -230,17 +247,11 @@ class Found:
     has_settled: bool
     gradient: Vector
     curvature: NDArray[np.float64] | None = None
-    """The Hessian of minus the objective, made positive."""
     centre: Vector | None = None
-    """Where the curvature was taken: the point with ranges that are zero a little wider."""
     slope: Vector | None = None
-    """The gradient there."""
     others: list[float] = field(default_factory=list)
-    """The objective on other sets of as many nodes."""
     shifts: list[Vector] = field(default_factory=list)
-    """How far learning again on other nodes, half as many, moved the coordinates."""
     gain: float = math.inf
-    """What the last doubling of the nodes gained."""
 
     def is_converged(self, num_rows: int) -> bool:
         """Whether the ascent settled, and the evidence at its end is about the same on other nodes."""

@@ -115,9 +115,14 @@ def elliptical_slice(
 ) -> EllipticalSamples:
     """Samples of the density N(f; mean, factor factorᵀ) exp(log_likelihood(f)), all chains at once.
 
-    Outputs are independent under the Gaussian, and share its covariance or have a factor each. A
-    log-likelihood [k c] with one column an output moves every output on an ellipse of its own. Chains start
-    at draws of the Gaussian unless `start` is given; `thin` updates are made for every sample kept.
+    A state moves on the ellipse f cos φ + ν sin φ through itself and a draw ν of the Gaussian, to an angle at
+    which the likelihood is above a random level (Murray, Adams and MacKay 2010). Nothing is to be tuned, and
+    no step is refused.
+
+    `log_likelihood` takes the states of all chains [k n c] at once. Outputs are independent under the
+    Gaussian, and share its covariance or have a factor each. A log-likelihood [k c] with one column per
+    output moves every output on an ellipse of its own. Chains start at draws of the Gaussian unless `start`
+    is given. The first `burn_in` samples are dropped, and `thin` updates are made for every sample kept.
     """
     check_counts(num_chains=num_chains)
     outputs = len(factor) if factor.dim() == 3 else num_outputs if mean is None else mean.shape[1]

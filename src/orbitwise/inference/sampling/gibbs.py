@@ -49,7 +49,9 @@ def gibbs(
     """Samples of (θ, f): in turn `num_latent` elliptical updates of f, and one slice of every entry of θ.
 
     `width` is the first interval of a slice, about the posterior deviation of an entry of θ. From one `start`
-    the chains are parted by noise of deviation `spread`: chains that begin together seem to agree.
+    the chains are parted by noise of deviation `spread`: chains that begin together seem to agree. The first
+    `burn_in` steps of each chain are dropped, and of the others every `thin`-th is kept. With `whiten` θ
+    moves while v = L_θ⁻¹(f - m_θ) is held instead of f.
     """
     check_counts(num_samples=num_samples, num_chains=num_chains, thin=thin, burn_in=burn_in)
     begun = (
@@ -63,7 +65,7 @@ def gibbs(
 
 @final
 class _Chain:
-    """One chain: θ, the Gaussian of f there, and f [1 n c]."""
+    """One chain: θ, the Gaussian of f there, f [1 n c], and how much it has computed."""
 
     def __init__(
         self,
@@ -89,6 +91,8 @@ class _Chain:
         return True
 
     def move_latent(self) -> None:
+        """Elliptical updates of f given θ."""
+
         def log_likelihood(f: Tensor) -> Tensor:
             return self.model.log_likelihood(f, self.prior.likelihood)
 
@@ -103,6 +107,7 @@ class _Chain:
             self.num_likelihoods += count
 
     def move_parameters(self) -> None:
+        """One slice of every entry of θ, given f or given v."""
         white = solve_lower(self.prior.lower, self.f[0] - self._offset(self.prior))
 
         def density(theta: Tensor) -> tuple[float, Prior | None]:

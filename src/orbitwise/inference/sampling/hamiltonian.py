@@ -40,6 +40,10 @@ def nuts(
     `start` is where all chains begin, parted by a little noise, or a place for each. The first `num_warmup`
     samples adapt step size and mass matrix, and are dropped. Where the density cannot be computed, such as a
     covariance matrix that cannot be factorised, it counts as zero. The same seed gives the same samples.
+
+    A higher `target_acceptance` takes smaller steps, which helps where trajectories diverge, and a trajectory
+    has at most 2^`max_tree_depth` steps. `names` are those of the entries, for tables and warnings;
+    `progress` shows a bar. Ask the result whether it mixed: `chains.warn_if_unmixed()`.
     """
     try:
         pyro, kernels = importlib.import_module("pyro"), importlib.import_module("pyro.infer.mcmc")

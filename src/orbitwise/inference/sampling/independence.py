@@ -57,7 +57,9 @@ def independence_sampler(
     """Samples of (θ, f): a proposal of θ for the whole chain at once, then two elliptical updates of f.
 
     `start` is where the mode of the approximate posterior of θ is searched from; three rounds of `num_draws`
-    approximations shape the proposal. `acceptance` of the result says how good the approximation is.
+    approximations shape the proposal, unless a `proposal` is given. The first `burn_in` steps of each chain
+    are dropped, and of the others every `thin`-th is kept. `acceptance` of the result is the share of
+    proposals that were accepted, which says how good the approximation is.
     """
     check_counts(num_samples=num_samples, num_chains=num_chains, thin=thin, burn_in=burn_in)
     source = _Source(model, start.detach().double())

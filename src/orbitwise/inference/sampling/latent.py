@@ -35,7 +35,10 @@ class Prior(NamedTuple):
 @final
 @dataclass(eq=False)
 class HierarchicalModel:
-    """What `build` makes of θ, the targets, and the hyperprior; everything is asked at a vector θ [p].
+    """A Gaussian process whose hyperparameters θ are sampled together with its values f at the rows.
+
+    `build(θ)` gives process, rows and likelihood, `log_prior(θ)` the log hyperprior. Together with the
+    `targets` they are the density p(θ) N(f; m_θ, K_θ) p(y | f, θ). `names` are those of the entries of θ.
 
     Rows may depend on θ (bounds of a frozen orbit), and so may the likelihood (its scale). θ is
     unconstrained: take logarithms of what is positive, and count their Jacobian in `log_prior`.
@@ -85,7 +88,10 @@ class LatentChains:
     acceptance: float = 1.0
 
     def posterior(self, model: HierarchicalModel, num_parts: int = 100) -> MixturePosterior:
-        """g given y, averaged over `num_parts` samples of θ and f, evenly spaced in the chains."""
+        """g given y, averaged over `num_parts` samples of θ and f, evenly spaced in the chains.
+
+        The result predicts as any posterior does, with the uncertainty of the hyperparameters included.
+        """
         thetas, latent = self.parameters.pooled, self.latent.flatten(0, 1)
         if not 1 <= num_parts <= len(thetas):
             raise ValueError(f"num_parts must be between 1 and the {len(thetas)} samples, not {num_parts}.")

@@ -75,7 +75,12 @@ def sample_posterior(
 
 @final
 class SampledPosterior(Posterior):
-    """g given y, held as samples of f at the rows."""
+    """g given y under any likelihood, held as samples of f at the rows: p(g | y) ≈ mean of p(g | f_j).
+
+    `samples` are those of k chains of t samples, and v = L⁻¹(f - m) of all of them is held, L the Cholesky
+    factor of the rows' covariance. Moments and draws are those of the mixture over samples; `chains` says
+    whether they mixed.
+    """
 
     def __init__(
         self,
@@ -188,7 +193,11 @@ class SampledPosterior(Posterior):
 
 @final
 class MixturePosterior(Posterior):
-    """Several posteriors with equal weight: what is left after averaging over samples of hyperparameters."""
+    """Several posteriors with equal weight: what is left after averaging over samples of hyperparameters.
+
+    Its mean is the mean of the parts' means, and its variance the mean of their variances plus the variance
+    of their means. It has no one `process`, because every part has its own.
+    """
 
     def __init__(self, parts: Sequence[Posterior]) -> None:
         if not parts:
