@@ -13,6 +13,7 @@ formed.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
@@ -231,7 +232,8 @@ def random_orbit_points(
     return _distinct(torch.cat(parts))
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """Numbers of the candidates chosen, and Σ variance left unexplained before each choice and in the end."""
 
     index: Int[Tensor, " u"]
