@@ -196,7 +196,9 @@ def compare(
         winner, fitted; `verdict` says in words who is best, by how much, and what is left undecided by the
         nodes or the inducing points.
 
-    Notes ----- Exact fits on nodes are compared on common nodes that none was fitted on, and a family that
+    Notes
+    -----
+    Exact fits on nodes are compared on common nodes that none was fitted on, and a family that
     ends behind one of its members (rotations are affine maps) is fitted once more from the member's solution.
     Of candidates that tie the simplest is kept. One ConvergenceWarning names all fits that did not converge.
 
@@ -247,8 +249,19 @@ def judge(
 ) -> Comparison:
     """Compare fitted candidates, on common nodes where they were fitted on nodes; see `compare`.
 
-    X and y are the data of the fits; models that were loaded from files are given them again. `refit` fits a
-    family again that ended behind its member, `fit_from_member` by default.
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Fitted candidates.
+    X, y : array-like
+        The data of the fits. Models that were loaded from files are given them again.
+    refit : callable, default=None
+        Fits a family again that ended behind its member; None takes `fit_from_member`.
+
+    Returns
+    -------
+    Comparison
+        The candidates from the most evidence to the least, each with its difference from the leader.
     """
     nodes = common_nodes([each.estimator for each in candidates])
     if nodes is not None:
