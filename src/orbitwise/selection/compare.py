@@ -111,7 +111,7 @@ class Comparison:
     @property
     def undecided(self) -> tuple[str, ...]:
         """Candidates that may be ahead of the leader with more nodes or inducing points."""
-        return tuple(each.name for each, _ in self._doubtful)
+        return tuple(each.name for each, difference in self._others if difference.doubt is not None)
 
     @property
     def verdict(self) -> str:
@@ -128,10 +128,6 @@ class Comparison:
         leader = self.leader
         others = [(each, self.difference(leader, each)) for each in self.candidates if each is not leader]
         return sorted(others, key=lambda pair: pair[1].nats)
-
-    @property
-    def _doubtful(self) -> list[tuple[Candidate, Difference]]:
-        return [pair for pair in self._others if pair[1].doubt is not None]
 
     def table(self) -> ResultTable:
         """The comparison as a table; its caption is the verdict."""
@@ -220,7 +216,7 @@ def compare(
     if invariances is None:
         invariances = _default_invariances(X, given)
     meant = next((each for each in invariances if is_of_images(each)), None)
-    dimensions = np.shape(cast(Any, X))[1:]
+    dimensions = np.asarray(X).shape[1:]
     if meant is not None and len(dimensions) > 1 and given.get("image_shape", ()) is None:
         # what is an image to one candidate is one to all, also to none
         check_picture(meant, dimensions)
@@ -337,7 +333,7 @@ def fit_from_member(
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
     """Candidates for images where X or `image_shape` says that there are some, else for a table."""
-    shape = np.shape(cast(Any, X))
+    shape = np.asarray(X).shape
     if len(shape) != 2 or given.get("image_shape") is not None:
         return DEFAULT_INVARIANCES
     return (*OF_TABLES, "permutation") if 2 <= shape[1] <= FEW_COLUMNS else OF_TABLES

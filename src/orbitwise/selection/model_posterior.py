@@ -264,7 +264,7 @@ def model_posterior(
         works for any estimator with `log_evidence_`. The others integrate hyperparameters out of exact
         regressors (`integrate_evidence`).
     hyperpriors : mapping of str to mappings, default=None
-        Hyperpriors as `hyperpriors[model][parameter]`. Others are those registered on the kernel, or defaults.
+        Hyperpriors as `hyperpriors[model][parameter]`. Others are registered on the kernel, or defaults.
     num_samples : int, default=1000
         Draws for the evidence of each model.
     num_members : int, default=16
