@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
@@ -38,11 +38,14 @@ WEAK_SCALE, WEAK_AMPLITUDE_SCALE = 1.5, 2.0
 class LogNormalDistance(Distribution):
     """sign·(θ - end) ~ LogNormal(location, scale²), written out: samplers ask for it thousands of times."""
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
     def __init__(self, end: Tensor, sign: float, location: Tensor, scale: float) -> None:
         super().__init__(batch_shape=location.shape, validate_args=False)
         self.end, self.sign, self.location, self.scale = end, sign, location, scale
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
+        """None: what `default_hyperprior` and `weak_hyperpriors` pass is right."""
+        return {}
 
     @property
     def support(self) -> constraints.Constraint:
@@ -203,7 +206,10 @@ def fitting_hyperprior(
         )
     if len(prior.event_shape):
         return prior, _joint_mass(name, prior, value, low, high)
-    support_low, support_high = _support(prior)
+    support_low, support_high = (
+        torch.as_tensor(getattr(prior.support, name, missing), dtype=torch.float64)
+        for name, missing in (("lower_bound", -math.inf), ("upper_bound", math.inf))
+    )
     if bool((low < support_low).any()) or bool((high > support_high).any()):
         ends = f"{low.min().item():.4g} to {high.max().item():.4g}"
         covered = f"{support_low.max().item():.4g} to {support_high.min().item():.4g}"
@@ -243,15 +249,6 @@ def _joint_mass(name: str, prior: Distribution, value: Tensor, low: Tensor, high
             "the parameter's ends; give a prior of single entries."
         )
     return 0.0
-
-
-def _support(prior: Distribution) -> tuple[Tensor, Tensor]:
-    ends = (
-        getattr(prior.support, name, missing)
-        for name, missing in (("lower_bound", -math.inf), ("upper_bound", math.inf))
-    )
-    low, high = (torch.as_tensor(end, dtype=torch.float64) for end in ends)
-    return low, high
 
 
 def _log_mass(
