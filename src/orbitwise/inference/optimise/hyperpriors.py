@@ -44,7 +44,7 @@ class LogNormalDistance(Distribution):
 
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        """None: what `default_hyperprior` and `weak_hyperpriors` pass is right."""
+        """None: the arguments are not checked."""
         return {}
 
     @property
