@@ -62,6 +62,7 @@ class Model(NamedTuple):
 
     @property
     def name(self) -> str:
+        """What the model is called in the record and in the picture."""
         return f"{self.kind} {'residual ' * self.residual}{self.activation} {self.depth}"
 
     def kernel(self, size: int) -> ScaleKernel:
@@ -118,6 +119,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The key of the cell in the record."""
         return f"{self.model.name} | {self.rows} | {self.orbit} | {self.size}"
 
 
@@ -165,7 +167,10 @@ class TableKernel(Kernel):
         """Different pairs asked for, (i, j) and (j, i) being one."""
         return int((self.seen | self.seen.T).tril().sum())
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
+    ) -> Tensor:
+        """Look the entries up, and remember which were asked for."""
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
         if not diag:
             i, j = torch.broadcast_tensors(i[..., :, None], j[..., None, :])
@@ -389,19 +394,22 @@ class Rows(NamedTuple):
     process: Process
     functional: Functional
     data: Data
-    count: int
+    num_rows: int
 
     @property
     def targets(self) -> Float[Tensor, "n 10"]:
-        return one_hot(self.data.y[: self.count], 10) - 0.1
+        """One-hot codes of the labels less their mean."""
+        return one_hot(self.data.y[: self.num_rows], 10) - 0.1
 
     @torch.no_grad()
     def gram(self) -> Float[Tensor, "n n"]:
-        return self.process.covariance(self.atoms(self.data.x[: self.count])).double()
+        """The covariance of f at the training rows."""
+        return self.process.covariance(self.atoms(self.data.x[: self.num_rows])).double()
 
     @torch.no_grad()
     def cross(self, x: Float[Tensor, "t d"]) -> Float[Tensor, "t n"]:
-        rows = self.atoms(self.data.x[: self.count])
+        """The covariance of f at other rows with f at the training rows, 500 at a time."""
+        rows = self.atoms(self.data.x[: self.num_rows])
         parts = [self.process.covariance(self.atoms(part), rows) for part in x.split(500)]
         return torch.cat(parts).double()
 
@@ -452,6 +460,7 @@ class Bench:
         self.learned: dict[tuple[Model, str, int], Learned] = {}
 
     def images(self, size: int) -> Data:
+        """The images of a size, which are read once."""
         if size not in self.data:
             options = self.options
             self.data[size] = Data.of(size, options.test, options.seed, options.device)
@@ -477,6 +486,7 @@ class Bench:
         return None
 
     def learn(self, cell: Cell) -> Learned:
+        """What evidence chooses for a cell, learned now."""
         options = self.options
         with_orbit = cell.orbit == "learned"
         rows = {
