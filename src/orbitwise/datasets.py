@@ -94,15 +94,38 @@ class DatasetInfo:
 
 
 def available() -> list[DatasetInfo]:
-    """Every set that `load` knows; the network is not touched."""
+    """List every set that `load` knows, without touching the network."""
     return [DatasetInfo(entry.name, entry.shape, entry.source, _where(entry)) for entry in _TABLE.values()]
 
 
 def load(name: str) -> Dataset:
-    """The set of this name, with raw features, from the first place that has it.
+    """Load a set by its name, with raw features, from the first place that has it.
 
     From OpenML the rows may come in another order, splits that it does not carry are left out, and MNIST
     takes about half a minute to parse, every time.
+
+    Parameters
+    ----------
+    name : str
+        One of the names that `available` lists.
+
+    Returns
+    -------
+    Dataset
+        Arrays by name, mostly `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`.
+
+    Raises
+    ------
+    ValueError
+        If there is no set of this name, or a file or an answer is not the expected one.
+    FileNotFoundError, ConnectionError
+        If the set is not here and cannot be fetched; the message says where to get it.
+
+    Examples
+    --------
+    >>> from orbitwise import datasets
+    >>> datasets.load("iris").x.shape
+    (150, 4)
     """
     if name not in _TABLE:
         near = difflib.get_close_matches(str(name).lower(), _TABLE, n=3, cutoff=0.4) or _TABLE

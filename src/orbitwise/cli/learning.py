@@ -70,7 +70,18 @@ ERROR_SECONDS = 20.0
 class Plan:
     """What is to be learned, and how.
 
-    `names` are the invariances to compare; `options` are further parameters of the estimators.
+    Attributes
+    ----------
+    task : {"classification", "regression"}
+        Which estimator is fitted.
+    names : sequence of str
+        The invariances to compare, as they are written on the command line.
+    seed : int
+        Seed of everything that is drawn at random.
+    device : str
+        Where to compute.
+    options : dict
+        Further parameters of the estimators, such as `num_nodes`.
     """
 
     task: Task
@@ -120,7 +131,11 @@ def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] | N
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """The comparison, and why candidates ended early, by name."""
+    """What a run found.
+
+    `comparison` ranks the candidates by their evidence; `stopped` says of those that ended early, by name,
+    why: "interrupted", "time limit" or "not started".
+    """
 
     comparison: Comparison
     stopped: Mapping[str, str]
@@ -153,7 +168,12 @@ def _limit(estimator: Estimator, argument: str) -> object:
 
 @final
 class Learner:
-    """The fits of one run: each candidate is saved as soon as it is learned, and is not fitted again."""
+    """The fits of one run: each candidate is saved as soon as it is learned, and is not fitted again.
+
+    A fit also keeps its progress in the folder. A run that was killed is therefore continued by another
+    process, with --resume, where it stopped, and it ends with the same model. A candidate whose model cannot
+    be saved is left out of the comparison.
+    """
 
     def __init__(self, data: Data, plan: Plan, folder: Folder, watch: Watch) -> None:
         self.data, self.plan, self.folder, self.watch = data, plan, folder, watch
