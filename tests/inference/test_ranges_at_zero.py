@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from orbitwise.estimators.learned_ranges import searched_errors
-from orbitwise.inference.optimise.ascent import LEAST, Coordinates
-from orbitwise.inference.optimise.orbit_search import Found, OrbitSearch
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, Found, OrbitSearch
+from orbitwise.orbits.orbit import Bounds
 
 
 def bounds() -> Bounds:

@@ -5,11 +5,12 @@ Also how regressors predict, and how much f changes along learned moves (LIM-A A
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import warnings
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
@@ -18,6 +19,7 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -33,7 +35,6 @@ from orbitwise.estimators.engines import (
     Tilts,
     run_engine,
 )
-from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
@@ -43,10 +44,11 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
-from orbitwise.estimators.validation import check_inputs
+from orbitwise.estimators.validation import InputForm, Order, answering, check_inputs, require_finite
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional
+from orbitwise.functionals.points import Difference
+from orbitwise.inference.calibration import one_class
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
@@ -81,7 +83,7 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
                 fitted = method(*arguments, **named)
             estimator = arguments[0]
             for name in results:
-                _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
+                require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
             reason = shortfall(estimator)
             if reason is not None and not (once and estimator in TOLD):
                 TOLD.add(estimator)
@@ -95,28 +97,30 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
     return decorate
 
 
-def answering(method: Callable[P, R]) -> Callable[P, R]:
-    """For methods that predict: a result that is not finite is an error, never an answer."""
-
-    @wraps(method)
-    def answer(*arguments: P.args, **named: P.kwargs) -> R:
-        result = method(*arguments, **named)
-        for part in result if isinstance(result, tuple) else (result,):
-            _require_finite(part, f"The result of {method.__name__} contains {{}}")
-        return result
-
-    return answer
-
-
-def _require_finite(values: object, found: str) -> None:
-    """Raise a ValueError with what was `found` where values are not finite."""
-    array = np.asarray(values)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        wrong = array[~np.isfinite(array)].ravel()[0]
-        raise ValueError(
-            f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
-            "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
-        )
+def warn_of_one_class(
+    name: str,
+    classes: NDArray[Any],
+    predicted: Int[torch.Tensor, " t"],
+    has_no_label: Bool[torch.Tensor, " t"],
+    codes: Int[torch.Tensor, " n"],
+    advice: str,
+) -> None:
+    """Warn where an estimator predicts one class for all training rows, or for all unlabelled ones."""
+    kind = one_class(predicted, has_no_label, codes)
+    if kind is None or len(classes) == 1:
+        return
+    rows = predicted if kind == "training" else predicted[has_no_label]
+    most = rows.mode().values
+    count = int((rows == most).sum())
+    share = f"{count:,} of {len(rows):,}"
+    if count == len(rows):
+        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
+    warnings.warn(
+        f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
+        f"{len(classes)} classes. {advice}.",
+        UserWarning,
+        stacklevel=users_level(sys._getframe()),
+    )
 
 
 ITERATIONS, DRAWN_ITERATIONS = 200, 40
@@ -326,12 +330,13 @@ class LearnedOrbit(FittedForm, ABC):
         errors = self.orbit_errors_
         if hasattr(self, "_orbit_intervals"):
             return self._orbit_intervals
-        ends = {name: high for name, (_, high) in self.orbit_.learned().items()} if errors else {}
-        # a range that is zero can only be wider
-        return {
-            name: (ends[name] - NORMAL * error if ends[name] else 0.0, ends[name] + NORMAL * error)
-            for name, error in errors.items()
-        }
+        found = {}
+        for name, error in errors.items():
+            low, high = self.orbit_.learned()[name]
+            # the width of a range about zero is not negative, and may be zero
+            least = 0.0 if low <= 0 <= high else -math.inf
+            found[name] = (max(least, high - NORMAL * error) if high else 0.0, high + NORMAL * error)
+        return found
 
     @property
     def orbit_errors_(self) -> dict[str, float]:
@@ -672,3 +677,13 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
+
+
+def resolve_likelihood(given: str | Likelihood, named: Mapping[str, Callable[[], Likelihood]]) -> Likelihood:
+    """The likelihood of this name, or a copy of an instance; an instance of any class is taken."""
+    if isinstance(given, Likelihood):
+        return copy.deepcopy(given).double()
+    if not isinstance(given, str) or given not in named:
+        names = ", ".join(map(repr, named))
+        raise ValueError(f"likelihood must be one of {names}, or a Likelihood, not {given!r}.")
+    return named[given]()

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from orbitwise.declarations import COUNT, EARLIER, POSITIVE, SMALLEST, Field, Stored
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
 from orbitwise.inference.exact import ExactEvidence

@@ -18,8 +18,7 @@ from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.images import LIMITS, ImageOrbit
-from orbitwise.orbits.orbit import FrozenOrbit, Orbit
-from orbitwise.orbits.ranges import Bounds, Interval, Widths
+from orbitwise.orbits.orbit import Bounds, FrozenOrbit, Interval, Orbit, Widths
 
 FORMAT = "orbitwise orbit"
 VERSION = 1

@@ -96,13 +96,14 @@ class Observations:
 
     def merged_term(self, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """What merging equal rows takes out of the log likelihood, for the noise variance σ²."""
-        if self.scatter is None or self.weight is None:
+        if self.scatter is None:
             return torch.zeros_like(noise)
-        if bool((self.weight == 1).all()) and not bool(self.scatter.any()):
+        # weights of 1 may be sums of smaller ones, whose targets differ
+        weight, outputs = self.weights(), self.targets.shape[1]
+        if bool((weight == 1).all()) and not bool(self.scatter.any()):
             return torch.zeros_like(noise)
-        outputs = self.targets.shape[1]
-        extra = float((self.weight - 1).sum())
-        constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(self.weight.log().sum()))
+        extra = float((weight - 1).sum())
+        constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(weight.log().sum()))
         return constant - 0.5 * outputs * extra * torch.log(noise) - 0.5 * float(self.scatter.sum()) / noise
 
     def scatter_term(self, noise: float) -> float:

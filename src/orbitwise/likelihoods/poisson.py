@@ -38,9 +38,11 @@ class Poisson(Likelihood):
         return expand(expected, moments)
 
     def check_targets(self, targets: Float[Tensor, "n c"]) -> None:
-        if bool((targets < 0).any()):
-            worst = float(targets.min())
-            raise ValueError(f"Poisson takes counts: targets of 0 or more, but there is one of {worst:g}.")
+        wrong = targets[(targets < 0) | (targets != targets.round())]
+        if len(wrong):
+            raise ValueError(
+                f"Poisson takes counts: whole targets of 0 or more, but there is one of {float(wrong[0]):g}."
+            )
 
     def prior_mean(self, targets: Float[Tensor, "n c"]) -> float:
         """The logarithm of the mean count, or of half a count in all where there is none."""

@@ -23,10 +23,16 @@ from torch import Tensor
 from orbitwise.declarations import LARGEST, SMALLEST
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.sparse_regressor import Stream
-from orbitwise.functionals.atoms import Atoms, Gradients
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum
-from orbitwise.functionals.functional import Combination, Composition, Functional
-from orbitwise.functionals.points import Evaluation, Wrap
+from orbitwise.functionals.functional import (
+    Atoms,
+    Combination,
+    Composition,
+    Evaluation,
+    Functional,
+    Gradients,
+)
+from orbitwise.functionals.points import Wrap
 from orbitwise.inference.defaults import LinearTrend
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.linear_algebra import solve_lower
@@ -334,7 +340,7 @@ def _check_inputs(model: Any) -> None:
     names = getattr(model, "feature_names_in_", None)
     require(shape is None or (len(shape) in (2, 3) and math.prod(shape) == width), "images of another shape")
     own = model.form_.input_shape
-    require(own is None or (len(own) == 2 and math.prod(own) == width), "inputs of another shape")
+    require(own is None or (len(own) in (2, 3) and math.prod(own) == width), "inputs of another shape")
     channels = model.form_.channels
     require(channels in (None, "first", "last"), "channels that are neither first nor last")
     require(channels is None or (shape is not None and len(shape) == 3), "channels of images that have none")

@@ -24,8 +24,8 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, Stored
-from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
+from orbitwise.estimators.validation import InputForm
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult

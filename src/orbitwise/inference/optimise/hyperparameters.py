@@ -27,7 +27,7 @@ from orbitwise.inference.optimise.hyperpriors import (
     nearest_name,
 )
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.orbits.ranges import Bounds, Widths
+from orbitwise.orbits.orbit import Bounds, Widths
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 

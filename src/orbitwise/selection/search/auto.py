@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from numbers import Real
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
 
@@ -21,7 +20,6 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
-from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -29,10 +27,9 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
-from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.validation import as_array, check_counts, check_data
+from orbitwise.estimators.validation import InputForm, as_array, check_data, check_settings
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior, components
 from orbitwise.inference.fit_result import EVIDENCE
@@ -52,6 +49,7 @@ from orbitwise.selection.search.hypotheses import (
     located_back,
     relocated,
 )
+from orbitwise.selection.table import ResultTable
 
 
 def decimal_years(dates: object) -> NDArray[np.float64]:
@@ -294,7 +292,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariances : "auto", None or sequence of str, default="auto"
         What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
-        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns.
+        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns;
+        "permutation" in up to four, because an orbit of more has hundreds of points.
     time_limit : float, default=None
         Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
         far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
@@ -459,13 +458,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         return self
 
     def _check_settings(self) -> None:
-        if self.scoring not in ("bic", "laplace"):
-            raise ValueError(f"scoring must be 'bic' or 'laplace', not {self.scoring!r}.")
-        check_counts(self, ["max_depth"], least=0)
-        check_counts(self, ["num_restarts"], least=0)
-        check_counts(self, ["search_rows"], least=FEWEST_ROWS)
-        if self.time_limit is not None and not (isinstance(self.time_limit, Real) and self.time_limit > 0):
-            raise ValueError(f"time_limit must be positive seconds, or None, not {self.time_limit!r}.")
+        check_settings(self, search_rows=FEWEST_ROWS)
         if isinstance(self.base_kernels, str) or not len(self.base_kernels):
             raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
 
@@ -546,12 +539,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_})"
         return f"{text}\n{evidence}, {self.scoring} {self.score_:,.1f}\n{self.describe(unit)}"
 
-    def table(self, most: int = 20) -> Table:
-        """The best fits of the search, each structure once."""
+    def table(self, most: int = 20) -> ResultTable:
+        """The best fits of the search, each structure once, as a table that can be printed."""
         check_is_fitted(self)
-        table = Table(title="Structures by score")
-        for heading in ("structure", "score", "log likelihood", "numbers learned", "step"):
-            table.add_column(heading, justify="left" if heading == "structure" else "right")
+        headings = ("structure", "score", "log likelihood", "numbers learned", "step")
+        table = ResultTable("Structures by score", headings)
         best: dict[str, Record] = {}
         for row in sorted(self.history_, key=lambda row: -row["score"]):
             best.setdefault(row["structure"], row)
