@@ -123,8 +123,8 @@ class Folder:
     def prepare(self, settings: Mapping[str, Any], resume: bool, force: bool) -> bool:
         """Make the folder ready, and return whether an earlier run is resumed.
 
-        Raises a CommandError where the folder has results or other files, and neither `resume` nor `force` says
-        what to do with them, or where the run to be resumed had other data or settings.
+        Raises a CommandError where the folder has results or other files and neither `resume` nor `force`
+        says what to do with them, or where the run to be resumed had other data or settings.
         """
         before = self.read(self.settings) if resume else None
         if before is not None:

@@ -5,6 +5,10 @@
 The number of inducing points grows during training, hyperparameters are relearned as it grows, and the last
 numbers are polished only. Bounds are those of the whole orbit, estimated without bias. Nothing is chosen with
 test images: they are used to report the curve.
+
+The record has "stages", one for each number of inducing points: the bound and the learned hyperparameters;
+and "curve", one or two rows for each number in --report: the bound with its standard error, leave-one-out and
+test errors, at the noise of the evidence and at that of leave-one-out (for numbers from --loo-from upwards).
 """
 
 from __future__ import annotations
@@ -99,7 +103,11 @@ def evaluate(
     generator: torch.Generator,
     with_leave_one_out: bool,
 ) -> list[dict[str, Any]]:
-    """Polish and report: a row for the noise of the evidence, and one for that of leave-one-out."""
+    """Find the best q for all training rows at once, and report bounds and errors.
+
+    One row is for the noise under which the bound is greatest, and another, if asked for, for the noise under
+    which the mean log loss of training labels, each predicted from all others, is least.
+    """
     x, y, x_test, y_test = data
     targets = one_hot(y, 10) - 0.1
     held = hold_rows(process, functional, inducing, x, targets, generator)
