@@ -23,6 +23,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -396,7 +397,8 @@ def log_evidence(gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], nois
     return -0.5 * (fit + outputs * (log_determinant(lower) + constant)).item()
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """The training rows of a cell, in single precision; matrices are made double."""
 
     process: Process
