@@ -182,16 +182,40 @@ class StudentProposal:
         scale = (rest.square().sum() / self.degrees).sqrt() / (self.widening if wide else 1.0)
         return self.mean + self.lower @ (normal / scale).to(self.mean)
 
+    def sample(self, num_draws: int, generator: torch.Generator | None = None) -> Float[Tensor, "q p"]:
+        """Independent draws, one per row."""
+        return torch.stack([self.draw(generator) for _ in range(num_draws)])
+
     def log_density(self, theta: Float[Tensor, " p"]) -> float:
-        """Normalised."""
-        square = solve_lower(self.lower, (theta - self.mean)[:, None]).square().sum()
+        """The normalised log density at one point."""
+        return self.log_densities(theta[None]).item()
+
+    def log_densities(self, points: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
+        """The normalised log density of every row: log((1 - s) t(θ) + s t(θ) widened), s the `share`."""
+        squares = solve_lower(self.lower, (points - self.mean).mT).square().sum(0)
         narrow, wide = (
-            student_log_density(square / scale**2, scale * self.lower, self.degrees).item()
+            student_log_density(squares / scale**2, scale * self.lower, self.degrees)
             for scale in (1.0, self.widening)
         )
-        if not 0 < self.share < 1:
-            return wide if self.share else narrow
-        return float(np.logaddexp(math.log(1 - self.share) + narrow, math.log(self.share) + wide))
+        share = squares.new_tensor(self.share)
+        return torch.logaddexp(torch.log1p(-share) + narrow, share.log() + wide)
+
+    def matched(self, draws: Float[Tensor, "q p"], log_weights: Float[Tensor, " q"]) -> StudentProposal:
+        """The proposal with the moments of weighted draws; weights are flattened where few of them count."""
+        log_weights, power = log_weights.nan_to_num(nan=-torch.inf), 1.0
+        weights = torch.softmax(log_weights, dim=0)
+        while weights.square().sum().reciprocal().item() < FEWEST_USEFUL * draws.shape[1]:
+            power /= 2
+            if power < 1e-3:
+                return self
+            weights = torch.softmax(power * log_weights, dim=0)
+        mean = weights @ draws
+        centred = draws - mean
+        covariance = centred.mT @ (weights[:, None] * centred)
+        # the scale matrix of a Student-t is its covariance times (ν - 2)/ν
+        scale = (self.degrees - 2) / self.degrees
+        lower = cholesky(scale * covariance).lower
+        return StudentProposal(mean, lower, self.degrees, self.share, self.widening)
 
 
 def fit_proposal(
@@ -224,25 +248,8 @@ def fit_proposal(
         draws, logs = draws + new, logs + [log_density(theta) for theta in new]
         mixed = [np.logaddexp.reduce([each.log_density(theta) for each in proposals]) for theta in draws]
         weights = torch.tensor(logs, dtype=torch.float64) - torch.tensor(mixed, dtype=torch.float64)
-        proposals.append(_matched(proposals[0], torch.stack(draws), weights))
+        proposals.append(proposals[0].matched(torch.stack(draws), weights))
     return proposals[-1], place
-
-
-def _matched(proposal: StudentProposal, draws: Tensor, log_weights: Tensor) -> StudentProposal:
-    """A proposal with the mean and covariance of weighted draws; flatter weights where few draws count."""
-    log_weights, power = log_weights.nan_to_num(nan=-torch.inf), 1.0
-    weights = torch.softmax(log_weights, dim=0)
-    while weights.square().sum().reciprocal().item() < FEWEST_USEFUL * draws.shape[1]:
-        power /= 2
-        if power < 1e-3:
-            return proposal
-        weights = torch.softmax(power * log_weights, dim=0)
-    mean = weights @ draws
-    centred = draws - mean
-    covariance = centred.mT @ (weights[:, None] * centred)
-    # the scale matrix of a Student-t is its covariance times (ν - 2)/ν
-    scale = (proposal.degrees - 2) / proposal.degrees
-    return StudentProposal(mean, cholesky(scale * covariance).lower, proposal.degrees)
 
 
 def _curvature(function: Callable[[np.ndarray], float], point: np.ndarray) -> np.ndarray:

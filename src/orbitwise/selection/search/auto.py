@@ -20,7 +20,6 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
-from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -50,6 +49,7 @@ from orbitwise.selection.search.hypotheses import (
     located_back,
     relocated,
 )
+from orbitwise.selection.table import ResultTable
 
 
 def decimal_years(dates: object) -> NDArray[np.float64]:
@@ -292,7 +292,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariances : "auto", None or sequence of str, default="auto"
         What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
-        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns.
+        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns;
+        "permutation" in up to four, because an orbit of more has hundreds of points.
     time_limit : float, default=None
         Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
         far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
@@ -537,12 +538,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_})"
         return f"{text}\n{evidence}, {self.scoring} {self.score_:,.1f}\n{self.describe(unit)}"
 
-    def table(self, most: int = 20) -> Table:
-        """The best fits of the search, each structure once."""
+    def table(self, most: int = 20) -> ResultTable:
+        """The best fits of the search, each structure once, as a table that can be printed."""
         check_is_fitted(self)
-        table = Table(title="Structures by score")
-        for heading in ("structure", "score", "log likelihood", "numbers learned", "step"):
-            table.add_column(heading, justify="left" if heading == "structure" else "right")
+        headings = ("structure", "score", "log likelihood", "numbers learned", "step")
+        table = ResultTable("Structures by score", headings)
         best: dict[str, Record] = {}
         for row in sorted(self.history_, key=lambda row: -row["score"]):
             best.setdefault(row["structure"], row)
