@@ -19,7 +19,6 @@ from orbitwise.estimators.estimator import (
     EngineEstimator,
     RegressionPredictions,
     learning,
-    resolve_likelihood,
 )
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import freeze_at
