@@ -30,8 +30,9 @@ from orbitwise.process.process import Moments, Process, Rows
 class Observations:
     """Observations L_n h + noise of variance σ²/w of a function h, which is g or f = L g.
 
-    A functional, its inputs, targets [n, c] and weights, which are [n], the same for all outputs, or [n, c].
-    `scatter` [n, c] is Σ w (y - ȳ)² over the rows that were merged into one, where any were.
+    `functional` is L, and `x` are the inputs at which it is observed. Weights are [n], the same for all
+    outputs, or [n, c]; a row of weight w counts as w equal rows, whose mean is its target. `scatter` [n, c]
+    is Σ w (y - ȳ)² over the rows that were merged into one, where any were.
     """
 
     functional: Functional
@@ -114,8 +115,10 @@ class Observations:
 
 @final
 class LatentModel(nn.Module):
-    """A Gaussian process g, the functional L of f = L g, and the likelihood of targets given f.
+    """A Gaussian process g, the functional L of f = L g, and the likelihood p(y | f) of targets given f.
 
+    It is a module, so that everything that is learned is among its `parameters()`: mean and kernel of the
+    process, the ranges of an orbit over which the functional averages, and the noise of the likelihood.
     `others` are the Gaussian likelihoods of observations of other functionals of f.
     """
 

@@ -131,11 +131,6 @@ class Output:
         return root, None if error is None or root == 0 else error / (2 * root)
 
     @property
-    def mean_absolute(self) -> tuple[float, float | None]:
-        """The mean of absolute residuals and its standard error."""
-        return mean_with_error(np.abs(self.residuals))
-
-    @property
     def negative_log_density(self) -> tuple[float, float | None]:
         """The mean of -log N(measured | mean, deviation²) and its standard error."""
         scale = np.log(np.maximum(self.deviation, 1e-300) * math.sqrt(2 * math.pi))
