@@ -347,13 +347,13 @@ def _learn_collapsed(
         settings.maximize(objective, model)
         for each in noises:
             each.requires_grad_(True)
-    history: list[float] = []
+    runs: list[Training] = []
     for _ in range(3 if likelihood.needs_tilt else 1):
         if isinstance(objective, SparseModel):
             objective.improve_tilt()
-        training = settings.maximize(objective, model)
-        history += training.history
+        runs.append(settings.maximize(objective, model))
         settings = replace(settings, num_restarts=0)
+    training, history = runs[-1], [value for run in runs for value in run.history]
     if isinstance(objective, SparseModel):
         return CollapsedRound(objective, objective.held_inducing(), objective.tilt, training, history)
     return CollapsedRound(objective, objective.inducing, tilt, training, history)
