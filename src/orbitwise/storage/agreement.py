@@ -374,13 +374,15 @@ def _check_process_model(model: Any, num_numbers: int) -> None:
     # those that predictions, or a later fit, lower inputs by
     parts = [model._stream] if hasattr(model, "_stream") else []
     parts += [model.model_.latent] if hasattr(model, "model_") else []
+    lowered = []
     for functional in (*(part.functional for part in parts), model.functional_):
         _check_atoms(functional, posterior, num_numbers)
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
+        lowered.append(rows)
         require(rows.num_rows == 2 and rows.points.shape[-1] == _width(posterior), "rows of another width")
         require(is_plain_numbers(rows.points) and is_plain_numbers(rows.weights), "rows that are not finite")
     with torch.no_grad():
-        moments, mean = posterior.row_moments(rows), posterior.row_mean(rows)
+        moments, mean = posterior.row_moments(lowered[-1]), posterior.row_mean(lowered[-1])
     require(moments.mean.shape == mean.shape == (2, outputs), "predictions of another shape")
     whole = (mean, moments.mean, moments.variance)
     require(all(is_plain_numbers(each) for each in whole), "predictions that are not finite")

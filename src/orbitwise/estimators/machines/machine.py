@@ -27,7 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
-from orbitwise.estimators.estimator import FittedForm, learning, warn_of_one_class
+from orbitwise.estimators.estimator import FittedForm, learning
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
@@ -52,7 +52,7 @@ from orbitwise.estimators.validation import (
     training_rows,
 )
 from orbitwise.functionals.functional import Evaluation
-from orbitwise.inference.calibration import cautious_scale, two_columns
+from orbitwise.inference.calibration import cautious_scale, two_columns, warn_of_one_class
 from orbitwise.inference.optimise.cost import check_cost, users_level
 from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores
 from orbitwise.inference.risk.problem import Solution
