@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 yield delayed(run_draw)(name, seed, chosen.device)
 
     workers = Parallel(chosen.jobs, return_as="generator_unordered", pre_dispatch=chosen.jobs)
-    for name, seed, found in workers(wanted()):  # pyright: ignore[reportGeneralTypeIssues]
+    for name, seed, found in cast("Iterator[tuple[str, int, dict[str, Any]]]", workers(wanted())):
         pairs[name][str(seed)] = found
         record.write(device=chosen.device)
         shown = {each: round(row["error"], 2) for each, row in found["machines"].items()}
