@@ -24,7 +24,7 @@ from orbitwise.orbits import (
     closure,
 )
 from orbitwise.storage import StorageError
-from orbitwise.storage.writer import Writer
+from orbitwise.storage.objects import Writer
 from orbitwise.transforms import (
     AffineWarp,
     Intensity,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import final
 
-from orbitwise.storage.atomic import REASONS
+from orbitwise.inference.disk import REASONS
 from orbitwise.storage.container import StorageError
 
 EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, StorageError)

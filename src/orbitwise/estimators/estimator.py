@@ -12,6 +12,7 @@ from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -23,7 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
+from orbitwise.declarations import REPORTED_ARRAY, Field, Stored, require
 from orbitwise.estimators.engines import (
     FIRST_STEPS,
     MOST_STEPS,
@@ -206,9 +207,9 @@ def shortfall(estimator: Any) -> str | None:
 
 def num_nodes_of(estimator: Any) -> int:
     """The nodes on which the answer of a search for ranges was found."""
-    result = getattr(estimator, "fit_result_", None)
-    if result is not None and result.search is not None:
-        return result.search.found.num_nodes
+    if (found := getattr(estimator, "_num_nodes", None)) is not None:
+        return found
+    # files of earlier versions tell the stages alone, of which the last may have been cut short
     return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
 
 
@@ -257,10 +258,30 @@ class FittedForm(ABC):
         sometimes={"feature_names_in_": REPORTED_ARRAY},
     )
 
+    def check_parts(self) -> None:
+        """Raise a ValueError where what the estimator holds is of other inputs, outputs or classes."""
+        self.form_.check_width(self.n_features_in_)
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None:
+            require(names.shape == (self.n_features_in_,), "other names of features than it has features")
+            require(all(isinstance(each, str) for each in names), "names of features that are no text")
+        if (classes := getattr(self, "classes_", None)) is not None:
+            _check_classes(classes)
+
     @property
     def channels_(self) -> Order | None:
         """Where images had their channels, "first" or "last"; None where there are none."""
         return self.form_.channels
+
+
+def _check_classes(classes: NDArray[np.generic]) -> None:
+    """Raise a ValueError unless these are different labels of one kind, in order."""
+    require(classes.ndim == 1 and len(classes) >= 2, "classes that are no list of labels")
+    labels = classes.tolist()
+    kinds = str if isinstance(labels[0], str) else (bool, int, float)
+    require(all(isinstance(each, kinds) for each in labels), "classes of several kinds")
+    # false for NaN, and for classes that come twice
+    require(all(a < b for a, b in pairwise(labels)), "classes that are not in order")
 
 
 class LearnedOrbit(FittedForm, ABC):
@@ -303,7 +324,7 @@ class LearnedOrbit(FittedForm, ABC):
 
     def _set_result(self, result: FitResult, process: Process) -> None:
         """Remember what an engine found: posterior, evidence, how learning went, and how sure ranges are."""
-        for name in ("search_", "stopped_by_", "certificate_", "_orbit_errors", "_orbit_intervals"):
+        for name in ("certificate_", *SEARCHED):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
@@ -316,6 +337,7 @@ class LearnedOrbit(FittedForm, ABC):
         if result.search is None:
             return
         found = result.search.found
+        self._num_nodes = found.num_nodes
         self.search_ = [asdict(stage) for stage in found.stages]
         self.stopped_by_ = found.message
         if self.orbit_ is not None and found.curvature is not None:
@@ -448,6 +470,10 @@ class EngineEstimator(LearnedOrbit, ABC):
     inference_: EngineName
     tilts: Tilts = "remembered"
 
+    def check_parts(self) -> None:
+        super().check_parts()
+        self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
+
     def begin_at(self, start: Start) -> None:
         """Have the next fit, by exact inference, resume from a member's solution; later ones begin anew."""
         self._start = start
@@ -520,6 +546,23 @@ class RegressionPredictions(FittedForm, ABC):
     target_scale_: TargetScale
     _place: str
     stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        to, outputs = self.target_scale_, self.posterior_.num_outputs
+        require(to.scale.shape == to.shift.shape == (outputs,), "a scale of other outputs")
+        require(outputs == 1 or not to.is_vector, "several outputs in place of one")
+        if isinstance(self._likelihood, Gaussian):
+            noise = self._standardised_noise()
+            require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
+            told = np.asarray(getattr(self, "noise_", None))
+            shapes = ((), (1,), (outputs,))
+            require(told.dtype.kind in "fiu" and told.shape in shapes, "noise of other outputs")
+
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g, before its orbit was frozen to predict."""
+        return self.model_.latent.functional
 
     @property
     def _likelihood(self) -> Likelihood:

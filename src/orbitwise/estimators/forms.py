@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from orbitwise.declarations import Stored
+from orbitwise.declarations import Stored, require
 from orbitwise.estimators.invariances import NAMES, Family
 from orbitwise.transforms.images import check_image_shape
 from orbitwise.transforms.permutations import MAX_ELEMENTS
@@ -98,6 +98,16 @@ class InputForm:
     background: float = 0.0
 
     stored = Stored()
+
+    def check_width(self, width: int) -> None:
+        """Raise a ValueError unless rows of `width` numbers may have this form."""
+        shape, own = self.image_shape, self.input_shape
+        is_image = shape is None or (len(shape) in (2, 3) and math.prod(shape) == width)
+        require(is_image, "images of another shape")
+        require(own is None or (len(own) == 2 and math.prod(own) == width), "inputs of another shape")
+        require(self.channels in (None, "first", "last"), "channels that are neither first nor last")
+        has_channels = shape is not None and len(shape) == 3
+        require(self.channels is None or has_channels, "channels of images that have none")
 
     @property
     def shape(self) -> tuple[int, ...] | None:

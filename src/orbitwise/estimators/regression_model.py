@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from orbitwise.declarations import COUNT, EARLIER, POSITIVE, SMALLEST, Field, Stored
+from orbitwise.declarations import COUNT, POSITIVE, SMALLEST, Field, Stored, require
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.functionals.points import Evaluation
@@ -116,6 +116,10 @@ class EvidenceTerms(NamedTuple):
     jitter: float
 
 
+EARLIER = Field(read=lambda model: None)
+"""An argument that is in files of earlier versions only."""
+
+
 @final
 @dataclass
 class RegressionModel:
@@ -168,6 +172,11 @@ class RegressionModel:
         x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, len(to.scale)))
         latent = LatentModel(process, functional, likelihood)
         return cls(latent, (Observations(Evaluation(), x, targets),), to)
+
+    def check_fits(self, width: int, num_outputs: int) -> None:
+        """Raise a ValueError where this is a model of other inputs or outputs."""
+        require(self.width == width, "a model of other inputs")
+        require(self.observations[0].targets.shape[1] == num_outputs, "a model of other outputs")
 
     @property
     def width(self) -> int:

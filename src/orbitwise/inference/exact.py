@@ -20,8 +20,10 @@ from gpytorch.means import ZeroMean
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import Field, Stored
+from orbitwise.declarations import Field, Stored, require
 from orbitwise.inference.linear_algebra import (
+    check_factor,
+    check_solution,
     cholesky,
     gaussian_draws,
     log_determinant,
@@ -116,6 +118,18 @@ class ExactPosterior(Posterior):
         self.weights = weights
         self.lower = lower
         self.jitter = jitter
+        self.num_outputs, self.width = targets.shape[1], as_blocks(rows)[0].points.shape[-1]
+
+    def check_parts(self) -> None:
+        """Raise a ValueError unless the weights solve (K+Σ)α = y-m for rows and targets that fit."""
+        blocks = as_blocks(self.rows)
+        require(len({block.points.shape[-1] for block in blocks}) == 1, "rows of different widths")
+        count = sum(block.num_rows for block in blocks)
+        require(len(self.targets) == count and self.num_outputs > 0, "targets of other rows")
+        check_factor(self.lower)
+        with torch.no_grad():
+            residual = self.targets - self.process.mean(self.rows)[:, None]
+        check_solution(self.lower, self.weights, residual)
 
     def row_moments(self, rows: Rows) -> Moments:
         """The posterior moments of rows that were lowered already."""

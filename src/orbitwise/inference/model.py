@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Stored
+from orbitwise.declarations import OMITTED, SMALLEST, Stored, is_plain_numbers, require
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference import exact
@@ -41,6 +41,12 @@ class Observations:
     scatter: Float[Tensor, "n c"] | None = None
 
     stored = Stored({"scatter": OMITTED})
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where there are no rows, or weights that are not positive."""
+        require(min(*self.x.shape, *self.targets.shape) > 0, "no rows")
+        positive = self.weight is None or is_plain_numbers(self.weight, SMALLEST)
+        require(positive, "weights that are not positive")
 
     def __len__(self) -> int:
         return len(self.x)

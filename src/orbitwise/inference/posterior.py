@@ -23,6 +23,10 @@ class Posterior(ABC):
 
     process: Process
     """The prior of g, at the hyperparameters of the fit. Mixtures over hyperparameters have none."""
+    num_outputs: int
+    """How many functions the posterior is of; posteriors that can be stored know it."""
+    width: int
+    """How many columns the inputs of g have; posteriors that can be stored know it."""
 
     def mean(
         self, functional: Functional, x: Tensor, generator: torch.Generator | None = None

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orbitwise.declarations import Field, Stored
+from orbitwise.declarations import SMALLEST, Field, Stored, is_plain_numbers, require
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
@@ -48,6 +48,11 @@ class Gaussian(Likelihood):
     def given_or_learned(cls, num_outputs: int, given: float | None = None) -> Gaussian:
         """Noise of a given variance, or of one that is learned."""
         return cls(num_outputs=num_outputs) if given is None else cls(given, num_outputs, learnable=False)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the noise is out of range."""
+        least = 0.0 if self.is_fixed else SMALLEST
+        require(is_plain_numbers(self.noise.detach(), least), "noise out of range")
 
     @property
     def noise(self) -> Float[Tensor, " c"]:

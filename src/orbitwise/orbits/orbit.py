@@ -18,7 +18,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from orbitwise.declarations import MOST_COUNTED, OMITTED, SMALLEST, Field, Stored
+from orbitwise.declarations import (
+    MOST_COUNTED,
+    OMITTED,
+    SMALLEST,
+    Field,
+    Stored,
+    is_plain_numbers,
+    require,
+)
 from orbitwise.orbits.certainty import Unit, describe
 from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule, nodes_for
 from orbitwise.orbits.ranges import Bounds, Interval, Widths
@@ -55,6 +63,10 @@ class Symmetry:
 
     stored = Stored({"size": Field(least=1, most=MOST_COUNTED)})
 
+    def check_parts(self) -> None:
+        """Raise a ValueError unless the size is that of the orbit that is the token."""
+        require(getattr(self.token, "size", None) == self.size, "a symmetry of another orbit")
+
 
 @dataclass(frozen=True)
 class OrbitPoints:
@@ -69,7 +81,9 @@ class OrbitPoints:
 
 MOST_SAMPLES = 4096
 """Draws that a file may ask for: each row is moved so often, and all pairs of its points are compared."""
-NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=1e12)
+LONGEST = 1e12
+"""Ranges of a file are no longer, in whatever unit."""
+NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=LONGEST)
 """How wide ranges ordinarily are; earlier versions did not store it."""
 
 
@@ -138,6 +152,17 @@ class DrawnOrbit(Orbit):
         self.num_samples = num_samples
         self.num_groups = num_groups
         self.draws: Draws = draws
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where a range makes no sense."""
+        for ranges in (getattr(self, part, None) for part in ("bounds", "widths")):
+            if isinstance(ranges, Bounds | Widths):
+                ends = [end for interval in ranges.intervals().values() for end in interval]
+                fits = all(abs(end) <= LONGEST for end in ends)
+                require(fits, "a range that is not finite, or absurdly long")
+                half = ranges.half_width if isinstance(ranges, Bounds) else ranges.values
+                require(is_plain_numbers(half.detach(), 0.0), "a range of negative length")
+                require(len(ranges.natural) == len(ranges.names), "natural sizes of other ranges")
 
     @property
     @abstractmethod
@@ -261,6 +286,8 @@ class FrozenOrbit(Orbit):
             )
         if not bool(nodes.isfinite().all() and weights.isfinite().all()):
             raise ValueError("Nodes and weights must be finite.")
+        if nodes.shape[1] != source.num_noise:
+            raise ValueError(f"Nodes have {nodes.shape[1]} entries, but the noise has {source.num_noise}.")
         self.source = source
         self.size = len(nodes)
         self.register_buffer("nodes", nodes)
