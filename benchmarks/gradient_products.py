@@ -27,7 +27,7 @@ from torch import Tensor
 from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals import Gradient, Gradients
 from orbitwise.process import Process
-from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.gradients import GradientOperator
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGE = (1000, 241)

@@ -27,7 +27,7 @@ from rich.table import Table
 from torch import Tensor
 
 from orbitwise.experiments.records import command_line, versions_and_machine, write_record
-from orbitwise.functionals.atoms import exact_atoms
+from orbitwise.functionals.functional import exact_atoms
 from orbitwise.process import Process
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,19 +1,23 @@
 """The commands, from data in every form to predictions, exports and reports."""
 
+import ast
 import csv
 import itertools
 import json
 import os
 import runpy
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from orbitwise import load
+import orbitwise as orbitwise_package
+from orbitwise import __version__, load
 from orbitwise.cli import main
-from orbitwise.cli.app import command_of, size_of
+from orbitwise.cli.app import size_of
 from orbitwise.cli.errors import CommandError
 from orbitwise.inference.optimise import training
 from tests.cli.conftest import QUICK, bars, symmetric, write_csv
@@ -307,10 +311,57 @@ def test_sizes_are_height_and_width():
             size_of(text, "--resize")
 
 
-def test_a_command_line_is_written_down():
-    options = {"target": "my y", "invariance": ["none", "sign"], "test": None, "max_iterations": 3}
-    words = "orbitwise learn a.csv --target 'my y' --invariance none --invariance sign --max-iterations 3"
-    assert command_of("learn", "a.csv", options) == words
+def test_the_command_line_is_written_down(orbitwise, folder):
+    x, y = symmetric(12)
+    write_csv(folder / "a.csv", "a,b,c,my y", np.column_stack([x, y]))
+    said = ("--target", "my y", "--invariance", "none", "--invariance", "sign", "--max-iterations", 1)
+    ran = orbitwise("learn", "a.csv", *said, "--no-report", "--force", "--out", "r")
+    assert ran.status == 0, ran.error
+    words = "orbitwise learn a.csv --out r --target 'my y' --invariance none --invariance sign "
+    assert json.loads(Path("r/settings.json").read_text())["command"] == words + "--max-iterations 1"
+
+
+def test_the_version_is_printed(orbitwise):
+    assert orbitwise("--version") == (0, f"orbitwise {__version__}\n", "")
+
+
+def test_flags_have_no_type_in_the_help(orbitwise):
+    for name in ([], ["learn"], ["export"]):
+        assert "bool" not in orbitwise(*name, "--help").out
+
+
+def test_control_c_outside_of_a_fit_ends_the_command(orbitwise, table, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orbitwise.cli.data.read", interrupted)
+    assert orbitwise("learn", table, "--out", "r") == (130, "", "interrupted\n")
+
+
+HELP = """
+import sys
+from orbitwise.cli import main
+
+assert main(["learn", "--help"]) == 0
+print(sorted({"torch", "gpytorch", "sklearn", "scipy", "matplotlib", "numpy"} & set(sys.modules)))
+"""
+
+
+def test_the_help_imports_nothing_that_computes():
+    ran = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_public_name_is_imported_when_it_is_used():
+    text = (
+        "import orbitwise, sys; print('torch' in sys.modules); from orbitwise import *; print(dir(orbitwise))"
+    )
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    before, names = ran.stdout.splitlines()
+    assert before == "False"
+    assert set(orbitwise_package.__all__) < set(ast.literal_eval(names))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        orbitwise_package.nothing  # noqa: B018
 
 
 def test_the_package_is_the_command(monkeypatch, capsys):

@@ -17,6 +17,8 @@ from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import Folder
 from orbitwise.cli.learning import Learner, Plan, Run, demo_plan
 from orbitwise.cli.watching import Watch
+from orbitwise.storage import StorageError
+from orbitwise.storage.models import packed
 from tests.cli.conftest import QUICK, bars, symmetric
 
 OPTIONS = {"max_iterations": 4, "num_nodes": 4}
@@ -54,6 +56,23 @@ def test_candidates_of_a_run_that_was_cut_short_are_not_fitted_again(tmp_path, m
     assert again.comparison.best.log_evidence == outcome.comparison.best.log_evidence
     assert cut.model.read_bytes() == whole.model.read_bytes()
     assert load(cut.model).orbit_errors_.keys() == {"angle"} or again.comparison.best.name == "none"
+
+
+def test_a_candidate_that_cannot_be_saved_is_left_out(tmp_path, monkeypatch):
+    def refusing(estimator, *arguments, **options):
+        if estimator.invariance == "rotation":
+            raise StorageError("it is odd")
+        return packed(estimator, *arguments, **options)
+
+    monkeypatch.setattr("orbitwise.cli.learning.packed", refusing)
+    console, folder = Console(file=io.StringIO(), width=400), Folder(tmp_path / "a")
+    outcome = learned(folder, images(), ["rotation", "none"], console)
+    assert [each.name for each in outcome.comparison.candidates] == ["none"]
+    assert folder.model.is_file()
+    said = console.file.getvalue()  # pyright: ignore
+    assert "note: rotation is left out, because its model cannot be saved (it is odd)" in said
+    with pytest.raises(CommandError, match="no candidate could be saved"):
+        learned(Folder(tmp_path / "b"), images(), ["rotation"])
 
 
 def test_the_best_of_an_earlier_run_is_replayed_for_its_error_bars(tmp_path):

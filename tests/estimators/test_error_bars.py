@@ -6,17 +6,22 @@ import torch
 from scipy.optimize import brentq, minimize_scalar
 from torch import nn
 
+from orbitwise import InvariantGPRegressor
 from orbitwise.estimators.learned_ranges import (
+    HALVINGS,
     TWO_ERRORS,
+    expected_seconds,
     learned_errors,
     parameter_errors,
+    range_errors,
     searched_errors,
     zero_range_errors,
 )
 from orbitwise.inference.optimise.ascent import LEAST, Coordinates
 from orbitwise.inference.optimise.orbit_search import Found
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.ranges import ZERO, Bounds
+from orbitwise.orbits.jitters import JitterOrbit
+from orbitwise.orbits.orbit import ZERO, Bounds
 
 
 def test_a_gaussian_gives_back_its_deviations():
@@ -158,3 +163,54 @@ def test_a_range_that_is_zero_has_the_error_at_which_the_evidence_has_fallen():
     assert errors["angle"] == pytest.approx(0.1, rel=0.01)
     assert math.isinf(errors["shift_x"])
     assert raw[angle].item() == raw[shift].item() == ZERO
+
+
+def test_a_range_that_is_zero_has_the_error_of_its_centre_too():
+    orbit = ImageOrbit((8, 8), {"angle": 0.5}, two_sided=["angle"])
+    bounds, angle = orbit.bounds, orbit.bounds.names.index("angle")
+    with torch.no_grad():
+        bounds.raw_half[angle] = ZERO
+
+    def objective() -> torch.Tensor:
+        # deviations of 0.1 for the width and of 0.2 for the centre
+        return -50 * bounds.half_width[angle].square() - 12.5 * bounds.centre[angle].square()
+
+    errors = range_errors(orbit, objective, [bounds.raw_half, bounds.centre])
+    assert errors == {"angle": pytest.approx(math.hypot(0.1, 0.2), rel=0.01)}
+
+
+def test_the_time_of_error_bars_counts_ranges_that_are_zero(monkeypatch):
+    orbit = ImageOrbit((8, 8), {"angle": 0.5, "shift_x": 0.5})
+    parameters = [orbit.bounds.raw_half]
+    count = 0
+
+    def objective() -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return -orbit.bounds.half_width.square().sum()
+
+    def seconds() -> float:
+        # each look at the clock is one second after the last
+        monkeypatch.setattr("time.perf_counter", iter([0.0, 1.0]).__next__)
+        return expected_seconds(objective, parameters, orbit)
+
+    entries = orbit.bounds.raw_half.numel()
+    assert seconds() == 3 * (1 + entries)
+    with torch.no_grad():
+        orbit.bounds.raw_half[orbit.bounds.names.index("angle")] = ZERO
+    assert seconds() == 3 * (1 + entries) + 1 + 1 + HALVINGS
+    count = 0
+    range_errors(orbit, objective, parameters)
+    assert count == 1 + entries + 1 + 1 + HALVINGS
+
+
+def test_a_range_that_is_zero_has_an_error_where_the_search_left_no_curvature(rng):
+    x = rng.normal(size=(30, 2))
+    model = InvariantGPRegressor(invariance=JitterOrbit(2), max_iterations=0, num_nodes=4)
+    model.fit(x, np.sin(3 * x[:, 0]))
+    assert not hasattr(model, "_orbit_errors")
+    with torch.no_grad():
+        model.orbit_.widths.raw[0] = ZERO
+    assert model.orbit_.learned() == {"jitter": (0.0, 0.0)}
+    assert 0 < model.orbit_errors_["jitter"] < 1
+    assert model.orbit_intervals_["jitter"] == (0.0, pytest.approx(1.96 * model.orbit_errors_["jitter"]))

@@ -27,7 +27,7 @@ from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals import DirectionalDerivative, Evaluation, OrbitAverage
 from orbitwise.functionals.tangents import smoothed_images
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
-from orbitwise.orbits.ranges import image_widths
+from orbitwise.orbits.orbit import image_widths
 from orbitwise.transforms import AffineWarp, Translation, cyclic_shifts
 
 # name, one row, how many points its orbit has, one of them

@@ -7,7 +7,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from orbitwise.estimators.engines import FitSettings, StochasticBound
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
-from orbitwise.inference.model import ExactEvidence, LatentModel, Observations
+from orbitwise.inference.exact import ExactEvidence
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.likelihoods import Gaussian

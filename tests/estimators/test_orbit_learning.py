@@ -14,7 +14,7 @@ from orbitwise.estimators.learned_ranges import freeze_at, most_nodes
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import sample_prior
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, ModuleOrbit, SampledOrbit
-from orbitwise.orbits.ranges import ZERO
+from orbitwise.orbits.orbit import ZERO
 from orbitwise.process import Process
 from orbitwise.transforms import Rotation, Translation
 

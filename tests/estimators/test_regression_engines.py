@@ -156,6 +156,20 @@ def test_observations_of_tiny_targets_are_taken(data):
     assert np.isfinite(model.log_evidence_)
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-7])
+def test_noise_of_observations_is_learned_in_proportion_to_their_size(data, unit):
+    x, y = data
+    slopes = unit * np.array([[1.0, -1.0], [2.0, 0.5]])[:, : x.shape[1]]
+    seen = (Gradient(), x[:2], slopes, None)
+    model = InvariantGPRegressor(max_iterations=0, normalize_y=False).fit(x, y, observations=[seen])
+    noise = model.fit_result_.objective.model.others[0]
+    size = float(np.square(slopes).mean())
+    assert noise.noise.item() == pytest.approx(0.05 * size, rel=1e-5)
+    with torch.no_grad():
+        noise.raw_noise.fill_(-100.0)
+    assert 0 < noise.noise.item() < 1e-7 * size
+
+
 def test_fixed_noise_stays(data):
     for inference in SPARSE:
         model = fitted(inference, *data, noise=0.3, max_iterations=5, num_steps=20)

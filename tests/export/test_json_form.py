@@ -1,5 +1,7 @@
+import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -136,3 +138,24 @@ def test_a_range_that_was_learned_to_be_zero_is_off():
     for name, interval in back.learned().items():
         assert interval == pytest.approx(orbit.learned()[name])
     assert zeros.isdisjoint(back.learned())
+    assert to_json(back) == to_json(orbit)
+
+
+@pytest.mark.parametrize(
+    "orbit",
+    [
+        ImageOrbit((8, 8), {"angle": 0.3, "shear": 0.2}),
+        ImageOrbit((8, 8), {"angle": (0.1, 0.3), "shear": 0.2}, two_sided=["angle"]),
+        DeformationOrbit((8, 8), 0.5, 2.0, 0.3),
+    ],
+    ids=["symmetric", "two-sided", "tangent"],
+)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_text_of_ranges_that_are_zero_is_written_again_as_it_was_read(orbit, zero):
+    orbit = copy.deepcopy(orbit)
+    coordinates = Coordinates([orbit])
+    point, widths = coordinates.point(), np.flatnonzero(coordinates.is_width)
+    point[widths[zero]] = 0.0
+    coordinates.assign(point)
+    text = to_json(orbit)
+    assert to_json(from_json(text)) == text

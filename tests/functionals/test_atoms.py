@@ -15,7 +15,7 @@ from orbitwise.functionals import (
     LocalAverage,
     OrbitAverage,
 )
-from orbitwise.functionals.atoms import exact_atoms, push, scaled
+from orbitwise.functionals.functional import exact_atoms, push, scaled
 from orbitwise.orbits import FiniteOrbit, Group, SampledOrbit
 from orbitwise.transforms import Rotation, Translation, coordinate_permutations, turns
 from tests.contracts.functional_contract import Waves, apply

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import orbitwise
+from orbitwise import AutoGPRegressor, InvariantGPClassifier, InvariantSVC, SparseGPRegressor, save
 from tests.goldens.cases import DIGITS, IMAGES, LINE, NEW_IMAGES, TWO_CLASSES, WAVE, X, Y
 
 PACKAGE = Path(orbitwise.__file__).resolve().parent
@@ -48,15 +49,15 @@ def files_visited(call: Callable[[], object]) -> list[str]:
 def scenarios(folder: Path) -> dict[str, Callable[[], object]]:
     """The calls that are watched, by name; `save` writes into the folder, and needs the fit before it."""
     settings: dict[str, Any] = {"max_iterations": 2, "num_nodes": 4, "random_state": 0}
-    classifier = orbitwise.InvariantGPClassifier(invariance="rotation", **settings)
-    search = orbitwise.AutoGPRegressor(
+    classifier = InvariantGPClassifier(invariance="rotation", **settings)
+    search = AutoGPRegressor(
         max_depth=1, base_kernels=["rbf"], invariances=["mirror[0]"], num_restarts=0, verbose=False
     )
     return {
         "classifier fit": lambda: classifier.fit(IMAGES, DIGITS),
         "classifier predict": lambda: classifier.predict(NEW_IMAGES),
-        "svc fit": lambda: orbitwise.InvariantSVC().fit(X, TWO_CLASSES),
-        "sparse fit": lambda: orbitwise.SparseGPRegressor(max_iterations=2).fit(X, Y),
+        "svc fit": lambda: InvariantSVC().fit(X, TWO_CLASSES),
+        "sparse fit": lambda: SparseGPRegressor(max_iterations=2).fit(X, Y),
         "automatic search": lambda: search.fit(LINE, WAVE),
-        "save": lambda: orbitwise.save(classifier, folder / "model.orbitwise"),
+        "save": lambda: save(classifier, folder / "model.orbitwise"),
     }

@@ -14,7 +14,7 @@ from orbitwise.inference.sparse.totals import quadratic_totals
 from orbitwise.likelihoods import Bernoulli, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
-from orbitwise.process.covariance import PAIRS_AT_ONCE
+from orbitwise.process.process import PAIRS_AT_ONCE
 from orbitwise.transforms import Translation, coordinate_permutations
 
 

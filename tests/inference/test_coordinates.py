@@ -10,7 +10,7 @@ from torch import nn
 
 from orbitwise.inference.optimise.ascent import LEAST, RETRIED, Coordinates
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, SampledOrbit
-from orbitwise.orbits.ranges import Bounds, Widths
+from orbitwise.orbits.orbit import Bounds, Widths
 from orbitwise.transforms import Rotation
 
 

@@ -6,12 +6,12 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from orbitwise.functionals import Difference, Evaluation, Gradient
-from orbitwise.functionals.atoms import Gradients
+from orbitwise.functionals.functional import Gradients
 from orbitwise.inference.exact import condition
 from orbitwise.inference.risk import machines
 from orbitwise.inference.risk.machines import Invariances, fold, fold_weights, nearest_positive
 from orbitwise.process import Process
-from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.gradients import GradientOperator
 
 STRENGTHS = [1e-3, 0.1, 1.0, 1e3]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from orbitwise.inference.optimise.ascent import Coordinates
 from orbitwise.inference.optimise.orbit_search import PER_ROW, Found, covariance_of
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.orbits.orbit import Bounds
 
 
 def found_at(point, gradient, **more) -> Found:

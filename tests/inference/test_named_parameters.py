@@ -8,7 +8,7 @@ from gpytorch.priors import GammaPrior, NormalPrior
 from torch import nn
 
 from orbitwise.inference.optimise.hyperparameters import NamedParameter, parts_of
-from orbitwise.orbits.ranges import Bounds, Widths
+from orbitwise.orbits.orbit import Bounds, Widths
 
 
 def test_gpytorch_parameters_go_by_their_constrained_values():

@@ -11,7 +11,7 @@ from gpytorch.means import ConstantMean
 from scipy.optimize import minimize
 from torch import Tensor
 
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference import exact
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.whitened import Whitened

@@ -12,7 +12,7 @@ from orbitwise.inference.optimise.ascent import NOTHING, Coordinates
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.orbit_search import FIRST_NODES, OrbitSearch
 from orbitwise.inference.optimise.training import CUT_SHORT, INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.orbits.orbit import Bounds
 
 ROWS = 50
 WIDTHS = slice(3, 5)

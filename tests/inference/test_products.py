@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from orbitwise.inference.sparse.iterative import covariance_product, cross_product, prior_means
-from orbitwise.process.covariance import PAIRS_AT_ONCE
+from orbitwise.process.process import PAIRS_AT_ONCE
 from tests.inference.sparse_problems import random_problem
 
 

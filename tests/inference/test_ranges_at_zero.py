@@ -8,7 +8,7 @@ import pytest
 from orbitwise.estimators.learned_ranges import searched_errors
 from orbitwise.inference.optimise.ascent import LEAST, Coordinates
 from orbitwise.inference.optimise.orbit_search import Found, OrbitSearch
-from orbitwise.orbits.ranges import Bounds
+from orbitwise.orbits.orbit import Bounds
 
 
 def bounds() -> Bounds:

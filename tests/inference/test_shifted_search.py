@@ -9,10 +9,10 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from orbitwise.functionals import DirectionalDerivatives, Evaluation, Gradient
-from orbitwise.functionals.atoms import Gradients
+from orbitwise.functionals.functional import Gradients
 from orbitwise.inference.risk.machines import Invariances, find_leading, fold, linear_slopes, slices
 from orbitwise.process import Process
-from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.gradients import GradientOperator
 
 STRENGTHS = [1e-2, 1.0, 1e2]
 

@@ -11,7 +11,7 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, Functional, Gradient, OrbitAverage
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Atoms
 from orbitwise.inference.sparse.held_rows import hold_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import (

@@ -9,7 +9,7 @@ from orbitwise.inference.sparse.bounds import collapsed_bound
 from orbitwise.inference.sparse.projection import JITTER, inducing_factor, inducing_rows
 from orbitwise.inference.sparse.totals import gather_totals
 from orbitwise.orbits import SampledOrbit
-from orbitwise.process.covariance import PAIRS_AT_ONCE
+from orbitwise.process.process import PAIRS_AT_ONCE
 from orbitwise.transforms import Translation
 from tests.inference.sparse_problems import random_problem
 

@@ -14,8 +14,7 @@ from orbitwise.orbits import (
     SampledOrbit,
     SignalOrbit,
 )
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import image_widths, signal_widths, widths_of
+from orbitwise.orbits.orbit import DrawnOrbit, image_widths, signal_widths, widths_of
 from orbitwise.transforms import AffineWarp, Rotation, Scaling, TimeShift, Translation
 
 FIFTEEN = math.radians(15)

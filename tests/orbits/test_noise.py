@@ -6,7 +6,7 @@ from gpytorch.kernels import RBFKernel
 from scipy import stats
 
 from orbitwise.functionals import OrbitAverage
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Atoms
 from orbitwise.orbits import JitterOrbit, SampledOrbit
 from orbitwise.orbits.nodes import MOST_SOBOL, Noise
 from orbitwise.orbits.orbit import drawn_points

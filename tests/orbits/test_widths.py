@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orbitwise.orbits import Widths
-from orbitwise.orbits.ranges import divide
+from orbitwise.orbits.orbit import divide
 
 
 def test_values_by_name():

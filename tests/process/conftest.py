@@ -1,13 +1,13 @@
 import pytest
 
-from orbitwise.process import covariance, double_sums
+from orbitwise.process import double_sums, process
 
 
 @pytest.fixture
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of kernel evaluations of every tile that is computed, on either path."""
     calls: list[int] = []
-    evaluate, multiply = covariance.jet, double_sums._Side._inner
+    evaluate, multiply = process.jet, double_sums._Side._inner
 
     def counted(*arguments, **options):
         found = evaluate(*arguments, **options)
@@ -19,6 +19,6 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(found.numel())
         return found
 
-    monkeypatch.setattr(covariance, "jet", counted)
+    monkeypatch.setattr(process, "jet", counted)
     monkeypatch.setattr(double_sums._Side, "_inner", counted_tile)
     return calls

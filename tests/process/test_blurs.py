@@ -26,13 +26,12 @@ from orbitwise.functionals import (
     OrbitAverage,
     average_minus_value,
 )
-from orbitwise.functionals.atoms import exact_atoms
+from orbitwise.functionals.functional import exact_atoms
 from orbitwise.orbits import FiniteOrbit, JitterOrbit
 from orbitwise.process import FunctionalKernel, Process, unbiased_variance
-from orbitwise.process import covariance as module
-from orbitwise.process.covariance import atom_covariance, block_covariance, pair_covariance
-from orbitwise.process.jets import Jet, jet
-from orbitwise.process.profiles import is_mixed, pieces, variance_of, widened
+from orbitwise.process import process as module
+from orbitwise.process.closed_forms import Jet, is_mixed, jet, pieces, variance_of, widened
+from orbitwise.process.process import atom_covariance, block_covariance, pair_covariance
 from orbitwise.transforms import coordinate_permutations
 
 LEFT, RIGHT = 0.6, 0.3

@@ -14,11 +14,11 @@ from orbitwise.functionals import (
     Gradient,
     OrbitAverage,
 )
-from orbitwise.functionals.atoms import exact_atoms
+from orbitwise.functionals.functional import exact_atoms
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process, double_sums
-from orbitwise.process import covariance as module
-from orbitwise.process.covariance import (
+from orbitwise.process import process as module
+from orbitwise.process.process import (
     atom_covariance,
     block_covariance,
     one_of_equal_symmetry,

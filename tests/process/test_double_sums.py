@@ -11,11 +11,11 @@ from gpytorch.kernels import (
 from torch import Tensor
 
 from orbitwise.functionals import Evaluation, OrbitAverage
-from orbitwise.functionals.atoms import Atoms, exact_atoms
+from orbitwise.functionals.functional import Atoms, exact_atoms
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import double_sums
-from orbitwise.process.covariance import block_covariance
 from orbitwise.process.double_sums import double_sum, takes_double_sums
+from orbitwise.process.process import block_covariance
 from orbitwise.transforms import coordinate_permutations
 
 KERNELS = {

@@ -24,9 +24,9 @@ from orbitwise.functionals import (
     TransformationDerivative,
 )
 from orbitwise.orbits import FiniteOrbit
-from orbitwise.process import Process, gradient_blocks
-from orbitwise.process.covariance import block_covariance
-from orbitwise.process.gradient_blocks import gradient_covariance, takes_gradients
+from orbitwise.process import Process, gradients
+from orbitwise.process.gradients import gradient_covariance, takes_gradients
+from orbitwise.process.process import block_covariance
 from orbitwise.transforms import Rotation, coordinate_permutations
 
 RADIAL = {
@@ -173,9 +173,9 @@ def test_batches_of_kernels_take_the_general_path():
 
 
 def test_distances_do_not_grow_with_the_number_of_directions(monkeypatch: pytest.MonkeyPatch):
-    shapes, distance = [], gradient_blocks.snapped_squared_distance
+    shapes, distance = [], gradients.snapped_squared_distance
     monkeypatch.setattr(
-        gradient_blocks,
+        gradients,
         "snapped_squared_distance",
         lambda p, q: shapes.append((len(p), len(q))) or distance(p, q),
     )

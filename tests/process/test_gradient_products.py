@@ -22,8 +22,8 @@ from orbitwise.functionals import (
     TransformationDerivative,
 )
 from orbitwise.orbits import FiniteOrbit
-from orbitwise.process import Process, gradient_products
-from orbitwise.process.gradient_products import GradientOperator, gradient_product
+from orbitwise.process import Process, gradients
+from orbitwise.process.gradients import GradientOperator, gradient_product
 from orbitwise.transforms import Rotation, coordinate_permutations
 
 KERNELS = {
@@ -102,7 +102,7 @@ def test_a_product_is_that_of_the_dense_matrix(name: str, left: str, right: str)
 def test_an_operator_is_the_dense_matrix_whatever_its_tiles(
     name: str, block: str, numbers: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gradient_products, "NUMBERS_AT_ONCE", numbers)
+    monkeypatch.setattr(gradients, "NUMBERS_AT_ONCE", numbers)
     kernel, x = made(name), seeded(3, 4, seed=3)
     rows = SLOPES[block].atoms(seeded(6, 4))
     assert isinstance(rows, Gradients)

@@ -15,7 +15,7 @@ from gpytorch.kernels import (
 )
 from torch import Tensor
 
-from orbitwise.process.jets import Jet, jet, select, snapped_squared_distance, squared_distance
+from orbitwise.process.closed_forms import Jet, jet, select, snapped_squared_distance, squared_distance
 
 BATCH = torch.Size([2])
 

@@ -8,7 +8,7 @@ from orbitwise.functionals import DirectionalDerivative, FiniteDifference, Gradi
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import Process
 from orbitwise.process.double_sums import takes_double_sums
-from orbitwise.process.gradient_products import has_products
+from orbitwise.process.gradients import has_products
 from orbitwise.process.process import is_rotation_invariant
 from orbitwise.transforms import coordinate_permutations
 from tests.contracts.orbit_contract import inputs

@@ -10,7 +10,7 @@ from gpytorch.kernels import (
     RQKernel,
 )
 
-from orbitwise.process.profiles import dot_product_profile, over_rows, radial_profile
+from orbitwise.process.closed_forms import dot_product_profile, over_rows, radial_profile
 
 RADIAL = {
     "rbf": RBFKernel,

@@ -17,7 +17,7 @@ from orbitwise.functionals import (
 )
 from orbitwise.orbits import FiniteOrbit, Group, SampledOrbit
 from orbitwise.process import Process, group_sums, pair_factors, reduce_quadratic, unbiased_variance
-from orbitwise.process import covariance as module
+from orbitwise.process import process as module
 from orbitwise.transforms import Translation, cyclic_shifts
 from tests.contracts.annotations import unchecked
 

@@ -13,7 +13,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, OrbitAverage
-from orbitwise.functionals.atoms import Atoms, exact_atoms
+from orbitwise.functionals.functional import Atoms, exact_atoms
 from orbitwise.inference.sparse.projection import inducing_factor
 from orbitwise.inference.sparse.whitened import Whitened
 from orbitwise.inference.stochastic.trainer import StochasticTrainer

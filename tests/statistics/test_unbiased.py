@@ -25,7 +25,7 @@ from orbitwise.functionals import (
 )
 from orbitwise.orbits import FiniteOrbit, FrozenOrbit, SampledOrbit
 from orbitwise.process import Process, group_sums, pair_factors, reduce_quadratic, unbiased_variance
-from orbitwise.process.covariance import pair_covariance
+from orbitwise.process.process import pair_covariance
 from orbitwise.transforms import Scaling, Translation, coordinate_permutations
 
 NUM_ROWS = 6000

@@ -15,7 +15,7 @@ from torch import nn
 from orbitwise import functionals, orbits, transforms
 from orbitwise.declarations import START, Field
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Atoms
 from orbitwise.kernels import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
 from orbitwise.orbits import ImageOrbit, Orbit, PointCloudOrbit
 from orbitwise.orbits.orbit import MOST_SAMPLES

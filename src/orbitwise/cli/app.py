@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from orbitwise.cli.data import Source, Task, demo_data, infer_task, read
+from orbitwise import __version__
 from orbitwise.cli.errors import CommandError, sentence
-from orbitwise.cli.folders import Folder, check_new, model_file
-from orbitwise.cli.invariances import candidates, not_images
-from orbitwise.cli.learning import Plan, Run, demo_plan
-from orbitwise.cli.models import Format, exported, report_of_data, report_of_folder
-from orbitwise.cli.models import predict as write_predictions
-from orbitwise.cli.showing import datasets_table, model_table
-from orbitwise.estimators.forms import Channels
-from orbitwise.storage import load, write_atomically
+
+# What computes is imported by the commands that need it: `orbitwise --help` must not wait for torch.
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -37,12 +33,22 @@ WIDTH = 110
 def check_device(device: str | None) -> str | None:
     """Return a device; a CommandError if there is none of that name."""
     if device is not None:
+        import torch
+
         try:
             torch.zeros(1, device=device)
         except (RuntimeError, AssertionError) as error:
             reason = " ".join(str(error).split()).partition(".")[0]
             raise CommandError(f"--device {device} is not available ({reason}); use --device cpu") from error
     return device
+
+
+def show_version(is_asked: bool) -> bool:
+    """Print the version of Orbitwise and end, if that is asked for."""
+    if is_asked:
+        print(f"orbitwise {__version__}")
+        raise typer.Exit
+    return is_asked
 
 
 DataPath = Annotated[
@@ -78,6 +84,9 @@ app = typer.Typer(
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Learn what a function should not care about, from the training data alone."""
 
@@ -93,6 +102,10 @@ def demo(
 
     Example: orbitwise demo --out build/demo
     """
+    from orbitwise.cli.data import demo_data
+    from orbitwise.cli.folders import Folder
+    from orbitwise.cli.learning import Run, demo_plan
+
     data, test = demo_data(seed)
     about = {"data": "digits", "command": f"orbitwise demo --seed {seed}"}
     Run(data, test, demo_plan(seed, device), Folder(out), _console(), about).learn(force=force)
@@ -114,13 +127,18 @@ def learn(
     test: Annotated[
         str | None, typer.Option(metavar="DATA2", help="Data on which predictions are measured.")
     ] = None,
-    task: Annotated[Task | None, typer.Option(help="Chosen by the kind of target unless given.")] = None,
+    task: Annotated[
+        Literal["classification", "regression"] | None,
+        typer.Option(help="Chosen by the kind of target unless given."),
+    ] = None,
     rows: Annotated[int | None, typer.Option(min=2, help="Learn from this many random rows only.")] = None,
     ignore: Ignore = None,
     image_shape: Annotated[
         str | None, typer.Option(metavar="HxW", help="Columns are the pixels of images of this shape.")
     ] = None,
-    channels: Annotated[Channels, typer.Option(help="Where arrays of images have their channels.")] = "auto",
+    channels: Annotated[
+        Literal["auto", "first", "last"], typer.Option(help="Where arrays of images have their channels.")
+    ] = "auto",
     resize: Annotated[
         str | None, typer.Option(metavar="HxW", help="Resize all images to this height x width.")
     ] = None,
@@ -170,6 +188,13 @@ def learn(
 
     The models are equal bit for bit if OMP_NUM_THREADS is the same.
     """
+    values = dict(locals())
+
+    from orbitwise.cli.data import Source, infer_task, read
+    from orbitwise.cli.folders import Folder
+    from orbitwise.cli.invariances import candidates, not_images
+    from orbitwise.cli.learning import Plan, Run
+
     source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size_of(resize, "--resize"))
     as_read = read(source).take(rows, seed)
     read_data = as_read.as_images(size_of(image_shape, "--image-shape"), channels)
@@ -186,19 +211,17 @@ def learn(
     }
     given = {name: value for name, value in chosen.items() if value is not None}
     plan = Plan(found, candidates(invariance or [], read_data), seed, device, given)
-    asked = {"target": target, "invariance": invariance, "test": test, "task": task, "rows": rows}
-    asked |= {"ignore": ignore, "image_shape": image_shape, "resize": resize, "bad_rows": bad_rows}
-    asked |= {"channels": None if channels == "auto" else channels, "time_limit": time_limit}
-    asked |= {"device": device, "seed": seed, **chosen, "out": out}
-    about, console = {"data": data, "command": command_of("learn", data, asked)}, _console()
+    about, console = {"data": data, "command": command_of(learn, values)}, _console()
     run = Run(read_data, held_out, plan, Folder(out), console, about)
     if task is None:
         other = "regression" if found == "classification" else "classification"
         console.print(f"{found} of {read_data.target!r} (use --task {other} if that is wrong)")
-    notes = [read_data.channels_text if as_read.channels is None else ""]
-    notes += ["" if invariance else not_images(read_data)]
-    for note in filter(None, notes):
-        console.print(note, markup=False)
+    for note in (
+        read_data.channels_text if as_read.channels is None else "",
+        "" if invariance else not_images(read_data),
+    ):
+        if note:
+            console.print(note, markup=False)
     run.learn(resume, force, time_limit, with_report)
 
 
@@ -226,6 +249,11 @@ def predict(
 
     Example: orbitwise predict result new.csv -o predictions.csv
     """
+    from orbitwise.cli.data import Source
+    from orbitwise.cli.folders import check_new, model_file
+    from orbitwise.cli.models import predict as write_predictions
+    from orbitwise.storage import load
+
     check_new(out, force)
     fitted = load(model_file(model), device)
     # images are brought to the size of the model's, whatever size is given here
@@ -255,6 +283,11 @@ def report(
 
     Example: orbitwise report result
     """
+    from orbitwise.cli.data import Source
+    from orbitwise.cli.folders import Folder, check_new, model_file
+    from orbitwise.cli.models import report_of_data, report_of_folder
+    from orbitwise.storage import load
+
     file, console = model_file(model), _console()
     page = Folder(file.parent).report if out is None else out
     if out is not None or not model.is_dir():
@@ -282,13 +315,19 @@ def show(model: ModelPath) -> None:
 
     Example: orbitwise show result
     """
+    from orbitwise.cli.folders import model_file
+    from orbitwise.cli.showing import model_table
+
     _console().print(model_table(model_file(model)))
 
 
 @app.command()
 def export(
     model: ModelPath,
-    to: Annotated[Format, typer.Option(help="For which library, or as JSON.")],
+    to: Annotated[
+        Literal["torchvision", "kornia", "albumentations", "json"],
+        typer.Option(help="For which library, or as JSON."),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="The file: .py for a library, .json for JSON.")],
     builtin: Annotated[
         bool,
@@ -302,6 +341,10 @@ def export(
 
     Example: orbitwise export result --to torchvision -o augmentation.py
     """
+    from orbitwise.cli.folders import check_new, model_file
+    from orbitwise.cli.models import exported
+    from orbitwise.storage import load, write_atomically
+
     check_new(out, force)
     ending = ".json" if to == "json" else ".py"
     if out.suffix != ending:
@@ -320,21 +363,21 @@ def list_datasets() -> None:
 
     Example: orbitwise datasets
     """
+    from orbitwise.cli.showing import datasets_table
+
     _console().print(datasets_table())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status. Errors are one sentence, unless `--debug` is given."""
+    """Run the command and return its exit status. Errors are one sentence, unless `--debug` is given."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:
         words = [each for each in given if each != "--debug"]
         with contextlib.nullcontext() if debug else _readable_warnings():
-            status = app(words, prog_name="orbitwise", standalone_mode=False)
-        return status if isinstance(status, int) else 0
+            status = _without_types(app).main(words, prog_name="orbitwise", standalone_mode=False)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        status = INTERRUPTED
     except BrokenPipeError:
         return 1
     except Exception as error:
@@ -345,15 +388,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message:
             print(f"error: {' '.join(message.split())}", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
+    if status == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return status if isinstance(status, int) else 0
 
 
-def command_of(name: str, argument: str, options: Mapping[str, object]) -> str:
-    """The command line that asks for these options; those that are None were not given."""
-    words = ["orbitwise", name, argument]
-    for option, value in options.items():
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        words += [word for each in values for word in (f"--{option.replace('_', '-')}", str(each))]
+def command_of(command: Callable[..., None], values: Mapping[str, object]) -> str:
+    """The command line of a call on DATA: all options but flags that differ from their defaults."""
+    words = ["orbitwise", command.__name__, str(values["data"])]
+    for name, parameter in inspect.signature(command).parameters.items():
+        value = values[name]
+        if name == "data" or isinstance(value, bool) or value is None or value == parameter.default:
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            words += [f"--{name.replace('_', '-')}", str(each)]
     return shlex.join(words)
+
+
+def _without_types(app: typer.Typer) -> TyperGroup:
+    """The command as typer makes it, without <bool> after each flag in the help."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for command in (group, *group.commands.values()):
+        for option in command.get_params(typer.Context(command)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return group
 
 
 def size_of(text: str | None, option: str) -> tuple[int, int] | None:

@@ -8,10 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import final
 
-from orbitwise.inference.disk import REASONS
-from orbitwise.storage.container import StorageError
-
-EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, StorageError)
+EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 """Errors whose own words are enough for a user."""
 EXPLAINED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors of the disk that are explained whoever wrote the file."""
@@ -40,6 +37,8 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         text = "out of memory; use fewer rows (--rows) or a smaller --batch-size"
     elif isinstance(error, OSError) and error.strerror:
+        from orbitwise.inference.disk import REASONS
+
         place = "" if error.filename is None else f": {error.filename}"
         number = error.errno or 0
         known = number in EXPLAINED and error.strerror == os.strerror(number)

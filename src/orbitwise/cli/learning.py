@@ -168,8 +168,10 @@ class Learner:
                     found, reason = self._fit(name, self.watch, 1 / (len(self.invariances) - number))
                 fitted += [] if found is None else [found]
                 self.stopped |= {} if reason is None else {name: reason}
-            if not fitted:
+            if not fitted and self.stopped:
                 raise KeyboardInterrupt
+            if not fitted:
+                raise CommandError("no candidate could be saved, so there is no model; see the notes above")
             # a resumed fit knows no bound of half as many inducing points, and must end as an unbroken one
             same = [replace(each, half_bound=None) for each in fitted]
             comparison = judge(same, self.data.X, self.data.targets, self._refit)
@@ -206,7 +208,12 @@ class Learner:
             vars(estimator)["feature_names_in_"] = np.array(self.data.columns, dtype=object)
         reason = reasons[0] if reasons else None
         found = candidate_of(name, estimator, stopwatch.seconds, len(self.data))
-        self._keep(found, packed(estimator, error_seconds=0), stopped=reason)
+        try:
+            content = packed(estimator, error_seconds=0)
+        except StorageError as error:
+            self._note(f"{name} is left out, because its model cannot be saved ({sentence(error)})")
+            return None, None
+        self._keep(found, content, stopped=reason)
         # what was recorded is for the report, and is not stored
         ranges.then = None
         estimator.set_params(callback=ranges)
@@ -225,7 +232,12 @@ class Learner:
         if found.estimator is not begun:
             found.estimator.set_params(checkpoint=None, callback=None)
             # a replay of its progress would lead to the first fit, so its error bars are stored now
-            content, reason = packed(found.estimator), self.stopped.get(candidate.name)
+            reason = self.stopped.get(candidate.name)
+            try:
+                content = packed(found.estimator)
+            except StorageError as error:
+                self._note(f"{name} is not used, because its model cannot be saved ({sentence(error)})")
+                return candidate
             self._keep(found, content, continued_from=member.name, stopped=reason)
         return found
 
@@ -278,9 +290,11 @@ class Learner:
             return candidate_of(name, model, seconds, len(self.data))
         except (CommandError, StorageError, OSError) as error:
             kept = f", but kept as {_set_aside(file).name}" if os.path.lexists(file) else ""
-            note = f"note: {file} is not used ({sentence(error)}){kept}; {name} is learned again"
-            self.watch.console.print(note, markup=False, soft_wrap=True)
+            self._note(f"{file} is not used ({sentence(error)}){kept}; {name} is learned again")
             return None
+
+    def _note(self, text: str) -> None:
+        self.watch.console.print(f"note: {text}", markup=False, soft_wrap=True)
 
     def _digest(self, name: str) -> str:
         """What ties a candidate to its data and settings, whatever it is compared with."""

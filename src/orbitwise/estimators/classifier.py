@@ -30,8 +30,7 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
-from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,

@@ -18,8 +18,9 @@ from torch import Tensor
 from orbitwise.estimators.learned_ranges import LEAST_NOISE, announce_exact, learn_orbit, widen_zeros
 from orbitwise.functionals.averages import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
-from orbitwise.inference.model import ExactEvidence, LatentModel, Observations
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.training import Training, log_prior, maximize
 from orbitwise.inference.sparse.inducing import random_orbit_points

@@ -40,23 +40,20 @@ from orbitwise.estimators.learned_ranges import (
     Start,
     adopt,
     expected_seconds,
-    learned_errors,
-    parameter_errors,
+    range_errors,
     searched_errors,
-    zero_range_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional
+from orbitwise.functionals.points import Difference
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
-from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
-from orbitwise.inference.posterior import Posterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood, column_variance
 from orbitwise.orbits.finite import FiniteOrbit
@@ -371,16 +368,15 @@ class LearnedOrbit(FittedForm, ABC):
         if not hasattr(self, "_orbit_errors"):
             objective, parameters = self.fit_result_.objective, list(self.fit_result_.parameters)
             with torch.inference_mode(False), torch.enable_grad():
-                errors = parameter_errors(objective, parameters)
-                zeros = zero_range_errors(self.orbit_, objective)
-            self._orbit_errors = learned_errors(self.orbit_.learned, parameters, errors) | zeros
+                self._orbit_errors = range_errors(self.orbit_, objective, parameters)
         return self._orbit_errors
 
     def expected_error_seconds(self) -> float:
         """How long `orbit_errors_` will take to compute; 0 where it is known already."""
         if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
             return 0.0
-        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters))
+        result = self.fit_result_
+        return expected_seconds(result.objective, list(result.parameters), self.orbit_)
 
     @property
     def _place(self) -> str:

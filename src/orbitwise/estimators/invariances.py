@@ -22,16 +22,15 @@ from torch import Tensor
 
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
-from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.graphs import neighbour_graph
-from orbitwise.functionals.points import Difference, Evaluation, deletion_pairs
+from orbitwise.functionals.points import Difference, deletion_pairs
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_pairs, smoothed_images
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit, closure
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import ANGLE, image_widths, signal_widths
+from orbitwise.orbits.orbit import ANGLE, Orbit, image_widths, signal_widths
 from orbitwise.orbits.signals import SignalOrbit
 from orbitwise.transforms import (
     AffineWarp,

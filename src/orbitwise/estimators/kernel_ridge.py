@@ -20,8 +20,7 @@ from orbitwise.estimators.estimator import answering, learning
 from orbitwise.estimators.forms import Channels
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
 from orbitwise.estimators.validation import check_inputs, check_weights
-from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.losses import Loss, Squared, loss_of
 
 CONSTANT = 1e-12

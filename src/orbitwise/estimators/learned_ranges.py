@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -39,8 +39,7 @@ from orbitwise.inference.optimise.orbit_search import (
 )
 from orbitwise.inference.optimise.training import CUT_SHORT, assign_flat, evaluate, flat_values
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import ZERO, Interval, vanishing_widths
+from orbitwise.orbits.orbit import ZERO, Interval, LearnedWidths, Orbit, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
 
@@ -389,13 +388,32 @@ def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parame
     return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 
 
-def expected_seconds(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> float:
-    """How long `parameter_errors` will take: a gradient per entry, each about three times the objective."""
+def expected_seconds(objective: Callable[[], Tensor], parameters: list[nn.Parameter], orbit: Orbit) -> float:
+    """How long `range_errors` will take on this machine.
+
+    It computes a gradient per entry of the parameters, which costs about three times the objective, and the
+    objective at every step of the bisection for each range that is zero.
+    """
     start = time.perf_counter()
     with torch.no_grad():
         objective()
-    count = sum(parameter.numel() for parameter in parameters)
-    return 3 * (count + 1) * (time.perf_counter() - start)
+    gradients = 1 + sum(parameter.numel() for parameter in parameters)
+    num_zeros = sum(1 for _ in _zero_widths(orbit))
+    values = 1 + num_zeros * (1 + HALVINGS) if num_zeros else 0
+    return (3 * gradients + values) * (time.perf_counter() - start)
+
+
+def range_errors(
+    orbit: Orbit, objective: Callable[[], Tensor], parameters: list[nn.Parameter]
+) -> dict[str, float]:
+    """The standard error of each learned range's upper end, by the curvature of the objective.
+
+    A range that is zero has the error of its width (`zero_range_errors`) and that of its centre, if that is
+    learned too.
+    """
+    errors = learned_errors(orbit.learned, parameters, parameter_errors(objective, parameters))
+    zeros = zero_range_errors(orbit, objective)
+    return {name: math.hypot(error, zeros.get(name, 0.0)) for name, error in errors.items()}
 
 
 def learned_errors(
@@ -419,6 +437,21 @@ def learned_errors(
     return {name: value**0.5 for name, value in squares.items()}
 
 
+def _zero_widths(orbit: Orbit) -> Iterator[tuple[LearnedWidths, int, int]]:
+    """The learned widths that are zero: their group, their number in it, and their place in the parameter."""
+    for widths in vanishing_widths(orbit):
+        flat = widths.parameter.detach().view(-1)
+        for number, place in enumerate(widths.places.tolist()):
+            if float(flat[place]) <= ZERO / 2:
+                yield widths, number, place
+
+
+def _raw_width(widths: LearnedWidths, number: int, factor: float) -> float:
+    """The raw value at which one of the widths is `factor` times its natural size, or at its limit."""
+    raw = widths.raw(torch.minimum(factor * widths.natural, widths.largest))
+    return float(raw.broadcast_to(widths.places.shape)[number])
+
+
 @torch.no_grad()
 def zero_range_errors(orbit: Orbit, objective: Callable[[], Tensor]) -> dict[str, float]:
     """How wide each range that is zero may be until the evidence falls by what one standard error costs.
@@ -426,39 +459,34 @@ def zero_range_errors(orbit: Orbit, objective: Callable[[], Tensor]) -> dict[str
     A curvature says nothing of a range that is zero, because its slope in the raw parameter vanishes there.
     All else stays as it is. The error is infinite where even four times the natural width costs less.
     """
-    best, found = float(objective()), {}
-    for widths in vanishing_widths(orbit):
+    zeros = list(_zero_widths(orbit))
+    best, here = float(objective()) if zeros else 0.0, orbit.learned()
+    found: dict[str, float] = {}
+
+    def fall() -> float:
+        try:
+            value = float(objective())
+        except NOT_COMPUTABLE:
+            return math.inf
+        return best - value if math.isfinite(value) else math.inf
+
+    for widths, number, place in zeros:
         flat = widths.parameter.view(-1)
-        for number, place in enumerate(widths.places.tolist()):
-            if float(flat[place]) > ZERO / 2:
-                continue
-            kept, here = flat[place].clone(), orbit.learned()
+        kept = flat[place].clone()
 
-            def put(factor: float) -> dict[str, Interval]:
-                raw = widths.raw(torch.minimum(factor * widths.natural, widths.largest))  # noqa: B023
-                flat[place] = raw.broadcast_to(widths.places.shape)[number].to(flat)  # noqa: B023
-                return orbit.learned()
-
-            def excess(factor: float) -> float:
-                put(factor)
-                try:
-                    fall = best - float(objective())
-                except NOT_COMPUTABLE:
-                    return math.inf
-                return fall - ONE_ERROR if math.isfinite(fall) else math.inf
-
-            try:
-                low, high = 0.0, WIDEST
-                error = math.inf
-                if excess(high) > 0:
-                    for _ in range(HALVINGS):
-                        middle = 0.5 * (low + high)
-                        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
-                    error = high
-                moved = put(WIDEST if math.isinf(error) else error)
-            finally:
-                flat[place] = kept
-            for name, (_, end) in here.items():
-                if moved[name][1] != end:
-                    found[name] = math.inf if math.isinf(error) else moved[name][1] - end
+        try:
+            low, high = 0.0, WIDEST
+            flat[place] = _raw_width(widths, number, high)
+            is_known = fall() > ONE_ERROR
+            for _ in range(HALVINGS if is_known else 0):
+                middle = 0.5 * (low + high)
+                flat[place] = _raw_width(widths, number, middle)
+                low, high = (low, middle) if fall() > ONE_ERROR else (middle, high)
+            flat[place] = _raw_width(widths, number, high)
+            moved = orbit.learned()
+        finally:
+            flat[place] = kept
+        for name, (_, end) in here.items():
+            if moved[name][1] != end:
+                found[name] = moved[name][1] - end if is_known else math.inf
     return found

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from orbitwise.declarations import COUNT, POSITIVE, SMALLEST, Field, Stored, require
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
-from orbitwise.inference.model import ExactEvidence, LatentModel, Observations
+from orbitwise.inference.exact import ExactEvidence
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -287,9 +287,7 @@ def _noise(variance: float | None, scale: TargetScale, size: float = 1.0) -> Gau
     """Noise of this variance, in units of the targets squared, or learned noise for targets of this size."""
     if variance is not None:
         return Gaussian(float(variance / scale.scale[0] ** 2), learnable=False)
-    start = size * (NOISE_START + NOISE_FLOOR) - NOISE_FLOOR
-    # tiny targets would make that negative
-    return Gaussian(max(start, 0.5 * size * NOISE_START))
+    return Gaussian(size * NOISE_START, floor=size * NOISE_FLOOR)
 
 
 def sparse_form(model: RegressionModel) -> RegressionModel:

@@ -27,8 +27,8 @@ from torch import Tensor
 from orbitwise import datasets
 from orbitwise.estimators.machines.task import median_distance, stratified_folds
 from orbitwise.experiments.records import Record, command_line
-from orbitwise.functionals.functional import Block
-from orbitwise.functionals.points import Difference, Evaluation
+from orbitwise.functionals.functional import Block, Evaluation
+from orbitwise.functionals.points import Difference
 from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images, moved_pairs
 from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import EpsilonInsensitive, Logistic

@@ -22,8 +22,7 @@ from torch import Tensor
 from orbitwise import datasets
 from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.averages import OrbitAverage
-from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
     best_scale,
     cross_entropy,

@@ -38,8 +38,7 @@ from orbitwise.functionals.averages import OrbitAverage, freeze_functional, num_
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import Bounds, image_widths
+from orbitwise.orbits.orbit import Bounds, DrawnOrbit, image_widths
 from orbitwise.orbits.signals import SignalOrbit
 from orbitwise.process.process import Process
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp

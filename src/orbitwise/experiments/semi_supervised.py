@@ -32,7 +32,7 @@ from orbitwise.estimators.machines.task import (
     stratified_folds,
 )
 from orbitwise.experiments.records import Record, command_line
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import Scores, fold, held_out_scores, nearest_positive
 from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton

@@ -38,8 +38,7 @@ from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.averages import OrbitAverage, freeze_functional, learnable_orbits
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
 from orbitwise.inference.calibration import least_noise
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored

@@ -18,8 +18,7 @@ from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.images import LIMITS, ImageOrbit
-from orbitwise.orbits.orbit import FrozenOrbit, Orbit
-from orbitwise.orbits.ranges import Bounds, Interval, Widths
+from orbitwise.orbits.orbit import Bounds, FrozenOrbit, Interval, Orbit, Widths
 
 FORMAT = "orbitwise orbit"
 VERSION = 1
@@ -91,20 +90,24 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
             f"{type(orbit).__name__} has no JSON form; ImageOrbit, DeformationOrbit, a FiniteOrbit of flips "
             "and quarter turns, and compositions of these have one."
         )
-    intervals = {name: list(_inside(name, pair)) for name, pair in orbit.bounds.intervals().items()}
-    learned, content = orbit.learned(), {"kind": "image", "intervals": intervals}
-    if orbit.deforms:
+    learned = orbit.learned()
+    # what was learned to be zero is left out, as it is where it was never asked for
+    ranges = {name: pair for name, pair in orbit.bounds.intervals().items() if pair != (0.0, 0.0)}
+    content: dict[str, Any] = {"kind": "image"}
+    content |= {"intervals": {name: list(_inside(name, pair)) for name, pair in ranges.items()}}
+    if orbit.deforms and learned["amplitude"][1] > 0:
         content |= {name: learned[name][1] for name in ("amplitude", "smoothness")}
     if isinstance(orbit, DeformationOrbit):
         clip = orbit.transform.clip
         content |= {"kind": "tangent", "tangent_width": orbit.transform.tangent_width}
         content |= {"clip": None if clip is None else list(clip)}
-    # a range that was learned to be zero is off
-    off = {name for name, (low, high) in learned.items() if low == high}
-    off |= {"smoothness"} if "amplitude" in off else set()
-    learnable = [name for name in _learnable(orbit) if name not in off]
+    written = {*ranges, *content}
+    # a range about a centre that is not zero may have lost its width, and is a fixed move
+    learnable = [
+        name for name in _learnable(orbit) if name in written and learned[name][0] != learned[name][1]
+    ]
     content |= {"learnable": learnable, "two_sided": _chosen(orbit.bounds, orbit.bounds.shifts)}
-    units = {name: unit for name, unit in UNITS.items() if name in intervals or name in content}
+    units = {name: unit for name, unit in UNITS.items() if name in written}
     return content | {"units": units, "conventions": CONVENTIONS}
 
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from orbitwise.export.faithful import OrbitTransform
 from orbitwise.export.moves import Draw, Moves, uniform_strength
 from orbitwise.export.nearest import LOST_MEAN, WHOLE_PIXELS, Builtin, Call, Constant, Library, make
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import Interval, Orbit
 
 ImageTransform = Callable[..., dict[str, Any]]
 """A transform of albumentations, which takes and gives images by name."""

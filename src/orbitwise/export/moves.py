@@ -20,8 +20,7 @@ from orbitwise.export.faithful import image_shape_of
 from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit, closure
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import Interval, Orbit
 from orbitwise.transforms.images import AFFINE_PARAMETERS, check_image_shape, flips, quarter_turns
 from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
 

@@ -1,6 +1,5 @@
 """Functionals: what is observed of the base process g. All are lowered to atoms."""
 
-from orbitwise.functionals.atoms import Atoms, Block, Gradients
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum, average_minus_value
 from orbitwise.functionals.derivatives import (
     DirectionalDerivative,
@@ -11,9 +10,17 @@ from orbitwise.functionals.derivatives import (
     TransformationDerivative,
     total_variation,
 )
-from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.functionals.functional import (
+    Atoms,
+    Block,
+    Combination,
+    Composition,
+    Evaluation,
+    Functional,
+    Gradients,
+)
 from orbitwise.functionals.graphs import NeighbourGraph, neighbour_graph
-from orbitwise.functionals.points import Difference, Evaluation, FeatureMap, Wrap, deletion_pairs
+from orbitwise.functionals.points import Difference, FeatureMap, Wrap, deletion_pairs
 from orbitwise.functionals.tangents import (
     MOVES,
     PAPER_MOVES,

@@ -15,9 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from orbitwise.declarations import POSITIVE, Field, Stored
-from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.functionals.functional import Combination, Composition, Functional, check_matrix
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import (
+    Atoms,
+    Combination,
+    Composition,
+    Evaluation,
+    Functional,
+    check_matrix,
+    exact_atoms,
+)
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.nodes import Rule

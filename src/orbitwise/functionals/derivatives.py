@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import POSITIVE, Stored
-from orbitwise.functionals.atoms import Atoms, Gradients, exact_atoms
-from orbitwise.functionals.functional import Block, Functional, check_matrix
+from orbitwise.functionals.functional import Atoms, Block, Functional, Gradients, check_matrix, exact_atoms
 from orbitwise.transforms.transform import Transform
 
 

@@ -11,20 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.declarations import LARGEST, OMITTED, POSITIVE, SMALLEST, Stored, require
-from orbitwise.functionals.atoms import Atoms, exact_atoms
-from orbitwise.functionals.functional import Functional, check_matrix
+from orbitwise.functionals.functional import Atoms, Functional, check_matrix, exact_atoms
 from orbitwise.transforms.transform import check_rows
-
-
-@final
-class Evaluation(Functional):
-    """g(x)."""
-
-    is_identity = True
-
-    def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Atoms:
-        check_matrix(x, self)
-        return exact_atoms(x[:, None, :], torch.ones_like(x[:, :1]))
 
 
 @final

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
-from orbitwise.functionals.atoms import Gradients
-from orbitwise.functionals.functional import Functional, check_matrix
+from orbitwise.functionals.functional import Functional, Gradients, check_matrix
 from orbitwise.transforms.images import AffineWarp
 
 Move = tuple[str, float]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, final
 
@@ -21,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import Field, Stored, require
+from orbitwise.functionals.functional import Block
 from orbitwise.inference.linear_algebra import (
     check_factor,
     check_solution,
@@ -31,7 +33,8 @@ from orbitwise.inference.linear_algebra import (
     solve_factored,
     solve_lower,
 )
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import LatentModel, Observations, Posterior
+from orbitwise.inference.optimise.hyperpriors import log_prior
 from orbitwise.kernels.bases import children_of
 from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
@@ -162,6 +165,53 @@ class ExactPosterior(Posterior):
         residual = self.weights * variance[:, None]
         density = -0.5 * (residual.square() / variance[:, None] + torch.log(2 * math.pi * variance)[:, None])
         return LeaveOneOut(self.targets - residual, variance, density.sum(-1))
+
+
+@final
+@dataclass(frozen=True)
+class ExactEvidence:
+    """The exact evidence of observations of f under Gaussian noise, plus hyperpriors.
+
+    It is what training maximises. The functional of the model is frozen, and rows are lowered afresh at every
+    call, because learnable orbits move them. The first observations have the likelihood of the model, further
+    ones those of its `others`.
+    """
+
+    model: LatentModel
+    observations: Sequence[Observations]
+    precision: torch.dtype = torch.float64
+
+    def rows(self) -> list[Block]:
+        """The atoms of all observations."""
+        functional = self.model.functional
+        return [(each.functional @ functional).atoms(each.x.to(self.precision)) for each in self.observations]
+
+    def targets(self) -> Float[Tensor, "n c"]:
+        """The targets of all observations."""
+        return torch.cat([each.targets for each in self.observations])
+
+    def noise(self) -> Float[Tensor, " n"]:
+        """The noise variance of every row."""
+        first, *others = self.observations
+        variances = zip(self.model.others, others, strict=True)
+        return torch.cat(
+            [
+                self.model.noise / first.weights(),
+                *(noise.noise.expand(len(e.targets)) for noise, e in variances),
+            ]
+        )
+
+    def evidence(self) -> Float[Tensor, ""]:
+        """log p(y) of all rows, those that were merged included, at the present parameters."""
+        terms = evidence(self.model.process, self.rows(), self.targets(), self.noise())
+        return terms.value + self.observations[0].merged_term(self.model.noise)
+
+    def posterior(self) -> ExactPosterior:
+        """The posterior of g at the present parameters."""
+        return condition(self.model.process, self.rows(), self.targets(), self.noise())
+
+    def __call__(self) -> Float[Tensor, ""]:
+        return self.evidence() + log_prior(self.model.process)
 
 
 def refuse_drawn(rows: Rows) -> None:

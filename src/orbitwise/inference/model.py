@@ -1,4 +1,4 @@
-"""What every engine takes: a latent model, and observations.
+"""What every engine takes, a latent model and observations, and the posterior of g that it makes of them.
 
 f(x) = L_x g of a Gaussian process g, and a likelihood p(y | f), to which all noise belongs. Observations may
 be of other functionals of f too, with Gaussian noise of their own.
@@ -7,6 +7,7 @@ be of other functionals of f too, with Gaussian noise of their own.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast, final
@@ -18,11 +19,10 @@ from torch import Tensor, nn
 from orbitwise.declarations import OMITTED, SMALLEST, Stored, is_plain_numbers, require
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Block, Functional
-from orbitwise.inference import exact
-from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.linear_algebra import gaussian_draws
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
-from orbitwise.process.process import Process
+from orbitwise.process.process import Moments, Process, Rows
 
 
 @final
@@ -168,48 +168,50 @@ class LatentModel(nn.Module):
         return LatentModel(self.process, functional, self.likelihood, self.others)
 
 
-@final
-@dataclass(frozen=True)
-class ExactEvidence:
-    """The exact evidence of observations of f under Gaussian noise, plus hyperpriors.
+class Posterior(ABC):
+    """The posterior of g given the targets; a Gaussian unless an engine says otherwise.
 
-    It is what training maximises. The functional of the model is frozen, and rows are lowered afresh at every
-    call, because learnable orbits move them. The first observations have the likelihood of the model, further
-    ones those of its `others`.
+    It is asked through functionals: a row is L_i g of any functional L, and rows are one block of atoms or a
+    list of blocks. Every engine's posterior gives the moments, the mean alone, the joint covariance and joint
+    draws of rows, so that estimators need not know which engine made it.
     """
 
-    model: LatentModel
-    observations: Sequence[Observations]
-    precision: torch.dtype = torch.float64
+    process: Process
+    """The prior of g, at the hyperparameters of the fit. Mixtures over hyperparameters have none."""
+    num_outputs: int
+    """How many functions the posterior is of; posteriors that can be stored know it."""
+    width: int
+    """How many columns the inputs of g have; posteriors that can be stored know it."""
 
-    def rows(self) -> list[Block]:
-        """The atoms of all observations."""
-        functional = self.model.functional
-        return [(each.functional @ functional).atoms(each.x.to(self.precision)) for each in self.observations]
+    def mean(
+        self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c"]:
+        """The posterior mean of L_x g for every row of x, at a lower cost than all moments."""
+        return self.row_mean(functional.atoms(x, generator))
 
-    def targets(self) -> Float[Tensor, "n c"]:
-        """The targets of all observations."""
-        return torch.cat([each.targets for each in self.observations])
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        """The posterior moments of L_x g for every row of x."""
+        return self.row_moments(functional.atoms(x, generator))
 
-    def noise(self) -> Float[Tensor, " n"]:
-        """The noise variance of every row."""
-        first, *others = self.observations
-        variances = zip(self.model.others, others, strict=True)
-        return torch.cat(
-            [
-                self.model.noise / first.weights(),
-                *(noise.noise.expand(len(e.targets)) for noise, e in variances),
-            ]
-        )
+    @abstractmethod
+    def row_moments(self, rows: Rows) -> Moments:
+        """The posterior moments of rows that were lowered to atoms already."""
 
-    def evidence(self) -> Float[Tensor, ""]:
-        """log p(y) of all rows, those that were merged included, at the present parameters."""
-        terms = exact.evidence(self.model.process, self.rows(), self.targets(), self.noise())
-        return terms.value + self.observations[0].merged_term(self.model.noise)
+    def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
+        """The posterior mean alone, which most engines have at a lower cost than the variance."""
+        return self.row_moments(rows).mean
 
-    def posterior(self) -> exact.ExactPosterior:
-        """The posterior of g at the present parameters."""
-        return exact.condition(self.model.process, self.rows(), self.targets(), self.noise())
+    @abstractmethod
+    def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
+        """The joint posterior covariance of rows: one matrix for all outputs, or one for each."""
 
-    def __call__(self) -> Float[Tensor, ""]:
-        return self.evidence() + log_prior(self.model.process)
+    def sample(
+        self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c q"]:
+        """Joint posterior draws of rows, for every output."""
+        mean, covariance = self.row_mean(rows), self.covariance(rows)
+        each = covariance.expand(mean.shape[1], -1, -1)
+        draws = [
+            gaussian_draws(m[:, None], k, num_samples, generator) for m, k in zip(mean.T, each, strict=True)
+        ]
+        return torch.stack(draws, dim=1)

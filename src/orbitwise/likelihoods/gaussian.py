@@ -17,22 +17,32 @@ from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
 NOISE_FLOOR = 1e-8
+"""The least variance of learned noise, under targets of about unit size."""
 
 
 @final
 class Gaussian(Likelihood):
     """y = f + ε with ε ~ N(0, σ²). `num_outputs` above 0 gives each output a variance of its own.
 
-    A learned variance stays above `NOISE_FLOOR`. One that is not `learnable` is as given, and may be 0.
+    A learned variance stays above `floor`, which should be small compared with the square of the targets. One
+    that is not `learnable` is as given, and may be 0.
     """
 
     is_additive = True
 
     stored = Stored(
-        {"num_outputs": Field(read="num_variances")}, build="given_or_learned", infinite=("raw_noise",)
+        {"num_outputs": Field(read="num_variances"), "floor": Field(least=0)},
+        build="given_or_learned",
+        infinite=("raw_noise",),
     )
 
-    def __init__(self, noise: float = 0.1, num_outputs: int = 0, learnable: bool = True) -> None:
+    def __init__(
+        self,
+        noise: float = 0.1,
+        num_outputs: int = 0,
+        learnable: bool = True,
+        floor: float = NOISE_FLOOR,
+    ) -> None:
         super().__init__()
         if not (math.isfinite(noise) and (noise > 0 or (noise == 0 and not learnable))):
             raise ValueError(f"noise must be a positive, finite variance, not {noise!r}.")
@@ -43,11 +53,16 @@ class Gaussian(Likelihood):
         self.raw_noise = nn.Parameter(start, requires_grad=learnable)
         self.shares_curvature = num_outputs == 0
         self.num_variances = num_outputs
+        self.floor = floor
 
     @classmethod
-    def given_or_learned(cls, num_outputs: int, given: float | None = None) -> Gaussian:
+    def given_or_learned(
+        cls, num_outputs: int, given: float | None = None, floor: float = NOISE_FLOOR
+    ) -> Gaussian:
         """Noise of a given variance, or of one that is learned."""
-        return cls(num_outputs=num_outputs) if given is None else cls(given, num_outputs, learnable=False)
+        if given is None:
+            return cls(num_outputs=num_outputs, floor=floor)
+        return cls(given, num_outputs, learnable=False, floor=floor)
 
     def check_parts(self) -> None:
         """Raise a ValueError where the noise is out of range."""
@@ -59,7 +74,7 @@ class Gaussian(Likelihood):
         """σ²: one entry, or one for each output."""
         if self.given is not None:
             return torch.full_like(self.raw_noise, self.given)
-        return self.raw_noise.exp() + NOISE_FLOOR
+        return self.raw_noise.exp() + self.floor
 
     @property
     def is_fixed(self) -> bool:

@@ -8,9 +8,18 @@ from orbitwise.orbits.images import CropOrbit, ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.mirrors import MirrorOrbit
 from orbitwise.orbits.modules import ModuleOrbit
-from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Group, Orbit, OrbitPoints, Symmetry, freeze
+from orbitwise.orbits.orbit import (
+    Bounds,
+    DrawnOrbit,
+    FrozenOrbit,
+    Group,
+    Orbit,
+    OrbitPoints,
+    Symmetry,
+    Widths,
+    freeze,
+)
 from orbitwise.orbits.patches import PatchOrbit
-from orbitwise.orbits.ranges import Bounds, Widths
 from orbitwise.orbits.sampled import SampledOrbit
 from orbitwise.orbits.signals import SignalOrbit
 

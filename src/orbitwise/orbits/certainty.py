@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import final
 
-from orbitwise.orbits.ranges import Interval
+Interval = tuple[float, float]
+"""A range, from its lower to its upper end."""
 
 
 @final

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import ANGLE, Bounds, Interval, Widths, divide
+from orbitwise.orbits.orbit import ANGLE, Bounds, DrawnOrbit, Interval, Widths, divide
 from orbitwise.transforms.vectors import Rotation
 
 

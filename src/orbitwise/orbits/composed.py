@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from orbitwise.orbits.certainty import Unit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.nodes import Draws, Nodes, Noise
-from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Interval, Orbit
 
 ELEMENT = Noise((("uniform", 1),))
 

@@ -13,8 +13,7 @@ from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored, switch
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.images import smooth_field
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import Bounds, Interval, Widths, divide, image_widths
+from orbitwise.orbits.orbit import Bounds, DrawnOrbit, Interval, Widths, divide, image_widths
 from orbitwise.transforms.deformations import TangentDeformation
 
 THICKNESS = ("thickness",)

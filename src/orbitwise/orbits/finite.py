@@ -18,8 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.declarations import Field, Stored, require
-from orbitwise.orbits.orbit import Orbit, OrbitPoints, Symmetry, check_samples, drawn_points, exact_points
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import (
+    Interval,
+    Orbit,
+    OrbitPoints,
+    Symmetry,
+    check_samples,
+    drawn_points,
+    exact_points,
+)
 from orbitwise.transforms.permutations import SignedPermutations, compose, element_keys
 from orbitwise.transforms.transform import Transform, element_numbers
 from orbitwise.transforms.vectors import LinearMaps

@@ -13,8 +13,16 @@ from torch import Tensor, nn
 from orbitwise.declarations import OMITTED, Field, Stored, switch
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import AMPLITUDE, Bounds, Interval, LearnedWidths, Widths, divide, image_widths
+from orbitwise.orbits.orbit import (
+    AMPLITUDE,
+    Bounds,
+    DrawnOrbit,
+    Interval,
+    LearnedWidths,
+    Widths,
+    divide,
+    image_widths,
+)
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
 
 

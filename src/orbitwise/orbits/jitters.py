@@ -9,8 +9,7 @@ from torch import Tensor
 
 from orbitwise.declarations import OMITTED, Stored
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import Widths
+from orbitwise.orbits.orbit import DrawnOrbit, Widths
 
 
 @final

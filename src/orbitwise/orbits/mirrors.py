@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.orbits.orbit import Orbit, OrbitPoints, exact_points
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import Interval, Orbit, OrbitPoints, exact_points
 from orbitwise.transforms.transform import check_rows
 
 

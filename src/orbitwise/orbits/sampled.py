@@ -16,8 +16,7 @@ from torch import Tensor
 from orbitwise.declarations import Field, Stored
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import Bounds, widths_of
+from orbitwise.orbits.orbit import Bounds, DrawnOrbit, widths_of
 from orbitwise.transforms.images import AffineWarp
 from orbitwise.transforms.transform import Transform
 

@@ -13,8 +13,7 @@ from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import DrawnOrbit
-from orbitwise.orbits.ranges import Bounds, Interval, Widths, divide, signal_widths
+from orbitwise.orbits.orbit import Bounds, DrawnOrbit, Interval, Widths, divide, signal_widths
 from orbitwise.transforms.signals import Boundary, TimeShift, check_length, read_delayed
 
 RANGES = ("shift", "log_scale")

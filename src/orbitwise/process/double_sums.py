@@ -21,17 +21,18 @@ from gpytorch.kernels import (
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms, Block
+from orbitwise.functionals.functional import Atoms, Block
 from orbitwise.kernels.bases import CentredLinearKernel
-from orbitwise.process.jets import is_far, squared_distance
-from orbitwise.process.profiles import (
+from orbitwise.process.closed_forms import (
     Profile,
     active_dims,
+    is_far,
     parts_of,
     parts_of_sum,
     radial_profile,
     rbf,
     select,
+    squared_distance,
 )
 
 PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}

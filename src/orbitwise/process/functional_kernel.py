@@ -9,8 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Atoms, Functional
 from orbitwise.process.process import Process
 
 

@@ -15,8 +15,8 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.process.covariance import pair_covariance
+from orbitwise.functionals.functional import Atoms
+from orbitwise.process.process import pair_covariance
 
 Method = Literal["halves", "all_pairs"]
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy import ndarray
 
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import Interval
 from orbitwise.report.exploration import Track
 from orbitwise.report.numbers import number, wilson
 from orbitwise.report.predictions import LEVELS, Labelled, Output

@@ -15,8 +15,7 @@ from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.functionals.averages import learnable_orbits, orbit_in
 from orbitwise.orbits.certainty import Certainty, Kind, Unit, decimals_of, unit_of
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.orbit import Orbit
-from orbitwise.orbits.ranges import Interval
+from orbitwise.orbits.orbit import Interval, Orbit
 from orbitwise.report.numbers import number
 
 Regressor = InvariantGPRegressor | SparseGPRegressor

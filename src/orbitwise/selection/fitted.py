@@ -127,13 +127,15 @@ def _named_parameters(model: RegressionModel) -> dict[str, NamedParameter]:
     """Noise variances in units of the targets squared; of the first output, where there are several."""
     unit = model.target_scale.scale[0].square().item()
     names = ["noise", *(f"observation_noise.{i}" for i in range(len(model.latent.others)))]
+    floors = [getattr(each, "floor", NOISE_FLOOR) for each in model.latent.likelihoods]
 
-    def named(name: str) -> NamedParameter:
-        return NamedParameter(
-            name, lambda raw: unit * (raw.exp() + NOISE_FLOOR), lambda raw: unit * raw.exp()
-        )
+    def named(name: str, floor: float) -> NamedParameter:
+        return NamedParameter(name, lambda raw: unit * (raw.exp() + floor), lambda raw: unit * raw.exp())
 
-    return {f"likelihoods.{i}.raw_noise": named(name) for i, name in enumerate(names)}
+    return {
+        f"likelihoods.{i}.raw_noise": named(name, floor)
+        for i, (name, floor) in enumerate(zip(names, floors, strict=True))
+    }
 
 
 def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -16,7 +16,7 @@ from orbitwise.declarations import is_plain_numbers, require
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum
 from orbitwise.functionals.functional import Combination, Composition, Functional
 from orbitwise.inference.exact import ExactPosterior
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Posterior
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit, Orbit
 from orbitwise.process.process import as_blocks

@@ -24,7 +24,6 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field
-from orbitwise.estimators.learned_ranges import expected_seconds
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.disk import write_atomically
@@ -376,7 +375,7 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
     if error_seconds <= 0:
         return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
     try:
-        if expected_seconds(model.fit_result_.objective, list(model.fit_result_.parameters)) > error_seconds:
+        if model.expected_error_seconds() > error_seconds:
             return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:

@@ -27,7 +27,7 @@ from orbitwise.inference.risk.machines import (
     gram_of,
 )
 from orbitwise.process import Process
-from orbitwise.process.gradient_products import has_products
+from orbitwise.process.gradients import has_products
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:

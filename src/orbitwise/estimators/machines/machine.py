@@ -62,7 +62,7 @@ from orbitwise.estimators.validation import (
     flatten_images,
     set_layout,
 )
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns
 from orbitwise.inference.optimise.cost import check_cost, users_level
 from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores, one_class

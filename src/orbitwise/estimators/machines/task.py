@@ -27,9 +27,8 @@ from orbitwise.estimators.invariances import is_none, penalty_of
 from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
-from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
-from orbitwise.functionals.points import Evaluation
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import (
@@ -62,9 +61,9 @@ from orbitwise.inference.risk.problem import (
 )
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 from orbitwise.orbits.orbit import Orbit
-from orbitwise.process.gradient_products import GradientOperator, has_products
+from orbitwise.process.closed_forms import parts_of_sum, radial_profile
+from orbitwise.process.gradients import GradientOperator, has_products
 from orbitwise.process.process import Process
-from orbitwise.process.profiles import parts_of_sum, radial_profile
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
 RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from orbitwise.inference.optimise.checkpoints import Evaluation
 from orbitwise.inference.optimise.training import evaluate, gained_little
-from orbitwise.orbits.ranges import ZERO, LearnedCentres, LearnedWidths
+from orbitwise.orbits.orbit import ZERO, LearnedCentres, LearnedWidths
 
 Vector = NDArray[np.float64]
 Gradient = Callable[[Vector], Vector]

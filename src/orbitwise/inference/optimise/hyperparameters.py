@@ -26,8 +26,8 @@ from orbitwise.inference.optimise.hyperpriors import (
     fitting_hyperprior,
     nearest_name,
 )
-from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
-from orbitwise.orbits.ranges import Bounds, Widths
+from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.orbits.orbit import Bounds, Widths
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
@@ -200,7 +200,7 @@ def _named_parameter(path: str, module: nn.Module, attribute: str) -> NamedParam
         )
     readable = start + attribute.removeprefix("raw_")
     if isinstance(module, Gaussian):
-        return NamedParameter(readable, lambda raw: raw.exp() + NOISE_FLOOR, torch.exp)
+        return NamedParameter(readable, lambda raw: raw.exp() + module.floor, torch.exp)
     constraint = module.constraint_for_parameter_name(attribute) if isinstance(module, Module) else None
     if constraint is None or not constraint.enforced:
         return NamedParameter(readable)

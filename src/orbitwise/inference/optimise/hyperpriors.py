@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal, Uniform, constraints
 
 from orbitwise.functionals.points import Wrap
-from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
+from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.mirrors import MirrorOrbit
 
 DEFAULT_SCALE = 2.0
@@ -134,7 +134,7 @@ def _weak_hyperprior(
         return LogNormalDistance(torch.full_like(entries, end), 1.0, entries, deviation)
 
     if isinstance(module, Gaussian):
-        return log_normal(math.log(0.05), WEAK_AMPLITUDE_SCALE, NOISE_FLOOR)
+        return log_normal(math.log(0.05), WEAK_AMPLITUDE_SCALE, module.floor)
     if isinstance(module, ConstantMean):
         return normal(0.0, 1.0)
     if isinstance(module, MirrorOrbit):

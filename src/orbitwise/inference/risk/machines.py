@@ -16,15 +16,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orbitwise.declarations import Stored, require
-from orbitwise.functionals.atoms import Gradients
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Block, Evaluation, Functional, Gradients
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
 from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, Term, newton
 from orbitwise.inference.sparse.iterative import solve as conjugate_gradients
 from orbitwise.losses import Loss
-from orbitwise.process.gradient_products import GradientOperator
+from orbitwise.process.gradients import GradientOperator
 from orbitwise.process.process import Process, Rows
 
 BASES = ("none", "bias", "linear")

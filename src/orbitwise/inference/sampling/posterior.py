@@ -17,7 +17,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import refuse_drawn
 from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Posterior
 from orbitwise.inference.sampling.chains import Chains
 from orbitwise.inference.sampling.elliptical import Source, alternate, standard_noise
 from orbitwise.inference.sampling.proposal import approximate

@@ -16,9 +16,7 @@ from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Atoms, Evaluation, Functional
 from orbitwise.process.process import Process
 
 EXPLAINED = 1e-10

@@ -30,14 +30,12 @@ from orbitwise.inference.linear_algebra import (
     remaining_variance,
     solve_factored,
 )
-from orbitwise.inference.model import Observations
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.sparse.bounds import QuadraticEnds, best_q, growth, low_rank_terms, rounding, signal
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.sparse.projection import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.totals import Totals, gather_totals, learned, summed
-from orbitwise.process.covariance import pairs_at_once
-from orbitwise.process.process import Moments, Process, Rows
+from orbitwise.process.process import Moments, Process, Rows, pairs_at_once
 
 
 def covariance_product(

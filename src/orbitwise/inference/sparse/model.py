@@ -12,11 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.functionals.atoms import Atoms
+from orbitwise.functionals.functional import Atoms
 from orbitwise.inference.defaults import typical_spread
-from orbitwise.inference.model import Observations
+from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.optimise.training import log_prior
-from orbitwise.inference.posterior import Posterior
 from orbitwise.inference.sparse import iterative
 from orbitwise.inference.sparse.bounds import (
     BoundName,

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.model import Observations
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.sparse.bounds import best_q, low_rank_terms
 from orbitwise.inference.sparse.iterative import NoisySystem, Preconditioner
 from orbitwise.inference.sparse.posterior import SparsePosterior

@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import Field, Stored, require
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Functional
-from orbitwise.inference.posterior import Posterior
+from orbitwise.functionals.functional import Atoms, Functional
+from orbitwise.inference.model import Posterior
 from orbitwise.inference.sparse.projection import (
     EstimatedProcess,
     Estimates,

@@ -17,9 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import require
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.functional import Block, Functional
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import check_factor, cholesky, solve_lower
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 from orbitwise.process.process import Process, Rows, as_blocks

@@ -27,8 +27,7 @@ from orbitwise.inference.sparse.projection import (
     prior_moments,
 )
 from orbitwise.likelihoods.likelihood import Quadratic
-from orbitwise.process.covariance import pairs_at_once
-from orbitwise.process.process import Process
+from orbitwise.process.process import Process, pairs_at_once
 
 LEAST_ROWS = 128
 KEPT_NUMBERS = 2**26

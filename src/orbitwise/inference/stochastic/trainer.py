@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orbitwise.functionals.atoms import Atoms
 from orbitwise.functionals.averages import freeze_functional, learnable_orbits
-from orbitwise.functionals.functional import Block, Functional
+from orbitwise.functionals.functional import Atoms, Block, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior

@@ -36,7 +36,7 @@ from orbitwise.estimators.validation import as_array, check_counts, check_data
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior, components
 from orbitwise.inference.fit_result import EVIDENCE
-from orbitwise.inference.posterior import Posterior
+from orbitwise.inference.model import Posterior
 from orbitwise.kernels.spelling import Expression, Term, build, expression_of, map_terms, summands
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.selection.search.description import Words, component_phrase, summary

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from orbitwise.estimators.regression_model import TargetScale, standardisation
-from orbitwise.functionals.atoms import Atoms
-from orbitwise.functionals.points import Evaluation
+from orbitwise.functionals.functional import Atoms, Evaluation
 from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian

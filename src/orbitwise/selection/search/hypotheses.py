@@ -18,8 +18,8 @@ import numpy as np
 
 from orbitwise.estimators.invariances import SEARCHED, find
 from orbitwise.functionals.averages import OrbitAverage
-from orbitwise.functionals.functional import Functional
-from orbitwise.functionals.points import Evaluation, Wrap
+from orbitwise.functionals.functional import Evaluation, Functional
+from orbitwise.functionals.points import Wrap
 from orbitwise.kernels.bases import start
 from orbitwise.kernels.spectrum import Array, detrend, spectral_peaks, strongest_periods
 from orbitwise.kernels.spelling import (

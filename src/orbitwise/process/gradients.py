@@ -1,11 +1,14 @@
-"""Products with the covariance of blocks of derivatives, never forming it (RKHS eq. 7, 8, 9 and 11).
+"""Covariances of blocks of derivatives that share their points, and products with them that form no matrix.
 
-For points p_i, q_j and δ = p_i - q_j, a slope along v at p_i and one along u_j at q_j have the covariance
-S_ij v·u_j - B_ij (δ·v)(δ·u_j), S = -2κ′, B = 4κ″, under a radial kernel κ(|δ|²), and
-S_ij v·u_j + B_ij (v·q_j)(p_i·u_j), S = h′, B = h″, under h(p·q). So all slopes at the points p that slopes u
-explain are G = SU + CQ - P∘(C1), C = B∘T, T_ij = δ·u_j (for dot products T_ij = p_i·u_j, without the last
-term): three matrix products of l²d each instead of (ld)² numbers. The values at the points p are (S∘T)1.
-Directions enter first, u_j = w_j Σ_k a_jk v_jk, and leave last.
+For a radial kernel κ(|δ|²), δ = p - q, a slope along v at p_i and one along u_j at q_j have the covariance
+S_ij v·u_j - B_ij (δ·v)(δ·u_j), S = -2κ′, B = 4κ″. Contracting the first term over atoms before the product
+over d makes the number of kernel evaluations independent of the number of directions. Under h(p·q) the
+covariance is S_ij v·u_j + B_ij (v·q_j)(p_i·u_j), S = h′, B = h″.
+
+Products (RKHS eq. 7, 8, 9 and 11): all slopes at the points p that slopes u explain are G = SU + CQ - P∘(C1),
+C = B∘T, T_ij = δ·u_j (for dot products T_ij = p_i·u_j, without the last term): three matrix products of l²d
+each instead of (ld)² numbers. The values at the points p are (S∘T)1. Directions enter first, u_j = w_j Σ_k
+a_jk v_jk, and leave last.
 """
 
 from __future__ import annotations
@@ -17,16 +20,76 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.functionals.atoms import Atoms, Block, Gradients, exact_atoms
-from orbitwise.process.covariance import paired_covariance
-from orbitwise.process.jets import in_lengthscales, snapped_squared_distance
-from orbitwise.process.profiles import (
+from orbitwise.functionals.functional import Atoms, Block, Gradients, exact_atoms
+from orbitwise.process.closed_forms import (
+    SHARP,
     Part,
+    check_blur,
     dot_product_profile,
+    in_lengthscales,
+    jet,
     parts_of_sum,
     radial_profile,
     rbf,
+    snapped_squared_distance,
+    variance_of,
+    widened,
 )
+
+
+def takes_gradients(kernel: Kernel, left: Block, right: Block) -> bool:
+    """Whether `gradient_covariance` serves: a sum of radial kernels, and rows of values or of slopes.
+
+    Rows that mix the two, and slopes of local averages, are for the general path.
+    """
+    if max(left.points.dim(), right.points.dim()) > 3 or len(kernel.batch_shape) > 0:
+        return False
+    if any(block.has_slopes and (block.has_values or block.blur is not None) for block in (left, right)):
+        return False
+    return all(part.is_radial or not part.has_slopes for part in parts_of_sum(kernel))
+
+
+def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tensor, "n m"]:
+    """The covariance of two blocks, one of them `Gradients`, the other too or atoms of values or slopes."""
+    if (slopes := left.slopes()) is None:
+        return gradient_covariance(kernel, right, left).T
+    total = slopes.points.new_zeros(slopes.num_rows, right.num_rows)
+    for part in parts_of_sum(kernel):
+        if part.has_slopes:
+            total = total + part.scale * _radial_covariance(part, slopes, right)
+    return total
+
+
+def _radial_covariance(part: Part, left: Gradients, right: Block) -> Float[Tensor, "n m"]:
+    kernel, profile = part.kernel, radial_profile(part.kernel)
+    assert profile is not None
+    (n, s, _), (m, t, _) = left.points.shape, right.points.shape
+    lengthscale = kernel.lengthscale.to(left.points)
+    blur, factor = (variance_of(left), variance_of(right)), torch.ones_like(lengthscale[..., :1])
+    if blur != SHARP:
+        check_blur(kernel)
+        lengthscale, factor = widened(lengthscale, part.select(left.points).shape[-1], blur)
+    p, q = (part.select(block.points).flatten(0, 1) for block in (left, right))
+    p, q = in_lengthscales(p, q, lengthscale)
+    v = part.select(left.directions) / lengthscale
+    squares = snapped_squared_distance(p, q)
+    weights = factor * left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
+    slope = (-2 * weights * profile(squares, 1)).reshape(n, s, m, t)
+    # (p - q)·v for every direction k: [n s k, m t]
+    along_v = (p.reshape(n, s, 1, -1) * v).sum(-1).reshape(-1, 1) - v.flatten(0, 2) @ q.T
+    along_v = along_v.reshape(n, s, -1, m, t)
+    if (others := right.slopes()) is None:
+        # ∂_v κ = 2κ′ (p - q)·v
+        return -torch.einsum("nsmt,nskmt->nkm", slope, along_v).flatten(0, 1)
+    w = part.select(others.directions) / lengthscale
+    bend = (-4 * weights * profile(squares, 2)).reshape(n, s, m, t)
+    along_w = (p @ w.flatten(0, 2).T).reshape(n, s, m, t, -1) - (q.reshape(m, t, 1, -1) * w).sum(-1)
+    # first over t, then over s and d: Σ_s v_isk · (Σ_t slope_isjt w_jtl)
+    carried = torch.einsum("nsmt,mtld->nsmld", slope, w)
+    first = torch.einsum("nskd,nsmld->nkml", v, carried)
+    second = torch.einsum("nskmt,nsmtl->nkml", along_v * bend[:, :, None], along_w)
+    return (first + second).reshape(left.num_rows, right.num_rows)
+
 
 NUMBERS_AT_ONCE = 2**21
 """Entries of T held at a time: 16 MiB in double precision, whatever the number of right-hand sides."""
@@ -133,9 +196,16 @@ class GradientOperator:
     @torch.no_grad()
     def diagonal(self) -> Float[Tensor, " r"]:
         """The variances of the rows."""
-        step = max(1, NUMBERS_AT_ONCE // self.block.directions[0].numel())
-        parts = (self.block.rows(slice(i, i + step)) for i in range(0, len(self.block.points), step))
-        return torch.cat([paired_covariance(self.kernel, part, part) for part in parts])
+        atoms, count = self.block.expand(), self.block.num_atoms
+        step = max(1, NUMBERS_AT_ONCE // (count * max(count, atoms.points.shape[-1])))
+        found = []
+        for start in range(0, self.num_rows, step):
+            part = atoms.rows(slice(start, start + step))
+            p, v = part.points, part.tangents
+            slopes = jet(self.kernel, p, p, v, v, rows=True).mixed
+            assert slopes is not None
+            found.append(torch.einsum("ns,nst,nt->n", part.weights, slopes, part.weights))
+        return torch.cat(found)
 
 
 class _Pair(NamedTuple):
