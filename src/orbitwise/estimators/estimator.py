@@ -12,7 +12,6 @@ from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
-from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -44,7 +43,7 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
-from orbitwise.estimators.validation import check_inputs
+from orbitwise.estimators.validation import check_classes, check_inputs
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
@@ -263,22 +262,12 @@ class FittedForm(ABC):
             require(names.shape == (self.n_features_in_,), "other names of features than it has features")
             require(all(isinstance(each, str) for each in names), "names of features that are no text")
         if (classes := getattr(self, "classes_", None)) is not None:
-            _check_classes(classes)
+            check_classes(classes)
 
     @property
     def channels_(self) -> Order | None:
         """Where images had their channels, "first" or "last"; None where there are none."""
         return self.form_.channels
-
-
-def _check_classes(classes: NDArray[np.generic]) -> None:
-    """Raise a ValueError unless these are different labels of one kind, in order."""
-    require(classes.ndim == 1 and len(classes) >= 2, "classes that are no list of labels")
-    labels = classes.tolist()
-    kinds = str if isinstance(labels[0], str) else (bool, int, float)
-    require(all(isinstance(each, kinds) for each in labels), "classes of several kinds")
-    # false for NaN, and for classes that come twice
-    require(all(a < b for a, b in pairwise(labels)), "classes that are not in order")
 
 
 class LearnedOrbit(FittedForm, ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from inspect import signature
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
+from orbitwise.declarations import require
 from orbitwise.estimators.forms import (
     PLURALS,
     InputForm,
@@ -328,3 +330,13 @@ def check_variance(value: object, name: str) -> None:
         raise ValueError(
             f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
         )
+
+
+def check_classes(classes: NDArray[np.generic]) -> None:
+    """Raise a ValueError unless these are different labels of one kind, in order."""
+    require(classes.ndim == 1 and len(classes) >= 2, "classes that are no list of labels")
+    labels = classes.tolist()
+    kinds = str if isinstance(labels[0], str) else (bool, int, float)
+    require(all(isinstance(each, kinds) for each in labels), "classes of several kinds")
+    # false for NaN, and for classes that come twice
+    require(all(a < b for a, b in pairwise(labels)), "classes that are not in order")

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Literal, Protocol, Union, final, get_args, get_origin, get_type_hints, runtime_checkable
@@ -48,6 +49,11 @@ from orbitwise.declarations import (
     require,
 )
 
+ROOMS = (
+    *("transforms", "orbits", "functionals", "kernels", "process", "likelihoods", "losses"),
+    *("inference", "estimators", "selection"),
+)
+"""The packages of Orbitwise whose classes a file may name."""
 MOST_RECORDED = 2**1000
 """A whole number that is only told can be written as a float."""
 KERNELS = {
@@ -129,7 +135,10 @@ class Recipe:
         built = self.build(*several, **self.fixed, **given)
         if self.several:
             kept = self.tell(built, self.several)
-            require(isinstance(kept, list | tuple) and len(kept) == len(several), f"{self.several} too many")
+            require(
+                isinstance(kept, list | tuple) and len(kept) == len(several),
+                f"{self.several} that it would not keep",
+            )
         return built
 
     def _has_shape(self, name: str, value: object) -> bool:
@@ -172,10 +181,12 @@ def known_classes() -> dict[str, type]:
 
 
 def own_classes() -> dict[str, type]:
-    """The classes of Orbitwise that a file may name."""
+    """The classes of Orbitwise that a file may name, all of `ROOMS`."""
+    for room in ROOMS:
+        import_module(f"orbitwise.{room}")
     found: dict[str, type] = {}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "orbitwise":
+        if name.startswith("orbitwise.") and name.split(".")[1] in ROOMS:
             classes = [each for each in vars(module).values() if isinstance(each, type)]
             found |= {each.__name__: each for each in classes if each.__module__ == name and is_own(each)}
     return found
@@ -393,7 +404,8 @@ def _kernel_declaration(kind: type[Kernel]) -> Stored:
             return (
                 f"a kernel of batch shape {tuple(kernel.batch_shape)} cannot be stored; store kernels singly."
             )
-        other = [name for name, *_ in kernel.named_priors() if "." not in name and name not in arguments]
+        priors = [name for name, part in kernel.named_children() if isinstance(part, Prior)]
+        other = [name for name in priors if name not in arguments]
         if other:
             return f"the prior {other[0]} cannot be stored; give priors to the constructor."
         return None if declared.refuse is None else declared.refuse(kernel)
@@ -449,7 +461,7 @@ def _refuse_prior(prior: nn.Module) -> str | None:
 
 
 def _refuse_mean(mean: Mean) -> str | None:
-    parts = (*mean.named_priors(), *mean.named_constraints(), *getattr(mean, "batch_shape", ()))
+    parts = [*mean.children(), *getattr(mean, "batch_shape", ())]
     return "a mean with priors, constraints or batches cannot be stored." if parts else None
 
 
