@@ -5,7 +5,7 @@ import pytest
 
 from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets, infer_task, read
 from orbitwise.cli.errors import CommandError
-from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.validation import InputForm
 from tests.cli.conftest import symmetric, write_csv
 
 
@@ -162,7 +162,7 @@ def test_arrays_have_their_channels_where_the_shape_or_the_option_says():
         return Data(np.zeros((2, int(np.prod(shape)))), np.zeros(2), ["1", "2"], None, shape)
 
     found = data(6, 5, 3).as_images(None)
-    assert (found.channels, found.is_image, found.form.shape) == ("last", True, (3, 6, 5))
+    assert (found.channels, found.is_image, found.form.image_shape) == ("last", True, (3, 6, 5))
     assert "6x5 pixels, 3 channels last (use --channels first" in found.channels_text
     assert data(3, 6, 3).as_images((6, 3)).channels == "first"
     assert data(3, 6, 3).as_images(None, "last").channels == "last"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from orbitwise.estimators.forms import InputForm, channel_order, image_layout
+from orbitwise.estimators.validation import InputForm, channel_order, image_layout
 
 TOLD = [
     ((3, 32, 32), "first"),

@@ -17,8 +17,7 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
     zero_range_errors,
 )
-from orbitwise.inference.optimise.ascent import LEAST, Coordinates
-from orbitwise.inference.optimise.orbit_search import Found
+from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, Found
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.orbit import ZERO, Bounds

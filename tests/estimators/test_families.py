@@ -3,8 +3,14 @@
 import pytest
 import torch
 
-from orbitwise.estimators.forms import check_family, check_picture, family_of, is_picture, own_shape
-from orbitwise.estimators.invariances import NAMES
+from orbitwise.estimators.invariances import (
+    NAMES,
+    check_family,
+    check_picture,
+    family_of,
+    is_picture,
+    own_shape,
+)
 from orbitwise.functionals import ImageTangent, OrbitAverage
 from orbitwise.orbits import (
     ComposedOrbit,

@@ -147,8 +147,8 @@ def test_fewer_points_than_neighbours_and_a_single_point():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_neighbours": 0}, "Numbers of neighbours must be whole and at least 1, not 0"),
-        ({"num_neighbours": 2.5}, "Numbers of neighbours must be whole and at least 1, not 2.5"),
+        ({"num_neighbours": 0}, "num_neighbours must be a whole number of at least 1, not 0"),
+        ({"num_neighbours": 2.5}, "num_neighbours must be a whole number of at least 1, not 2.5"),
         ({"neighbours": (3, -1)}, "Numbers of neighbours must be whole and at least 1, not -1"),
         ({"weighting": "cosine"}, "weighting must be 'binary' or 'heat', not 'cosine'"),
         ({"C": 0}, "C must be positive and finite"),

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from orbitwise.estimators.likelihoods import class_likelihood, class_probabilities, regression_likelihood
+from orbitwise.estimators.classifier import class_likelihood, class_probabilities
+from orbitwise.estimators.regressor import regression_likelihood
 from orbitwise.likelihoods import Poisson, StudentT
 
 CODES = torch.tensor([0, 1, 2, 1])

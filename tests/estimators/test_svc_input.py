@@ -110,7 +110,6 @@ def test_invariances_of_pairs_with_weights():
     np.testing.assert_allclose(found, weighted, rtol=0, atol=1e-7)
 
 
-NARROW = np.random.default_rng(0).normal(size=(24, 4))
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"C": 0.0}}, "C must be positive and finite, not 0.0"),
     ({"settings": {"C": -1.0}}, "C must be positive and finite, not -1.0"),
@@ -161,7 +160,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"sample_weight": np.where(Y == 1, 0.0, 1.0)}, "sample_weight leaves a class without any label"),
     ({"sample_weight": -np.ones(24)}, "Negative values"),
     ({"X": np.full((24, 2), np.inf)}, "infinity"),
-    ({"X": NARROW.reshape(24, 2, 2)}, "Images need an invariance of images or image_shape"),
     (
         {"settings": {"strength": "cross_validation"}, "X": X[:3], "y": [0, 0, 1]},
         "needs at least two labels of every class",

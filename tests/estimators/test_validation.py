@@ -54,8 +54,6 @@ def bad_inputs() -> dict[str, tuple[object, str]]:
         "no rows": (good[:0], r"0 sample\(s\)"),
         "no columns": (good[:, :0], r"0 feature\(s\)"),
         "one dimension": (good[:, 0], "Expected 2D array"),
-        "three dimensions": (good.reshape(9, 2, 2), r"dim 3.*image_shape"),
-        "three dimensions as lists": (good.reshape(9, 2, 2).tolist(), r"dim 3.*image_shape"),
         "five dimensions": (good.reshape(9, 1, 2, 2, 1), "dim 5"),
         "strings": (np.full((9, 4), "a"), "could not convert string"),
         "complex": (good + 1j, "Complex data not supported"),
@@ -75,6 +73,13 @@ def test_bad_inputs_are_refused(case, when, data):
         model.fit(*data)
         with pytest.raises(ValueError, match=message):
             model.predict(bad)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, np.ndarray.tolist], ids=["array", "lists"])
+def test_inputs_with_dimensions_are_refused_after_a_fit_to_rows(kind, data):
+    model = InvariantGPRegressor(**QUICK).fit(*data)
+    with pytest.raises(ValueError, match=r"dim 3.*image_shape"):
+        model.predict(kind(np.ones((9, 2, 2))))
 
 
 def test_inputs_of_another_width_are_refused(data):

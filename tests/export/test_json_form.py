@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from orbitwise.export import from_json, to_json
-from orbitwise.inference.optimise.ascent import Coordinates
+from orbitwise.inference.optimise.orbit_search import Coordinates
 from orbitwise.orbits import ComposedOrbit, CropOrbit, DeformationOrbit, FiniteOrbit, ImageOrbit, closure
 from orbitwise.transforms import flips, quarter_turns
 from tests.contracts.orbit_contract import seeded

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from orbitwise.inference.optimise.ascent import (
-    Box,
-    best_step,
-    climb,
-    climb_many,
-    curvature_at,
-)
+from orbitwise.inference.optimise.training import Box, best_step, climb, climb_many, curvature_at
 
 SIZE = 5
 

@@ -8,7 +8,7 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import nn
 
-from orbitwise.inference.optimise.ascent import LEAST, RETRIED, Coordinates
+from orbitwise.inference.optimise.orbit_search import LEAST, RETRIED, Coordinates
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, SampledOrbit
 from orbitwise.orbits.orbit import Bounds, Widths
 from orbitwise.transforms import Rotation
@@ -76,9 +76,7 @@ def scalar(module: nn.Module) -> torch.Tensor:
 
 
 def gradient_of(module: nn.Module, coordinates: Coordinates, point: np.ndarray) -> np.ndarray:
-    parameters = coordinates.parameters
-    slopes = torch.autograd.grad(scalar(module), parameters, allow_unused=True)
-    return coordinates.gradient(dict(zip(parameters, slopes, strict=True)), point)
+    return coordinates.evaluate(lambda: scalar(module), point).gradient
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
@@ -126,7 +124,7 @@ def test_a_width_at_its_least_is_exactly_zero_and_just_above_it_has_a_slope(limi
     assert module.intervals() == {"a": (0.0, 0.0)}
     assert coordinates.point().tolist() == [0.0]
     # a search evaluates just above, where the slope of width² by v = (width / natural)² is natural²
-    coordinates.put(coordinates.box.lower)
+    coordinates.assign(coordinates.box.lower, above_zero=True)
     assert module.half_width.item() == pytest.approx(0.25 * LEAST**0.5, rel=1e-4)
     assert gradient_of(module, coordinates, coordinates.box.lower) == pytest.approx([0.25**2], rel=1e-3)
     # and it can leave zero again
@@ -166,8 +164,9 @@ def test_every_parameter_is_there_once_and_what_is_not_learned_is_not():
 def test_a_parameter_that_the_objective_does_not_use_has_no_slope():
     module = Module()
     coordinates = Coordinates([module])
-    slopes = dict.fromkeys(coordinates.parameters)
-    np.testing.assert_array_equal(coordinates.gradient(slopes, coordinates.point()), np.zeros(2))
+    other = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    found = coordinates.evaluate(lambda: other + 3, coordinates.point())
+    assert (found.value, found.gradient.tolist()) == (3.0, [0.0, 0.0])
 
 
 def test_constraints_of_each_dimension_keep_their_own_floors():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from orbitwise.inference.optimise.ascent import finite_difference_hessian, made_positive, standard_errors
+from orbitwise.inference.optimise.training import finite_difference_hessian, made_positive, standard_errors
 
 MATRIX = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 2.0]])
 

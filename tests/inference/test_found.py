@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.optimise.ascent import Coordinates
-from orbitwise.inference.optimise.orbit_search import PER_ROW, Found, covariance_of
+from orbitwise.inference.optimise.orbit_search import PER_ROW, Coordinates, Found, covariance_of
 from orbitwise.orbits.orbit import Bounds
 
 

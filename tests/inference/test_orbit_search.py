@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.optimise.ascent import NOTHING, Coordinates
 from orbitwise.inference.optimise.checkpoints import Journal
-from orbitwise.inference.optimise.orbit_search import FIRST_NODES, OrbitSearch
+from orbitwise.inference.optimise.orbit_search import FIRST_NODES, NOTHING, Coordinates, OrbitSearch
 from orbitwise.inference.optimise.training import CUT_SHORT, INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.orbits.orbit import Bounds
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from orbitwise.estimators.learned_ranges import searched_errors
-from orbitwise.inference.optimise.ascent import LEAST, Coordinates
-from orbitwise.inference.optimise.orbit_search import Found, OrbitSearch
+from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, Found, OrbitSearch
 from orbitwise.orbits.orbit import Bounds
 
 

@@ -4,7 +4,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.validation import InputForm
 from orbitwise.report.pictures import painter_for, png_uri
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import norm
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.estimators.likelihoods import class_likelihood
+from orbitwise.estimators.classifier import class_likelihood
 from orbitwise.report.numbers import wilson
 from orbitwise.report.predictions import (
     LEVELS,

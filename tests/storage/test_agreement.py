@@ -11,7 +11,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.estimators.forms import InputForm
+from orbitwise.estimators.validation import InputForm
 from orbitwise.functionals import Composition, Evaluation, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, PatchOrbit
 from orbitwise.process.process import as_blocks

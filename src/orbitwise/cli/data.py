@@ -32,7 +32,7 @@ from orbitwise.cli.files import (
     table_batches,
     target_column,
 )
-from orbitwise.estimators.forms import InputForm, Order, image_layout
+from orbitwise.estimators.validation import InputForm, Order, image_layout
 
 Task = Literal["classification", "regression"]
 Part = Literal["train", "test"]

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, nearest
-from orbitwise.estimators.forms import check_family, check_picture, is_picture, looks_like
 from orbitwise.estimators.invariances import (
     NAMES,
     NO_INVARIANCE,
     Inputs,
     Invariance,
+    check_family,
+    check_picture,
     find,
     is_of_images,
+    is_picture,
+    looks_like,
     name_of,
     names_for,
     orbit_of,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, final, get_args
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
@@ -17,18 +19,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
 from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
-from orbitwise.estimators.estimator import EngineEstimator, answering, learning
-from orbitwise.estimators.forms import Channels, input_shape
+from orbitwise.estimators.estimator import EngineEstimator, learning, resolve_likelihood, warn_of_one_class
 from orbitwise.estimators.invariances import Invariance, functional_of
-from orbitwise.estimators.likelihoods import LabelCoding, class_likelihood, class_probabilities
-from orbitwise.estimators.machines.machine import warn_of_one_class
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
-    check_data,
+    Channels,
+    answering,
     check_inputs,
-    check_search,
-    flatten_images,
-    set_layout,
+    check_settings,
+    input_shape,
+    training_rows,
 )
 from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
@@ -41,13 +41,45 @@ from orbitwise.inference.calibration import (
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.likelihoods.bernoulli import Bernoulli
+from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
-from orbitwise.process.process import Process
+from orbitwise.likelihoods.softmax import Softmax
+from orbitwise.process.process import Moments, Process
 
 ROWS_AT_ONCE = 512
+LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
+ONE_HOT_NOISE = 0.01
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do where one class is predicted for all rows."""
+
+
+def class_likelihood(given: str | Likelihood, num_classes: int) -> Likelihood:
+    """The likelihood of labels, whose `encode_labels` makes targets of them; not shared with the caller."""
+    named: dict[str, Callable[[], Likelihood]] = {
+        "one_hot": partial(Gaussian, ONE_HOT_NOISE),
+        "stick_breaking": Bernoulli,
+        "dirichlet": Dirichlet,
+        "softmax": partial(Softmax, num_classes, max(256, 4 * num_classes)),
+    }
+    return resolve_likelihood(given, named)
+
+
+def class_probabilities(
+    likelihood: Likelihood,
+    mean: Float[torch.Tensor, "n c"],
+    variance: Float[torch.Tensor, "n c"],
+    scale: float,
+) -> Float[torch.Tensor, "n k"]:
+    """Class probabilities from the posterior moments of f.
+
+    Gaussian noise on codes is no model of labels: there they are a softmax of `scale` times the means.
+    """
+    if isinstance(likelihood, Gaussian):
+        scores = torch.cat([-mean, mean], dim=1) if mean.shape[1] == 1 else mean
+        return torch.softmax(scale * scores, dim=1)
+    return likelihood.class_probabilities(Moments(mean, variance, mean.square() + variance))
 
 
 @final
@@ -278,19 +310,15 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         InvariantGPClassifier
             The fitted estimator.
         """
-        flat, layout = flatten_images(self, X)
-        x, labels = check_data(self, flat, y, ensure_min_samples=1)
+        check_settings(self)
+        x, labels = training_rows(self, X, y, ensure_min_samples=1)
         check_classification_targets(labels)
-        x = set_layout(self, layout, x)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
                 "Classification needs at least two classes, but the labels hold one class only: "
                 f"{self.classes_.tolist()[0]!r}."
             )
-        if self.noise not in ("evidence", "leave_one_out"):
-            raise ValueError(f"noise must be 'evidence' or 'leave_one_out', not {self.noise!r}.")
-        check_search(self)
         seed = int(check_random_state(self.random_state).randint(2**31))
         generator = torch.Generator(self.device).manual_seed(seed)
         self.model_ = self._prepared(x, torch.from_numpy(codes))

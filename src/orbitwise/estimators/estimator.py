@@ -5,11 +5,12 @@ Also how regressors predict, and how much f changes along learned moves (LIM-A A
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import warnings
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
@@ -18,12 +19,13 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import REPORTED_ARRAY, Field, Stored, require
+from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
 from orbitwise.estimators.engines import (
     FIRST_STEPS,
     MOST_STEPS,
@@ -33,7 +35,6 @@ from orbitwise.estimators.engines import (
     Tilts,
     run_engine,
 )
-from orbitwise.estimators.forms import InputForm, Order
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
@@ -43,10 +44,11 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
-from orbitwise.estimators.validation import check_classes, check_inputs
+from orbitwise.estimators.validation import InputForm, Order, answering, check_inputs, require_finite
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
+from orbitwise.inference.calibration import one_class
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
@@ -81,7 +83,7 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
                 fitted = method(*arguments, **named)
             estimator = arguments[0]
             for name in results:
-                _require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
+                require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
             reason = shortfall(estimator)
             if reason is not None and not (once and estimator in TOLD):
                 TOLD.add(estimator)
@@ -95,28 +97,30 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
     return decorate
 
 
-def answering(method: Callable[P, R]) -> Callable[P, R]:
-    """For methods that predict: a result that is not finite is an error, never an answer."""
-
-    @wraps(method)
-    def answer(*arguments: P.args, **named: P.kwargs) -> R:
-        result = method(*arguments, **named)
-        for part in result if isinstance(result, tuple) else (result,):
-            _require_finite(part, f"The result of {method.__name__} contains {{}}")
-        return result
-
-    return answer
-
-
-def _require_finite(values: object, found: str) -> None:
-    """Raise a ValueError with what was `found` where values are not finite."""
-    array = np.asarray(values)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        wrong = array[~np.isfinite(array)].ravel()[0]
-        raise ValueError(
-            f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
-            "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
-        )
+def warn_of_one_class(
+    name: str,
+    classes: NDArray[Any],
+    predicted: Int[torch.Tensor, " t"],
+    has_no_label: Bool[torch.Tensor, " t"],
+    codes: Int[torch.Tensor, " n"],
+    advice: str,
+) -> None:
+    """Warn where an estimator predicts one class for all training rows, or for all unlabelled ones."""
+    kind = one_class(predicted, has_no_label, codes)
+    if kind is None or len(classes) == 1:
+        return
+    rows = predicted if kind == "training" else predicted[has_no_label]
+    most = rows.mode().values
+    count = int((rows == most).sum())
+    share = f"{count:,} of {len(rows):,}"
+    if count == len(rows):
+        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
+    warnings.warn(
+        f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
+        f"{len(classes)} classes. {advice}.",
+        UserWarning,
+        stacklevel=users_level(sys._getframe()),
+    )
 
 
 ITERATIONS, DRAWN_ITERATIONS = 200, 40
@@ -203,10 +207,8 @@ def shortfall(estimator: Any) -> str | None:
 
 def num_nodes_of(estimator: Any) -> int:
     """The nodes on which the answer of a search for ranges was found."""
-    if (found := getattr(estimator, "_num_nodes", None)) is not None:
-        return found
-    # files of earlier versions tell the stages alone, of which the last may have been cut short
-    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    stages = estimator.search_  # alone in files of earlier versions; the last may have been cut short
+    return getattr(estimator, "_num_nodes", stages[-1]["num_nodes"] if stages else 0)
 
 
 def argument_to_raise(estimator: Any) -> str:
@@ -256,13 +258,7 @@ class FittedForm(ABC):
 
     def check_parts(self) -> None:
         """Raise a ValueError where what the estimator holds is of other inputs, outputs or classes."""
-        self.form_.check_width(self.n_features_in_)
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None:
-            require(names.shape == (self.n_features_in_,), "other names of features than it has features")
-            require(all(isinstance(each, str) for each in names), "names of features that are no text")
-        if (classes := getattr(self, "classes_", None)) is not None:
-            check_classes(classes)
+        self.form_.check_fitted(self.n_features_in_, self)
 
     @property
     def channels_(self) -> Order | None:
@@ -534,20 +530,8 @@ class RegressionPredictions(FittedForm, ABC):
 
     def check_parts(self) -> None:
         super().check_parts()
-        to, outputs = self.target_scale_, self.posterior_.num_outputs
-        require(to.scale.shape == to.shift.shape == (outputs,), "a scale of other outputs")
-        require(outputs == 1 or not to.is_vector, "several outputs in place of one")
-        if isinstance(self._likelihood, Gaussian):
-            noise = self._standardised_noise()
-            require(noise.dim() == 1 and len(noise) in (1, outputs), "noise of other outputs")
-            told = np.asarray(getattr(self, "noise_", None))
-            shapes = ((), (1,), (outputs,))
-            require(told.dtype.kind in "fiu" and told.shape in shapes, "noise of other outputs")
-
-    @property
-    def latent_functional(self) -> Functional:
-        """L of the model f = L g, before its orbit was frozen to predict."""
-        return self.model_.latent.functional
+        told = getattr(self, "noise_", None)
+        self.target_scale_.check_fits(self.posterior_.num_outputs, self._likelihood, told)
 
     @property
     def _likelihood(self) -> Likelihood:
@@ -704,3 +688,13 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
+
+
+def resolve_likelihood(given: str | Likelihood, named: Mapping[str, Callable[[], Likelihood]]) -> Likelihood:
+    """The likelihood of this name, or a copy of an instance; an instance of any class is taken."""
+    if isinstance(given, Likelihood):
+        return copy.deepcopy(given).double()
+    if not isinstance(given, str) or given not in named:
+        names = ", ".join(map(repr, named))
+        raise ValueError(f"likelihood must be one of {names}, or a Likelihood, not {given!r}.")
+    return named[given]()

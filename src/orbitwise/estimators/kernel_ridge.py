@@ -16,10 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orbitwise.declarations import FLAG, Stored, require
-from orbitwise.estimators.estimator import answering, learning
-from orbitwise.estimators.forms import Channels
+from orbitwise.estimators.estimator import learning
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
-from orbitwise.estimators.validation import check_inputs, check_weights
+from orbitwise.estimators.validation import Channels, answering, check_inputs, check_weights
 from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.losses import Loss, Squared, loss_of
 

@@ -151,7 +151,7 @@ class LaplacianSVC(MachineClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        for count in (self.num_neighbours, *self.neighbours):
+        for count in self.neighbours:
             if not isinstance(count, Integral) or count < 1:
                 raise ValueError(f"Numbers of neighbours must be whole and at least 1, not {count!r}.")
 

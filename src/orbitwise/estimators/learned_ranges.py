@@ -19,25 +19,19 @@ from orbitwise.functionals.averages import freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import LearnedRanges
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
-from orbitwise.inference.optimise.ascent import (
-    LEAST,
-    RETRIED,
-    Box,
-    Coordinates,
-    Vector,
-    finite_difference_hessian,
-    standard_errors,
-)
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.cost import check_cost, exact_cost
 from orbitwise.inference.optimise.orbit_search import (
+    LEAST,
     OTHERS,
+    RETRIED,
     Callback,
+    Coordinates,
     Found,
     OrbitSearch,
     covariance_of,
 )
-from orbitwise.inference.optimise.training import CUT_SHORT, assign_flat, evaluate, flat_values
+from orbitwise.inference.optimise.training import CUT_SHORT, Box, Vector, curvature_of, standard_errors
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.orbit import ZERO, Interval, LearnedWidths, Orbit, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
@@ -368,22 +362,7 @@ def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parame
     The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets
     an infinite error.
     """
-    here = evaluate(objective, parameters)
-    if here.failure:
-        raise ValueError(here.failure)
-    start = [parameter.detach().clone() for parameter in parameters]
-
-    def fall(point: Vector) -> Vector:
-        assign_flat(parameters, point)
-        found = evaluate(objective, parameters)
-        return np.full_like(point, np.nan) if found.failure else -found.gradient
-
-    try:
-        hessian = finite_difference_hessian(fall, flat_values(parameters), STEP, -here.gradient)
-    finally:
-        with torch.no_grad():
-            for parameter, kept in zip(parameters, start, strict=True):
-                parameter.copy_(kept)
+    hessian = curvature_of(objective, parameters, STEP)
     parts = torch.from_numpy(standard_errors(hessian)).split([p.numel() for p in parameters])
     return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 

@@ -83,6 +83,16 @@ class TargetScale(NamedTuple):
 
     stored = Stored({"scale": POSITIVE})
 
+    def check_fits(self, num_outputs: int, likelihood: Likelihood, told: object) -> None:
+        """Raise a ValueError where this scale, or the noise of a likelihood as told, is of other outputs."""
+        fits = self.scale.shape == self.shift.shape == (num_outputs,)
+        require(fits, "a scale of other outputs")
+        require(num_outputs == 1 or not self.is_vector, "several outputs in place of one")
+        if isinstance(likelihood, Gaussian):
+            for noise in (likelihood.noise.detach().cpu().numpy(), np.asarray(told)):
+                fits = noise.dtype.kind in "fiu" and noise.shape in ((), (1,), (num_outputs,))
+                require(fits, "noise of other outputs")
+
     def standardised(self, targets: Tensor) -> Tensor:
         """(y - shift) / scale."""
         return (targets - self.shift) / self.scale

@@ -16,12 +16,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
-from orbitwise.estimators.engines import ENGINES, NODES, Engine, EngineName, engine_for
-from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions, learning
-from orbitwise.estimators.forms import Channels, input_shape
+from orbitwise.estimators.engines import NODES, Engine, EngineName, engine_for
+from orbitwise.estimators.estimator import (
+    EngineEstimator,
+    RegressionPredictions,
+    learning,
+    resolve_likelihood,
+)
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import freeze_at
-from orbitwise.estimators.likelihoods import NoiseName, regression_likelihood
 from orbitwise.estimators.regression_model import (
     Observation,
     RegressionModel,
@@ -29,17 +32,28 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.validation import check_counts, check_training
+from orbitwise.estimators.validation import Channels, check_training, input_shape
+from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.certificate import Certificate, certify
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.likelihoods.gaussian import Gaussian
+from orbitwise.likelihoods.laplace import Laplace
 from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.poisson import Poisson
+from orbitwise.likelihoods.student import StudentT
 
+NoiseName = Literal["gaussian", "laplace", "poisson", "student_t"]
 REFINED_ATOMS = 8_192
 """Up to so many points of orbits, conjugate gradients narrow the certificate of a collapsed fit."""
+
+
+def regression_likelihood(given: str | Likelihood) -> Likelihood:
+    """The likelihood of targets that are numbers, not shared with the caller."""
+    named = {"gaussian": Gaussian, "laplace": Laplace, "poisson": Poisson, "student_t": StudentT}
+    return resolve_likelihood(given, named)
 
 
 @final
@@ -269,6 +283,11 @@ class InvariantGPRegressor(
         self.warm_start = warm_start
         self.checkpoint = checkpoint
 
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g, before its orbit was frozen to predict."""
+        return self.model_.latent.functional
+
     @learning("log_evidence_", "noise_")
     def fit(
         self,
@@ -300,7 +319,6 @@ class InvariantGPRegressor(
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         if observations:
             self.form_.require_channels_first("Observations of other functionals")
-        self._check_settings()
         likelihood = self._checked_likelihood(targets, weight, observations)
         is_gaussian = isinstance(likelihood, Gaussian)
         self.inference_ = self._engine(len(x), len(weight), is_gaussian, observations)
@@ -349,12 +367,6 @@ class InvariantGPRegressor(
         if self.noise == 0:
             raise AttributeError("Targets without noise have no likelihood.")
         return self._likelihood
-
-    def _check_settings(self) -> None:
-        """Raise a ValueError where the numbers for the engines, or the name of one, make no sense."""
-        if self.inference not in ENGINES:
-            raise ValueError(f"inference must be one of {', '.join(ENGINES)}, not {self.inference!r}.")
-        check_counts(self, ("num_inducing", "num_steps", "batch_size"))
 
     def _checked_likelihood(
         self, y: NDArray[np.float64], weight: NDArray[np.float64], observations: Sequence[object]

@@ -6,12 +6,10 @@ A stream holds the sums over all rows seen, to which batches add.
 from __future__ import annotations
 
 import copy
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Literal, final
 
 import numpy as np
@@ -25,10 +23,9 @@ from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored, require
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
-from orbitwise.estimators.forms import Channels, input_shape
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
-from orbitwise.estimators.validation import check_counts, check_training
+from orbitwise.estimators.validation import Channels, check_training, input_shape
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
@@ -377,9 +374,13 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         return self._fit(X, y, sample_weight)
 
     def _fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> SparseGPRegressor:
-        self._check_settings()
-        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
+        if self.noise == 0:
+            raise ValueError(
+                "Sparse inference needs noise: give a positive noise variance, None to learn it, or use "
+                "InvariantGPRegressor(inference='exact', noise=0)."
+            )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
+        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
         generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
         functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
         self._set_orbit(functional.double(), x)
@@ -535,29 +536,3 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             self.callback(step, bound)
         if self.verbose:
             print(f"sparse {step:5d}  {bound:,.1f}")
-
-    def _check_settings(self) -> None:
-        """Raise a ValueError where settings make no sense."""
-        number = self.num_inducing
-        if number != "auto" and not (isinstance(number, Integral) and int(number) >= 1):
-            raise ValueError(f"num_inducing must be 'auto' or a whole number of at least 1, not {number!r}.")
-        check_counts(self, ("max_inducing", "num_nodes", "num_steps", "batch_size"))
-        for name in ("tolerance", "time_limit"):
-            value = getattr(self, name)
-            if (value is not None or name == "tolerance") and (
-                not isinstance(value, Real) or not math.isfinite(value) or value <= 0
-            ):
-                raise ValueError(f"{name} must be a positive number, not {value!r}.")
-        selections = ("auto", "greedy", "kmeans", "random")
-        for name, known in (("bound", ("tight", "titsias", "cg")), ("selection", selections)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}.")
-        if self.optimize_inducing not in (True, False, "auto"):
-            raise ValueError(
-                f"optimize_inducing must be True, False or 'auto', not {self.optimize_inducing!r}."
-            )
-        if self.noise == 0:
-            raise ValueError(
-                "Sparse inference needs noise: give a positive noise variance, None to learn it, or use "
-                "InvariantGPRegressor(inference='exact', noise=0)."
-            )

@@ -9,8 +9,8 @@ import numpy as np
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 
-from orbitwise.estimators.forms import Channels
 from orbitwise.estimators.machines.machine import MachineClassifier
+from orbitwise.estimators.validation import Channels
 from orbitwise.losses import Logistic, Loss, Multinomial
 
 

@@ -1,13 +1,35 @@
-"""What estimators accept: a matrix or images, targets of one or several outputs, weights that count rows."""
+"""What estimators accept: settings, the form of the data, targets, and weights that count rows.
+
+Data are a table, or images, signals and clouds of points with dimensions of their own, as arrays, tensors,
+data frames or lists. Dates and durations are refused, because they are not numbers.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from inspect import signature
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from functools import wraps
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import Any, NamedTuple, cast
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeGuard,
+    TypeVar,
+    Union,
+    cast,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -16,24 +38,231 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
-from orbitwise.declarations import require
-from orbitwise.estimators.forms import (
+from orbitwise.declarations import Stored, require
+from orbitwise.estimators.invariances import (
     PLURALS,
-    InputForm,
-    check_channels,
     check_family,
     check_picture,
     family_of,
-    image_layout,
-    input_shape,
     is_picture,
     looks_like,
     named,
     own_shape,
-    refuse_dates,
     whole_points,
 )
 from orbitwise.transforms.images import check_image_shape
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MOMENTS = (date, time, timedelta, np.datetime64, np.timedelta64)
+
+
+def refuse_dates(values: object, name: str) -> None:
+    """Raise a TypeError that names the column where values are dates, times, durations or periods.
+
+    NumPy would turn many of them into raw integers without a word.
+    """
+    for column, part in _columns(values):
+        if (found := _dates_in(part)) is not None:
+            where = "" if column is None else f" in column {column!r}"
+            raise TypeError(
+                f"{name} holds dates or durations ({found}{where}), but numbers are required: turn them into "
+                "numbers, say decimal years. AutoGPRegressor does so itself with dates in X."
+            )
+
+
+def _columns(values: object) -> Iterator[tuple[object, object]]:
+    """The columns of a frame, or of an array of objects, with their names; else the values as a whole."""
+    if hasattr(values, "columns") and hasattr(values, "dtypes"):  # a data frame, whatever library it is of
+        frame = cast(Any, values)
+        if len(set(frame.columns)) == len(frame.columns):
+            yield from ((column, frame[column]) for column in frame.columns)
+            return
+        values = np.asarray(frame, dtype=object)
+    if isinstance(values, list | tuple):
+        try:
+            values = np.asarray(values)
+        except (TypeError, ValueError):
+            return  # ragged, and refused as such
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 2:
+        yield from enumerate(values.T)
+        return
+    yield None, values
+
+
+def _dates_in(values: object) -> str | None:
+    """What kind of dates a column holds, by its type or by its entries; a category counts by its values."""
+    dtype = getattr(values, "dtype", None)
+    if (categories := getattr(dtype, "categories", None)) is not None and hasattr(categories, "dtype"):
+        return _dates_in(categories)
+    is_temporal = getattr(dtype, "is_temporal", bool)  # as polars says it
+    is_period = getattr(getattr(dtype, "type", None), "__name__", "") == "Period"
+    if getattr(dtype, "kind", "") in ("M", "m") or is_period or is_temporal():
+        return str(dtype)
+    if getattr(dtype, "kind", "") != "O":
+        return None
+    kinds = dict.fromkeys(type(entry) for entry in np.asarray(values, dtype=object).ravel())
+    return next((kind.__name__ for kind in kinds if issubclass(kind, MOMENTS) or _is_period(kind)), None)
+
+
+def _is_period(kind: type) -> bool:
+    return kind.__name__ == "Period" and hasattr(kind, "to_timestamp")
+
+
+Order = Literal["first", "last"]
+Channels = Literal["auto", "first", "last"]
+COUNTS = (1, 3, 4)
+"""Channels that pictures have: grey, colour, colour and transparency."""
+ASK = 'say which with channels="first" or channels="last"'
+
+
+@final
+@dataclass(frozen=True)
+class InputForm:
+    """The form of the inputs that an estimator was fitted to.
+
+    `image_shape` is the shape of one image with its channels first, None for other data, and `channels` says
+    in which order images were given. `input_shape` is that of a signal or a cloud that came with dimensions.
+    `background` is the darkest value of images that are warped, which is taken off because warps fill with 0.
+    """
+
+    image_shape: tuple[int, ...] | None = None
+    channels: Order | None = None
+    input_shape: tuple[int, ...] | None = None
+    background: float = 0.0
+
+    stored = Stored()
+
+    def check_fitted(self, width: int, estimator: object) -> None:
+        """Raise a ValueError where this is not the form of the `width` features of a fitted estimator."""
+        shape, own = self.image_shape, self.input_shape
+        is_image = shape is None or (len(shape) in (2, 3) and math.prod(shape) == width)
+        require(is_image, "images of another shape")
+        require(own is None or (len(own) in (2, 3) and math.prod(own) == width), "inputs of another shape")
+        require(self.channels in (None, "first", "last"), "channels that are neither first nor last")
+        has_channels = shape is not None and len(shape) == 3
+        require(self.channels is None or has_channels, "channels of images that have none")
+        names, classes = (getattr(estimator, name, None) for name in ("feature_names_in_", "classes_"))
+        if names is not None:
+            require(names.shape == (width,), "other names of features than it has features")
+            require(all(isinstance(each, str) for each in names), "names of features that are no text")
+        if classes is not None:
+            _check_classes(classes)
+
+    @property
+    def given(self) -> tuple[int, ...] | None:
+        """The shape of one image as it is given."""
+        if self.image_shape is None or self.channels != "last":
+            return self.image_shape
+        return (*self.image_shape[1:], self.image_shape[0])
+
+    def inward(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows [..., d] as they are given, with their channels first."""
+        return self._reordered(rows, self.given, -1, -3)
+
+    def outward(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows [..., d] with their channels first, as they are given."""
+        return self._reordered(rows, self.image_shape, -3, -1)
+
+    def require_channels_first(self, what: str) -> None:
+        """Raise a ValueError where `what` speaks of single pixels and these have their channels last."""
+        if self.channels == "last":
+            raise ValueError(
+                f"{what} go with rows that have their channels first: fit to images "
+                "[n, channels, height, width], np.moveaxis(X, -1, 1)."
+            )
+
+    def _reordered(
+        self, rows: NDArray[np.float64], shape: tuple[int, ...] | None, start: int, end: int
+    ) -> NDArray[np.float64]:
+        if self.channels != "last" or shape is None:
+            return rows
+        if math.prod(shape) != rows.shape[-1]:
+            raise ValueError(
+                f"Images of shape {shape} have {math.prod(shape)} numbers, but the inputs have width "
+                f"{rows.shape[-1]}."
+            )
+        images = rows.reshape(*rows.shape[:-1], *shape)
+        return np.ascontiguousarray(np.moveaxis(images, start, end)).reshape(rows.shape)
+
+
+def check_channels(channels: object) -> None:
+    """Raise a ValueError unless `channels` says "auto", "first" or "last"."""
+    if not isinstance(channels, str) or channels not in ("auto", "first", "last"):
+        raise ValueError(f"channels must be 'auto', 'first' or 'last', not {channels!r}.")
+
+
+def channel_order(shape: Sequence[int], channels: str = "auto", ask: str = ASK) -> Order:
+    """Where three axes of one image have their channels; a ValueError that `ask`s where they do not tell.
+
+    Channels are an axis of 1, 3 or 4 at either end, beside a picture of at least 2 x 2 pixels.
+    """
+    check_channels(channels)
+    if channels != "auto":
+        return cast(Order, channels)
+    front, middle, back = shape
+    fits = {
+        "first": front in COUNTS and min(middle, back) > 1,
+        "last": back in COUNTS and min(front, middle) > 1,
+    }
+    found = [order for order, fit in fits.items() if fit]
+    if len(found) == 1:
+        return cast(Order, found[0])
+    why = "both the first and the last axis" if found else "neither the first nor the last axis"
+    raise ValueError(
+        f"Images of shape {tuple(shape)} may have their channels first or last: {why} could be 1, 3 or 4 "
+        f"channels beside a picture; {ask}."
+    )
+
+
+def image_layout(
+    dimensions: Sequence[int] | None,
+    image_shape: Sequence[int] | None = None,
+    channels: str = "auto",
+    ask: str = ASK,
+) -> InputForm:
+    """The layout of images that come with their `dimensions`, or in rows, or with an announced `image_shape`.
+
+    `image_shape` is (height, width), or three sizes in the order of `channels`. The height and width alone
+    settle the order of images that come with channels.
+    """
+    if image_shape is not None:
+        check_image_shape(image_shape)
+        image_shape = tuple(int(size) for size in image_shape)
+    if dimensions is None:
+        return InputForm() if image_shape is None else _in_order(image_shape, channels, ask)
+    if image_shape is None or tuple(dimensions) == image_shape:
+        return _in_order(dimensions, channels, ask)
+    if len(image_shape) == 2 and len(dimensions) == 3:
+        orders: dict[Order, Sequence[int]] = {"first": dimensions[1:], "last": dimensions[:-1]}
+        meant = [order for order, plane in orders.items() if tuple(plane) == image_shape]
+        if channels in meant or (channels == "auto" and len(meant) == 1):
+            return _in_order(dimensions, meant[0] if channels == "auto" else channels, ask)
+    raise ValueError(
+        f"X has images of shape {tuple(dimensions)}, but images of shape {image_shape} were announced."
+    )
+
+
+def _in_order(shape: Sequence[int], channels: str, ask: str) -> InputForm:
+    sizes = tuple(int(size) for size in shape)
+    if len(sizes) == 2:
+        return InputForm(sizes)
+    order = channel_order(sizes, channels, ask)
+    return InputForm(sizes if order == "first" else (sizes[2], *sizes[:2]), order)
+
+
+def input_shape(estimator: object) -> tuple[int, ...] | None:
+    """The shape of one image, signal or cloud that an estimator was fitted to; None for plain rows."""
+    form = getattr(estimator, "form_", InputForm())
+    known = form.image_shape or form.input_shape
+    if known is not None:
+        return known
+    for name in ("invariance", "functional_"):
+        own = own_shape(getattr(estimator, name, None))
+        if own is not None:
+            return own[1]
+    return None
+
 
 LARGEST = 1e70
 """X and y beyond this, or all below its inverse, are refused: their squares, and products of a few of these,
@@ -48,23 +277,32 @@ NO_TARGETS = object()
 
 
 def as_array(values: object) -> Any:
-    """Tensors, and lists of them, as arrays without gradients; anything else as it is."""
+    """Tensors, images of PIL, and lists of them, as arrays without gradients; anything else as it is."""
     if np.ma.is_masked(values):
         raise ValueError(
             "A masked array was passed, and its masked entries would be taken for data: fill them, or drop "
             "their rows, first."
         )
-    if isinstance(values, list | tuple) and any(isinstance(each, torch.Tensor) for each in values):
+    if isinstance(values, list | tuple) and any(map(_is_converted, values)):
         return [as_array(each) for each in values]
-    if not isinstance(values, torch.Tensor):
+    if not _is_converted(values):
         return values
+    if not isinstance(values, torch.Tensor):
+        image = cast(Any, values)
+        # the numbers of a palette are names of colours
+        return np.asarray(image.convert("RGB") if image.mode == "P" else image)
     if values.layout != torch.strided:
         raise TypeError("A sparse tensor was passed, but dense data are required: use X.to_dense().")
     numbers = values.detach().cpu().resolve_conj()
     return (numbers.double() if numbers.dtype == torch.bfloat16 else numbers).numpy()
 
 
-def check_data(estimator: BaseEstimator, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
+def _is_converted(values: object) -> bool:
+    """Whether values are a tensor, or an image of PIL, which need not be installed."""
+    return isinstance(values, torch.Tensor) or (hasattr(values, "getbands") and hasattr(values, "convert"))
+
+
+def check_data(estimator: object, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
     """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
 
     Tensors lose their gradients; dates and numbers that cannot be squared are refused. y is checked for its
@@ -107,22 +345,23 @@ def flatten_images(estimator: object, X: ArrayLike, reset: bool = True) -> tuple
     """
     X = as_array(X)
     dimensions = _dimensions(X)
-    if reset:
-        layout = _layout(estimator, dimensions)
-    else:
-        layout = layout_of(estimator)
-        if dimensions is not None:
-            _check_dimensions(estimator, dimensions, layout)
+    form = _form(estimator, dimensions) if reset else layout_of(estimator)
     if dimensions is None:
-        return X, layout
+        return X, form
+    if not reset:
+        _check_dimensions(estimator, dimensions, form)
     array = np.asarray(X)
-    return array.reshape(len(array), math.prod(dimensions)), layout
+    return array.reshape(len(array), math.prod(dimensions)), form
 
 
-def set_layout(estimator: object, form: InputForm, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows with their channels first; the estimator remembers how they were given."""
+def training_rows(
+    estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, **settings: bool | int
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Validated rows, with channels first, and targets; it sets `n_features_in_` and `form_`."""
+    flat, form = flatten_images(estimator, X)
+    x, targets = check_data(estimator, flat, y, **settings)
     vars(estimator)["form_"] = form
-    return form.inward(x)
+    return form.inward(x), targets
 
 
 def layout_of(estimator: object) -> InputForm:
@@ -132,74 +371,81 @@ def layout_of(estimator: object) -> InputForm:
 
 def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
     """The shape of one input where X is an array, or a list of arrays, with dimensions."""
-    is_array = isinstance(X, np.ndarray)
-    is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(next(iter(X))) in (2, 3)
-    shape: tuple[int, ...] = tuple(np.shape(cast(Any, X))) if is_array or is_list else ()
-    return shape[1:] if len(shape) in (3, 4) else None
+    if isinstance(X, list | tuple) and len(X) > 0 and np.ndim(next(iter(X))) in (2, 3):
+        first, *others = dict.fromkeys(np.shape(each) for each in X)
+        if others:
+            raise ValueError(
+                f"The inputs have several shapes, such as {first} and {others[0]}: bring all to one shape."
+            )
+        return first
+    return X.shape[1:] if isinstance(X, np.ndarray) and X.ndim in (3, 4) else None
 
 
-def _layout(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
-    """The layout of training data, after a look whether the invariance is one of such data."""
+def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
+    """The form of training data, after a look whether the invariance is one of such data.
+
+    Where neither the invariance nor the kernel is one of images, signals or clouds, the order of the numbers
+    in a row does not matter, and the inputs become rows as they are.
+    """
     invariance: object = getattr(estimator, "invariance", None)
     announced: Sequence[int] | None = getattr(estimator, "image_shape", None)
     channels = getattr(estimator, "channels", "auto")
     check_channels(channels)
-    own = own_shape(invariance)
+    family, own, owner = family_of(invariance), own_shape(invariance), invariance
+    if family is None and dimensions is not None:
+        owner = getattr(estimator, "kernel", None)
+        own = own_shape(owner)
     if announced is not None:
         check_family(invariance, "image")
-        layout = image_layout(dimensions, announced, channels)
+        form = image_layout(dimensions, announced, channels)
     elif dimensions is None:
         return InputForm()
     elif own is not None and own[0] != "image":
         if dimensions != own[1]:
             raise ValueError(
-                f"X has inputs of shape {dimensions}, but {named(invariance)} moves {PLURALS[own[0]]} of "
+                f"X has inputs of shape {dimensions}, but {named(owner)} moves {PLURALS[own[0]]} of "
                 f"shape {own[1]}."
             )
         return InputForm()
     elif own is not None:
         plane = own[1][1:] if own[1][0] == 1 and len(dimensions) == 2 else own[1]
         matches = dimensions in (plane, (*plane[1:], plane[0]))
-        layout = image_layout(dimensions, dimensions if matches else plane, channels)
-    elif family_of(invariance) == "image":
+        form = image_layout(dimensions, dimensions if matches else plane, channels)
+    elif family == "image":
         check_picture(invariance, dimensions)
-        layout = image_layout(dimensions, None, channels)
-    elif family_of(invariance) in ("signal", "cloud") and len(dimensions) == 2:
+        form = image_layout(dimensions, None, channels)
+    elif family is None or (family in ("signal", "cloud") and len(dimensions) == 2):
         return InputForm(input_shape=dimensions)
     else:
         raise ValueError(
             f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: "
             f"{_no_table(estimator, dimensions)}"
         )
-    if own is not None and layout.shape is not None and check_image_shape(layout.shape) != own[1]:
+    if own is not None and form.image_shape is not None and check_image_shape(form.image_shape) != own[1]:
         raise ValueError(
-            f"{named(invariance)} moves images of shape {own[1]}, channels first, but these are of shape "
-            f"{layout.shape}."
+            f"{named(owner)} {'moves' if owner is invariance else 'takes'} images of shape {own[1]}, "
+            f"channels first, but these are of shape {form.image_shape}."
         )
-    if layout.channels == "last" and isinstance(invariance, list | tuple):
-        layout.require_channels_first("Functionals at other inputs")
-    return layout
+    if form.channels == "last" and isinstance(invariance, list | tuple):
+        form.require_channels_first("Functionals at other inputs")
+    return form
 
 
 def _no_table(estimator: object, dimensions: tuple[int, ...]) -> str:
-    """What to do with inputs that have dimensions where the invariance is one of tables, or there is none."""
+    """What to do with inputs that have dimensions where the invariance is one of tables or of other data."""
     invariance: object = getattr(estimator, "invariance", None)
     images = "Images need an invariance of images or image_shape=(height, width)."
-    looks = f" They look like {looks_like(dimensions)}." if _is_odd(dimensions) else ""
     if family_of(invariance) != "table":
-        return f"X must be [n_samples, n_features], say X.reshape(len(X), -1). {images}{looks}"
-    if not _is_odd(dimensions):
+        return f"{named(invariance)} takes one input as two dimensions. {images}"
+    if len(dimensions) != 2 or is_picture(dimensions):
         return f"{named(invariance)} moves single columns of X [n_samples, n_features]. {images}"
-    return f"{whole_points(str(invariance), dimensions, type(estimator).__name__)}\n{looks.strip()} {images}"
+    looks = f"They look like {looks_like(dimensions)}."
+    return f"{whole_points(str(invariance), dimensions, type(estimator).__name__)}\n{looks} {images}"
 
 
-def _is_odd(dimensions: Sequence[int]) -> bool:
-    return len(dimensions) == 2 and not is_picture(dimensions)
-
-
-def _check_dimensions(estimator: object, dimensions: tuple[int, ...], layout: InputForm) -> None:
+def _check_dimensions(estimator: object, dimensions: tuple[int, ...], form: InputForm) -> None:
     """Raise a ValueError where inputs have other dimensions than those that the estimator was fitted to."""
-    known = layout.given if layout.given is not None else input_shape(estimator)
+    known = form.given if form.given is not None else input_shape(estimator)
     if known is None:
         raise ValueError(
             f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: X must be "
@@ -207,8 +453,8 @@ def _check_dimensions(estimator: object, dimensions: tuple[int, ...], layout: In
             "image_shape=(height, width)."
         )
     if dimensions != tuple(known):
-        order = f", channels {layout.channels}" if layout.channels is not None else ""
-        what = "inputs" if layout.given is None else "images"
+        order = f", channels {form.channels}" if form.channels is not None else ""
+        what = "inputs" if form.given is None else "images"
         raise ValueError(
             f"X has {what} of shape {dimensions}, but {what} of shape {tuple(known)}{order} were announced."
         )
@@ -224,19 +470,25 @@ class TrainingData(NamedTuple):
 
 
 def check_training(
-    estimator: Any, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, reset: bool = True
+    estimator: BaseEstimator,
+    X: ArrayLike,
+    y: ArrayLike,
+    sample_weight: ArrayLike | None,
+    reset: bool = True,
 ) -> TrainingData:
-    """Validated inputs, targets and weights.
+    """Validated settings, inputs, numbers as targets, and weights.
 
     It sets `n_features_in_` and `form_`, unless they are to be met (`reset=False`).
     """
-    _check_arguments(estimator)
-    flat, layout = flatten_images(estimator, X, reset)
-    x, targets = check_data(
-        estimator, flat, y, multi_output=True, y_numeric=True, ensure_min_samples=1, reset=reset
-    )
+    check_settings(estimator)
+    wanted = {"multi_output": True, "y_numeric": True, "ensure_min_samples": 1}
+    if reset:
+        x, targets = training_rows(estimator, X, y, **wanted)
+    else:
+        flat, form = flatten_images(estimator, X, reset)
+        x, targets = check_data(estimator, flat, y, reset=False, **wanted)
+        x = form.inward(x)
     targets = np.asarray(targets, dtype=np.float64)
-    x = set_layout(estimator, layout, x) if reset else layout.inward(x)
     weight = check_weights(sample_weight, x)
     return TrainingData(x, targets.reshape(len(x), -1), weight, targets.ndim == 1)
 
@@ -260,7 +512,15 @@ def check_weights(sample_weight: object, x: NDArray[np.float64]) -> NDArray[np.f
     return weights
 
 
-def check_inputs(estimator: Any, X: ArrayLike, plain: bool = True) -> torch.Tensor:
+@runtime_checkable
+class FittedEstimator(Protocol):
+    """What new inputs are checked against."""
+
+    form_: InputForm
+    n_features_in_: int
+
+
+def check_inputs(estimator: FittedEstimator, X: ArrayLike, plain: bool = True) -> torch.Tensor:
     """Validated inputs of a fitted estimator; those of other functionals may be pairs [n, 2, d]."""
     X = as_array(X)
     layout = layout_of(estimator)
@@ -291,48 +551,71 @@ def check_numbers(values: object, name: str, ensure_2d: bool = True) -> NDArray[
     return np.array(array)
 
 
-def _check_arguments(estimator: Any) -> None:
-    if not (estimator.kernel is None or isinstance(estimator.kernel, Kernel)):
-        raise TypeError(
-            f"kernel must be a gpytorch.kernels.Kernel or None, not {type(estimator.kernel).__name__}."
-        )
-    if estimator.kernel is not None and len(estimator.kernel.batch_shape):
-        raise ValueError(
-            f"kernel must be one kernel, but has batch shape {tuple(estimator.kernel.batch_shape)}."
-        )
-    if estimator.noise is not None:
-        check_variance(estimator.noise, "noise")
-    check_counts(estimator, [n for n in ("max_iterations", "num_restarts") if hasattr(estimator, n)], least=0)
-    check_search(estimator)
+LEAST = {"max_iterations": 0, "num_restarts": 0, "max_depth": 0, "num_folds": 2}
+"""Whole numbers that settings may go down to, 1 for those not named."""
+NONE = {"noise": "None to learn it", "max_seconds": "None for no limit"}
+"""What it means to leave these settings out."""
 
 
-def check_search(estimator: object) -> None:
-    """Raise a ValueError where the limits of a search for an orbit make no sense."""
-    check_counts(estimator, [n for n in ("num_nodes", "max_nodes") if hasattr(estimator, n)])
-    seconds = getattr(estimator, "max_seconds", None)
-    if seconds is not None and not (isinstance(seconds, Real) and float(seconds) > 0):
-        raise ValueError(f"max_seconds must be a positive number, or None for no limit, not {seconds!r}.")
+def check_settings(estimator: object, **least: int) -> None:
+    """Raise an error where a setting is not what its annotation in the constructor says.
+
+    Kernels, words and numbers are checked; whole numbers are at least as large as `least`, or `LEAST`, says.
+    """
+    kernel: object = getattr(estimator, "kernel", None)
+    if not (kernel is None or isinstance(kernel, Kernel)):
+        raise TypeError(f"kernel must be a gpytorch.kernels.Kernel or None, not {type(kernel).__name__}.")
+    if kernel is not None and len(kernel.batch_shape):
+        raise ValueError(f"kernel must be one kernel, but has batch shape {tuple(kernel.batch_shape)}.")
+    least = {**LEAST, **least}
+    for name, hint in get_type_hints(type(estimator).__init__).items():
+        wanted = _missed(name, hint, getattr(estimator, name, None), least.get(name, 1))
+        if wanted:
+            *others, last = wanted
+            said = f"{', '.join(others)} or {last}" if others else last
+            raise ValueError(f"{name} must be {said}, not {getattr(estimator, name)!r}.")
 
 
-def check_counts(estimator: object, names: Sequence[str], least: int = 1) -> None:
-    """Raise a ValueError unless these settings are whole numbers of at least `least`, or None by default."""
-    for name in names:
-        count = getattr(estimator, name)
-        if count is None and signature(type(estimator)).parameters[name].default is None:
-            continue
-        if not isinstance(count, Integral) or count < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, not {count!r}.")
+def _missed(name: str, hint: object, value: object, least: int) -> list[str]:
+    """What a setting may be, in words, where the value is none of it; nothing where it is fine or open."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if parts == (bool,) or (value is None and NoneType in parts):
+        return []
+    wanted: list[str] = []
+    for part in parts:
+        if part is bool or get_origin(part) is Literal:
+            words = (True, False) if part is bool else get_args(part)
+            is_fine = isinstance(value, str | np.bool_ | Integral) and value in words
+            wanted += map(repr, words)
+        elif part is int:
+            is_fine = isinstance(value, Integral) and int(value) >= least
+            wanted.append(f"a whole number of at least {least}")
+        elif part is float and name == "noise":
+            is_fine = _is_finite(value) and value >= 0
+            wanted.append("a finite variance of at least 0")
+        elif part is float:
+            is_fine = _is_finite(value) and value > 0
+            wanted.append("positive and finite")
+        else:
+            is_fine = part is not NoneType
+        if is_fine:
+            return []
+    return [*wanted, NONE.get(name, "None")] if NoneType in parts else wanted
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def check_variance(value: object, name: str) -> None:
     """Raise a ValueError unless `value` is a finite number of at least 0."""
-    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+    if not _is_finite(value) or value < 0:
         raise ValueError(
             f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
         )
 
 
-def check_classes(classes: NDArray[np.generic]) -> None:
+def _check_classes(classes: NDArray[np.generic]) -> None:
     """Raise a ValueError unless these are different labels of one kind, in order."""
     require(classes.ndim == 1 and len(classes) >= 2, "classes that are no list of labels")
     labels = classes.tolist()
@@ -340,3 +623,27 @@ def check_classes(classes: NDArray[np.generic]) -> None:
     require(all(isinstance(each, kinds) for each in labels), "classes of several kinds")
     # false for NaN, and for classes that come twice
     require(all(a < b for a, b in pairwise(labels)), "classes that are not in order")
+
+
+def answering(method: Callable[P, R]) -> Callable[P, R]:
+    """For methods that predict: a result that is not finite is an error, never an answer."""
+
+    @wraps(method)
+    def answer(*arguments: P.args, **named: P.kwargs) -> R:
+        result = method(*arguments, **named)
+        for part in result if isinstance(result, tuple) else (result,):
+            require_finite(part, f"The result of {method.__name__} contains {{}}")
+        return result
+
+    return answer
+
+
+def require_finite(values: object, found: str) -> None:
+    """Raise a ValueError with what was `found` where values are not finite."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        wrong = array[~np.isfinite(array)].ravel()[0]
+        raise ValueError(
+            f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
+            "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
+        )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -87,3 +87,32 @@ def least_noise(loss_of: Callable[[float], float], start: float, smallest: float
         step /= 2
         place = min((place, place - step, place + step), key=loss)
     return math.exp(place)
+
+
+CHANCE = 0.01
+"""Below this probability, rows without a label are not all of one class by chance."""
+NEGLECTED = 0.1
+"""The part of its share of the labels that a class has at least among rows without a label."""
+
+
+def one_class(
+    predicted: Int[Tensor, " t"], has_no_label: Bool[Tensor, " t"], codes: Int[Tensor, " n"]
+) -> str | None:
+    """The kind of rows, "training" or "unlabelled", that are all `predicted` to be of one class; or None.
+
+    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
+    as well. These count as of one class if the others have less than a `NEGLECTED` part of their share of
+    the labels, unless it may be chance that all of these rows are of one class.
+    """
+    if len(predicted) < 2 and len(codes.unique()) < 2:
+        return None
+    if bool((predicted == predicted[0]).all()):
+        return "training"
+    others = predicted[has_no_label]
+    if len(others) == 0:
+        return None
+    most = others.mode().values
+    share = (codes == most).double().mean().item()
+    is_chance = share ** len(others) >= CHANCE
+    left = (others != most).double().mean().item()
+    return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None

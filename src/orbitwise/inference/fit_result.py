@@ -17,8 +17,7 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.model import Posterior
-from orbitwise.inference.optimise.ascent import Coordinates
-from orbitwise.inference.optimise.orbit_search import Found
+from orbitwise.inference.optimise.orbit_search import Coordinates, Found
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior

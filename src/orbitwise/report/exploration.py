@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.forms import InputForm
-from orbitwise.estimators.validation import check_inputs
+from orbitwise.estimators.validation import InputForm, check_inputs
 from orbitwise.functionals.averages import drawn_form
 from orbitwise.functionals.points import Difference
 from orbitwise.likelihoods.gaussian import Gaussian

@@ -128,7 +128,7 @@ def page_of(
         tracks = () if exploration is None else exploration.tracks
         tell("drawing")
         is_labelled, layout, painter = isinstance(judged, Labelled), model.form_, None
-        if layout.shape is None:
+        if layout.image_shape is None:
             exploration = None  # there is no picture to move
         else:
             painter = painter_for(shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS], layout)

@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 from PIL import Image
 
-from orbitwise.estimators.forms import InputForm, Order
+from orbitwise.estimators.validation import InputForm, Order
 from orbitwise.transforms.images import check_image_shape
 
 
@@ -69,7 +69,7 @@ def painter_for(rows: Float[ndarray, "n d"], images: InputForm | Sequence[int], 
     `images` is how the rows are laid out, or their shape with the channels first.
     """
     layout = images if isinstance(images, InputForm) else InputForm(tuple(images))
-    shape = check_image_shape(layout.shape or ())
+    shape = check_image_shape(layout.image_shape or ())
     low, high = float(rows.min()), float(np.quantile(rows, 0.999))
     high = high if high > low else float(rows.max())
     dark = float(np.mean(rows <= low + 0.1 * (high - low)))

@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 from torch import Tensor
 
-from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.likelihoods import class_probabilities
+from orbitwise.estimators.classifier import InvariantGPClassifier, class_probabilities
 from orbitwise.estimators.validation import check_inputs
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.likelihoods.dirichlet import Dirichlet

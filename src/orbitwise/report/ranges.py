@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import final
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import NAMES, functional_of
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
+from orbitwise.estimators.validation import input_shape
 from orbitwise.functionals.averages import learnable_orbits, orbit_in
 from orbitwise.orbits.certainty import Certainty, Kind, Unit, decimals_of, unit_of
 from orbitwise.orbits.finite import FiniteOrbit

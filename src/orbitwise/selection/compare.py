@@ -17,9 +17,8 @@ from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.estimator import EngineEstimator, fit_quietly, iterations_of, warn_of_shortfalls
-from orbitwise.estimators.forms import check_picture
 from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
-from orbitwise.estimators.invariances import Invariance, is_of_images, name_of
+from orbitwise.estimators.invariances import Invariance, check_picture, is_of_images, name_of
 from orbitwise.estimators.learned_ranges import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.inference.optimise.orbit_search import FINELY

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
-from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters
-from orbitwise.inference.optimise.training import maximize
+from orbitwise.inference.optimise.training import Vector, finite_difference_hessian, maximize
 from orbitwise.inference.sampling import nuts
 from orbitwise.inference.sampling.proposal import student_log_density
 

@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from orbitwise.estimators.forms import input_shape
 from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import NOISE_START, RegressionModel, prepare
 from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.estimators.validation import input_shape
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters, NamedParameter

@@ -22,9 +22,10 @@ from orbitwise.estimators.machines.task import (
 )
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
+from orbitwise.inference.calibration import one_class
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
 from orbitwise.inference.risk.evidence import laplace_evidence
-from orbitwise.inference.risk.machines import decided, held_out_scores, one_class
+from orbitwise.inference.risk.machines import decided, held_out_scores
 from orbitwise.losses import Logistic, Loss, Squared, SquaredHinge
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -37,8 +37,7 @@ from orbitwise.declarations import (
     is_plain_numbers,
     require,
 )
-from orbitwise.estimators.estimator import FittedForm, answering, learning
-from orbitwise.estimators.forms import input_shape
+from orbitwise.estimators.estimator import FittedForm, learning, warn_of_one_class
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
@@ -54,18 +53,18 @@ from orbitwise.estimators.machines.task import (
     stratified_folds,
 )
 from orbitwise.estimators.validation import (
+    answering,
     as_array,
-    check_counts,
-    check_data,
     check_inputs,
+    check_settings,
     check_weights,
-    flatten_images,
-    set_layout,
+    input_shape,
+    training_rows,
 )
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns
 from orbitwise.inference.optimise.cost import check_cost, users_level
-from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores, one_class
+from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
 from orbitwise.process.process import Process
@@ -97,7 +96,7 @@ class KernelMachine(FittedForm, BaseEstimator, ABC):
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _check_kernel_settings(self) -> None:
-        check_positive(self.C, "C")
+        check_settings(self)
         if self.bandwidth != "median":
             check_positive(self.bandwidth, "bandwidth", ", or 'median'")
 
@@ -108,9 +107,7 @@ class KernelMachine(FittedForm, BaseEstimator, ABC):
         self, X: ArrayLike, y: ArrayLike, **settings: bool
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Validated rows, with their channels first, and targets; it sets `n_features_in_` and `form_`."""
-        flat, form = flatten_images(self, X)
-        x, targets = check_data(self, flat, y, **settings)
-        return set_layout(self, form, x), targets
+        return training_rows(self, X, y, **settings)
 
 
 class TrainingRows(NamedTuple):
@@ -181,10 +178,6 @@ class RiskMachine(KernelMachine, ABC):
 
     def _check_settings(self) -> None:
         """Raise an error for settings that a kernel machine cannot use."""
-        if not (self.kernel is None or isinstance(self.kernel, Kernel)):
-            raise TypeError(
-                f"kernel must be a gpytorch.kernels.Kernel or None, not {type(self.kernel).__name__}."
-            )
         self._check_kernel_settings()
         for name, known in (("basis", BASES), ("solver", SOLVERS)):
             value = getattr(self, name)
@@ -203,7 +196,6 @@ class RiskMachine(KernelMachine, ABC):
             )
             if not fine:
                 raise ValueError(f"{name} must be finite numbers, {least}, not {values!r}.")
-        check_counts(self, ["num_folds"], least=2)
 
     def _unlabeled_rows(self, unlabeled: ArrayLike | None) -> NDArray[np.float64]:
         """Validated rows without a label; none where nothing was given."""
@@ -492,32 +484,6 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         gram = task.gram(self.strength_)[None]
         scores = held_out_scores(gram, task.basis, task.loss, task.targets, task.weights, rates, folds)
         return cautious_scale(two_columns(scores.values[0, 0].T), task.codes, task.weights)
-
-
-def warn_of_one_class(
-    name: str,
-    classes: NDArray[Any],
-    predicted: Int[torch.Tensor, " t"],
-    has_no_label: Bool[torch.Tensor, " t"],
-    codes: Int[torch.Tensor, " n"],
-    advice: str,
-) -> None:
-    """Warn where an estimator predicts one class for all training rows, or for all unlabelled ones."""
-    kind = one_class(predicted, has_no_label, codes)
-    if kind is None or len(classes) == 1:
-        return
-    rows = predicted if kind == "training" else predicted[has_no_label]
-    most = rows.mode().values
-    count = int((rows == most).sum())
-    share = f"{count:,} of {len(rows):,}"
-    if count == len(rows):
-        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
-    warnings.warn(
-        f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
-        f"{len(classes)} classes. {advice}.",
-        UserWarning,
-        stacklevel=users_level(sys._getframe()),
-    )
 
 
 def class_weights(

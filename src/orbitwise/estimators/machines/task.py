@@ -29,6 +29,7 @@ from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
+from orbitwise.inference.calibration import one_class
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import (
@@ -45,7 +46,6 @@ from orbitwise.inference.risk.machines import (
     gram_of,
     held_out_scores,
     nearest_positive,
-    one_class,
     places_among,
     problems_at_once,
     solve,

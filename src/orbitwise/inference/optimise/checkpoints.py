@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 import time
@@ -38,6 +39,11 @@ class Evaluation(NamedTuple):
     value: float
     gradient: NDArray[np.float64]
     failure: str = ""
+
+    @classmethod
+    def failed(cls, why: str) -> Evaluation:
+        """An evaluation that failed."""
+        return cls(math.nan, np.zeros(0), why)
 
 
 def warn_of_threads(kept: str, path: Path) -> None:

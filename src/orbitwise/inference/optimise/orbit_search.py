@@ -1,35 +1,201 @@
 """The search for the ranges of an orbit: several starts on few nodes, then refined while the nodes double.
 
-What it found says where, how good, and what other nodes say of it (METHOD 11).
+It works in `Coordinates` that are easy to climb. What it found says where, how good, and what other nodes say
+of it (METHOD 11).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.module import Module
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from orbitwise.inference.optimise.ascent import (
-    RETRIED,
-    Coordinates,
+from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
+from orbitwise.inference.optimise.training import (
+    TIME_IS_OVER,
+    Box,
     Objective,
     Summit,
+    TimeIsOverError,
     Vector,
     best_step,
     climb,
     climb_many,
     curvature_at,
+    evaluate,
     made_positive,
+    recorded,
+    why_cut_short,
 )
-from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
-from orbitwise.inference.optimise.training import TIME_IS_OVER, TimeIsOverError, recorded, why_cut_short
+from orbitwise.orbits.orbit import ZERO, LearnedCentres, LearnedWidths
+
+LEAST, NOTHING = 1e-6, 1e-5
+"""The least v, where a slope can still be had, and below which a range is set to zero: a third of a per cent
+of its natural width moves nothing."""
+
+FARTHEST = 14.0
+"""How far the logarithm of a positive parameter may move: to its 1,200,000th part or as many times it."""
+
+RETRIED = 0.05
+"""Where a range that is zero is tried again: about a fifth of its natural width."""
+
+
+@final
+@dataclass(frozen=True)
+class _Entries:
+    """Some entries of one parameter, and how they are seen."""
+
+    parameter: nn.Parameter
+    places: Tensor
+    widths: LearnedWidths | None = None
+    centres: LearnedCentres | None = None
+    constraint: GreaterThan | None = None
+
+    def from_raw(self, raw: Tensor) -> Tensor:
+        if self.widths is not None:
+            width = self.widths.width(raw)
+            return (width / self.widths.natural).square() if self.widths.can_vanish else width.log()
+        if self.centres is not None:
+            return raw / self.centres.natural
+        return raw if self.constraint is None else self._constrained(raw, self.constraint.transform).log()
+
+    def to_raw(self, z: Tensor) -> Tensor:
+        if self.widths is not None:
+            return self.widths.raw(self.widths.natural * z.sqrt() if self.widths.can_vanish else z.exp())
+        if self.centres is not None:
+            return z * self.centres.natural
+        return z if self.constraint is None else self._constrained(z.exp(), self.constraint.inverse_transform)
+
+    def _constrained(self, values: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a constraint makes of the values, where its bounds live and in the shape they belong to."""
+        shaped = values.reshape(self.parameter.shape).to(self.parameter.device)
+        return change(shaped).double().cpu().reshape(-1)
+
+    def ends(self, z: Tensor, least: float | None) -> tuple[Tensor, Tensor]:
+        """The least and the greatest coordinates."""
+        if self.widths is not None and self.widths.can_vanish:
+            most = (self.widths.largest / self.widths.natural).square()
+            return torch.full_like(z, LEAST), torch.maximum(most, z)
+        if self.widths is not None:
+            return z - FARTHEST / 8, z + FARTHEST / 8
+        if self.constraint is not None:
+            floor = self.constraint.lower_bound.detach().double().cpu()
+            floor = (torch.zeros(self.parameter.shape, dtype=torch.float64) + floor).reshape(-1)
+            low = torch.where(floor > 0, floor.log() + 1e-6, -torch.inf)
+            return torch.minimum(torch.maximum(z - FARTHEST, low), z), z + FARTHEST
+        return torch.full_like(z, -torch.inf if least is None else least), torch.full_like(z, torch.inf)
+
+
+@final
+class Coordinates:
+    """All that modules learn as one vector z in which the evidence is easy to climb, with its bounds.
+
+    Entries are (width/natural width)² of ranges that may vanish, logarithms of other widths and of positive
+    parameters, centres in units of the natural width, and all else as it is. `floors` are the least values of
+    raw parameters, where there are any.
+    """
+
+    def __init__(
+        self, modules: Sequence[nn.Module], floors: Mapping[nn.Parameter, float] | None = None
+    ) -> None:
+        self._entries = list(_entries_of(modules))
+        least = {id(parameter): value for parameter, value in (floors or {}).items()}
+        ends = [each.ends(each.from_raw(_raw(each)), least.get(id(each.parameter))) for each in self._entries]
+        self.box = Box(_joined([low for low, _ in ends]), _joined([high for _, high in ends]))
+
+    def __len__(self) -> int:
+        return sum(len(each.places) for each in self._entries)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters, each once."""
+        return list(dict.fromkeys(each.parameter for each in self._entries))
+
+    @property
+    def is_width(self) -> NDArray[np.bool_]:
+        """Which coordinates are squares of widths that may vanish."""
+        vanishing = [each.widths is not None and each.widths.can_vanish for each in self._entries]
+        return np.repeat(np.array(vanishing, dtype=bool), [len(each.places) for each in self._entries])
+
+    def point(self) -> Vector:
+        """The vector at the present parameters."""
+        return _joined([each.from_raw(_raw(each)) for each in self._entries])
+
+    @torch.no_grad()
+    def assign(self, point: Vector, above_zero: bool = False) -> None:
+        """Put the parameters where the vector says; a width that is next to nothing is exactly zero.
+
+        With `above_zero` such a width stays just above zero, where it has a slope.
+        """
+        for each, z in zip(self._entries, self._split(point), strict=True):
+            raw = each.to_raw(z)
+            if not above_zero and each.widths is not None and each.widths.can_vanish:
+                raw = torch.where(z < NOTHING, ZERO, raw)
+            each.parameter.view(-1)[each.places.to(each.parameter.device)] = raw.to(each.parameter)
+
+    def evaluate(self, objective: Callable[[], Tensor], point: Vector, sloped: bool = True) -> Evaluation:
+        """An objective of the modules at a point, with its gradient by the coordinates if it is `sloped`."""
+        self.assign(point, above_zero=True)
+        parameters = self.parameters
+        found = evaluate(objective, parameters, sloped)
+        if found.failure:
+            return found
+        each = torch.from_numpy(found.gradient).split([parameter.numel() for parameter in parameters])
+        slopes = dict(zip(parameters, each, strict=True))
+        parts = []
+        for entries in self._entries:
+            free = _raw(entries).requires_grad_()
+            # dL/dz = (dL/draw) / (dz/draw)
+            (seen,) = torch.autograd.grad(entries.from_raw(free).sum(), free)
+            slope = slopes[entries.parameter][entries.places]
+            parts.append(torch.where(slope == 0, 0.0, slope / seen))
+        gradient = _joined(parts)
+        if not np.isfinite(gradient).all():
+            return Evaluation.failed("its gradient is not finite. Scale inputs and targets to 1.")
+        return Evaluation(found.value, gradient)
+
+    def _split(self, point: Vector) -> Sequence[Tensor]:
+        vector = torch.from_numpy(np.array(point, dtype=np.float64))
+        return vector.split([len(each.places) for each in self._entries])
+
+
+def _raw(entries: _Entries) -> Tensor:
+    return entries.parameter.detach().double().cpu().reshape(-1)[entries.places]
+
+
+def _joined(parts: Sequence[Tensor]) -> Vector:
+    return torch.cat([*parts, torch.zeros(0, dtype=torch.float64)]).numpy()
+
+
+def _entries_of(modules: Sequence[nn.Module]) -> Iterable[_Entries]:
+    """Every parameter that is learned, once, with what its module knows of it."""
+    known: dict[int, list[_Entries]] = {}
+    for module in dict.fromkeys(each for root in modules for each in root.modules()):
+        for each in getattr(module, "learned_widths", list)():
+            found = _Entries(each.parameter, each.places, widths=each)
+            known.setdefault(id(each.parameter), []).append(found)
+        for each in getattr(module, "learned_centres", list)():
+            found = _Entries(each.parameter, each.places, centres=each)
+            known.setdefault(id(each.parameter), []).append(found)
+        if isinstance(module, Module):
+            for name, parameter in module._parameters.items():
+                constraint = module.constraint_for_parameter_name(name)
+                if parameter is not None and isinstance(constraint, GreaterThan) and constraint.enforced:
+                    every = torch.arange(parameter.numel())
+                    known.setdefault(id(parameter), [_Entries(parameter, every, constraint=constraint)])
+    for parameter in dict.fromkeys(each for root in modules for each in root.parameters()):
+        if parameter.requires_grad:
+            yield from known.get(id(parameter), [_Entries(parameter, torch.arange(parameter.numel()))])
+
 
 PER_ROW = 0.1
 """Nats per row by which the evidence may differ on other nodes where the answer counts as converged."""
@@ -446,7 +612,7 @@ class OrbitSearch:
                 raise TimeIsOverError
             return self.coordinates.evaluate(frozen, point, sloped)
 
-        def evaluate(point: Vector) -> tuple[float, Vector]:
+        def found_at(point: Vector) -> tuple[float, Vector]:
             nonlocal highest
             kept = recorded(self.journal, point, lambda: computed(point))
             if kept.failure:
@@ -463,4 +629,4 @@ class OrbitSearch:
                     self.callback(len(self.history), highest)
             return kept.value, kept.gradient
 
-        return evaluate
+        return found_at

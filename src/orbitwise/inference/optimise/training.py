@@ -1,24 +1,29 @@
-"""Training by L-BFGS: a deterministic objective of a module's parameters, with restarts and a history.
+"""Maximising an objective of parameters, and Hessians by differences of its gradients.
 
-scipy's L-BFGS-B works on one flat vector of doubles. Where the objective fails, the line search is shown the
-slope of the last accepted point turned upwards, so it backs off. An infinite value would end it there,
-because its interpolation then gives NaN.
+`maximize` is L-BFGS over all parameters of modules, with restarts and a history. `climb` takes quasi-Newton
+steps inside a trust region and a box, which needs fewer evaluations for few coordinates; `climb_many` is
+L-BFGS in the same box.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from numpy.typing import NDArray
+from scipy.optimize import OptimizeResult, lsq_linear, minimize
 from torch import Tensor, nn
 
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Evaluation, Journal
 from orbitwise.inference.optimise.hyperpriors import log_prior as log_prior
+
+Vector = NDArray[np.float64]
+Gradient = Callable[[Vector], Vector]
+"""The gradient at a point; not finite where it cannot be computed."""
 
 SETTLED = 5
 """So many iterations that gained next to nothing in all have settled."""
@@ -115,30 +120,50 @@ def maximize(
             value = float(objective())
         message = "no iterations asked for" if parameters else "nothing to learn"
         return Training(value, not parameters, message, [value], [value])
+
+    def after(history: list[float]) -> None:
+        if callback is not None:
+            callback(len(history), history[-1])
+        if stop is not None and stop(history):
+            raise StopIteration
+
+    def ascend(start: Vector) -> tuple[Training, Vector]:
+        def at(point: Vector) -> Evaluation:
+            def computed() -> Evaluation:
+                if ascent.has_begun and is_over is not None and is_over():
+                    raise TimeIsOverError
+                return evaluate(objective, parameters)
+
+            assign_flat(parameters, point)
+            return recorded(journal, point, computed)
+
+        ascent = _Lbfgs(at, after)
+        if journal is not None:
+            journal.begin()
+        try:
+            result = ascent.run(start, maxiter=max_iterations, maxcor=memory)
+            # A line search that finds nothing better where the slope is negligible has met rounding.
+            is_flat = str(result.message).startswith("ABNORMAL") and float(np.abs(result.jac).max()) < FLAT
+            message, converged = str(result.message), bool(result.success) or is_flat
+        except (KeyboardInterrupt, TimeIsOverError) as error:
+            message, converged = why_cut_short(error), False
+        if ascent.best is None:
+            message = message if message in CUT_SHORT else ascent.failure
+            return Training(-np.inf, False, message, ascent.history), start
+        return Training(ascent.best.value, converged, message, ascent.history), ascent.best.point
+
     origin = flat_values(parameters)
-    best, best_point = Training(-np.inf, False, ""), origin
-    starts: list[float] = []
     try:
-        for start in range(1 + num_restarts):
-            if start and is_over is not None and is_over():
+        best, best_point = ascend(origin)
+        starts = [best.value]
+        while len(starts) <= num_restarts and best.message != INTERRUPTED:
+            if is_over is not None and is_over():
                 best.converged, best.message = False, TIME_IS_OVER
                 break
-            noise = (
-                torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy() if start else 0.0
-            )
-            outcome, point = _run(
-                objective,
-                parameters,
-                origin + spread * noise,
-                max_iterations,
-                callback,
-                stop,
-                memory,
-                journal,
-                is_over,
-            )
+            noise = torch.randn(len(origin), generator=generator, dtype=torch.float64).numpy()
+            outcome, point = ascend(origin + spread * noise)
             starts.append(outcome.value)
-            if outcome.value > best.value or start == 0:
+            if outcome.value > best.value:
                 best, best_point = outcome, point
             if outcome.message == INTERRUPTED:
                 break
@@ -155,83 +180,69 @@ def maximize(
 
 
 class _Visit(NamedTuple):
-    """A point that L-BFGS-B tried, with the value and the gradient of what it minimises."""
+    """A point that was tried, with the value and the gradient of what is maximised."""
 
-    point: np.ndarray
+    point: Vector
     value: float
-    gradient: np.ndarray
+    gradient: Vector
 
 
-def _run(
-    objective: Callable[[], Tensor],
-    parameters: list[nn.Parameter],
-    start: np.ndarray,
-    max_iterations: int,
-    callback: Callable[[int, float], None] | None,
-    stop: Callable[[list[float]], bool] | None,
-    memory: int,
-    journal: Journal | None,
-    is_over: Callable[[], bool] | None,
-) -> tuple[Training, np.ndarray]:
-    best_value, best_point, failure = -np.inf, start, ""
-    has_begun = False
-    latest: _Visit | None = None
-    accepted: _Visit | None = None
-    history: list[float] = []
-    if journal is not None:
-        journal.begin()
+@final
+class _Lbfgs:
+    """One ascent by scipy's L-BFGS-B, which works on one flat vector, and the best point that it has met.
 
-    def refused(point: np.ndarray) -> tuple[float, np.ndarray]:
-        if accepted is None:
-            return np.inf, np.zeros_like(point)
-        # f₀ + |∇f₀·(x - x₀)|, with the slope -∇f₀: a finite hill on the way down
-        rise = abs(float(accepted.gradient @ (point - accepted.point)))
-        return accepted.value + rise, -accepted.gradient
+    Where the objective fails, the line search is shown the slope of the last accepted point turned upwards,
+    so that it backs off. An infinite value would end it there, because its interpolation then gives NaN.
+    """
 
-    def computed() -> Evaluation:
-        if has_begun and is_over is not None and is_over():
-            raise TimeIsOverError
-        return evaluate(objective, parameters)
+    def __init__(
+        self, objective: Callable[[Vector], Evaluation], after: Callable[[list[float]], None] | None = None
+    ) -> None:
+        self.best: _Visit | None = None
+        self.history: list[float] = []
+        """The best value after every iteration, which `after` is shown."""
+        self.failure = ""
+        self.has_begun = False
+        self._objective, self._after = objective, after
+        self._latest: _Visit | None = None
+        self._accepted: _Visit | None = None
 
-    def negative(point: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best_value, best_point, failure, latest, accepted, has_begun
-        assign_flat(parameters, point)
-        found = recorded(journal, point, computed)
-        has_begun = True
-        if found.failure:
-            failure = found.failure
-            return refused(point)
-        latest = _Visit(point.copy(), -found.value, -found.gradient)
-        accepted = latest if accepted is None else accepted
-        if found.value > best_value:
-            best_value, best_point = found.value, point.copy()
-        return latest.value, latest.gradient.copy()
-
-    def record(_: np.ndarray) -> None:
-        nonlocal accepted
-        accepted = latest
-        history.append(best_value)
-        if callback is not None:
-            callback(len(history), best_value)
-        if stop is not None and stop(history):
-            raise StopIteration
-
-    try:
-        result = minimize(
-            negative,
+    def run(
+        self, start: Vector, bounds: NDArray[np.float64] | None = None, **options: float
+    ) -> OptimizeResult:
+        """Minimise the negative objective with these options of scipy's."""
+        return minimize(
+            self._negative,
             start,
             jac=True,
             method="L-BFGS-B",
-            callback=record,
-            options={"maxiter": max_iterations, "maxcor": memory},
+            bounds=bounds,
+            callback=self._iterated,
+            options=options,
         )
-    except (KeyboardInterrupt, TimeIsOverError) as error:
-        return Training(best_value, False, why_cut_short(error), history), best_point
-    if not np.isfinite(best_value):
-        return Training(best_value, False, failure, history), best_point
-    # A line search that finds nothing better where the slope is negligible has met rounding, not trouble.
-    is_flat = str(result.message).startswith("ABNORMAL") and float(np.abs(result.jac).max()) < FLAT
-    return Training(best_value, bool(result.success) or is_flat, str(result.message), history), best_point
+
+    def _negative(self, point: Vector) -> tuple[float, Vector]:
+        found = self._objective(point)
+        self.has_begun = True
+        accepted = self._accepted
+        if found.failure:
+            self.failure = found.failure
+            if accepted is None:
+                return np.inf, np.zeros_like(point)
+            # f₀ + |∇f₀·(x - x₀)|, with the slope -∇f₀: a finite hill on the way down
+            rise = abs(float(accepted.gradient @ (point - accepted.point)))
+            return -accepted.value + rise, accepted.gradient.copy()
+        self._latest = _Visit(point.copy(), found.value, found.gradient)
+        self._accepted = self._latest if accepted is None else accepted
+        if self.best is None or found.value > self.best.value:
+            self.best = self._latest
+        return -found.value, -found.gradient
+
+    def _iterated(self, _: Vector) -> None:
+        self._accepted = self._latest
+        self.history.append(-np.inf if self.best is None else self.best.value)
+        if self._after is not None:
+            self._after(self.history)
 
 
 def evaluate(
@@ -241,31 +252,25 @@ def evaluate(
 
     Without `with_gradient` the gradient is not computed, and 0.
     """
-    nothing = np.zeros(0)
-    gradients: Sequence[Tensor | None] = [None] * len(parameters)
+    slopes: Sequence[Tensor | None] = [None] * len(parameters)
     try:
         with torch.set_grad_enabled(with_gradient):
             value = objective()
         if with_gradient:
-            gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+            slopes = torch.autograd.grad(value, parameters, allow_unused=True)
     except NOT_COMPUTABLE as error:
-        return Evaluation(np.nan, nothing, str(error) or type(error).__name__)
-    flat = np.concatenate(
-        [
-            nothing,
-            *(
-                (np.zeros(p.numel()) if g is None else g.detach().double().cpu().numpy().ravel())
-                for p, g in zip(parameters, gradients, strict=True)
-            ),
-        ]
-    )
+        return Evaluation.failed(str(error) or type(error).__name__)
+    each = [
+        torch.zeros(p.numel(), dtype=torch.float64) if g is None else g.detach().double().cpu().reshape(-1)
+        for p, g in zip(parameters, slopes, strict=True)
+    ]
+    gradient = torch.cat([*each, torch.zeros(0, dtype=torch.float64)]).numpy()
     number = float(value.detach())
-    if not np.isfinite(number) or not np.isfinite(flat).all():
-        failure = (
+    if not np.isfinite(number) or not np.isfinite(gradient).all():
+        return Evaluation.failed(
             f"it is {number} there, or its gradient is not finite. Check the scale of inputs and targets."
         )
-        return Evaluation(np.nan, nothing, failure)
-    return Evaluation(number, flat)
+    return Evaluation(number, gradient)
 
 
 def flat_values(parameters: Sequence[nn.Parameter]) -> np.ndarray:
@@ -282,3 +287,247 @@ def assign_flat(parameters: Sequence[nn.Parameter], point: np.ndarray) -> None:
             values = torch.from_numpy(point[offset : offset + size].copy()).reshape(parameter.shape)
             parameter.copy_(values.to(parameter))
             offset += size
+
+
+FLATTEST = 1e-3
+"""Smaller curvatures are raised to this, in nats for a step of one: it is beyond the trust region anyway."""
+
+STEEPEST = 1e12
+"""No two curvatures differ by a larger factor: rounding would make the smaller one negative."""
+
+
+def finite_difference_hessian(
+    gradient: Gradient,
+    point: Vector,
+    steps: Vector | float,
+    at_point: Vector | None = None,
+    central: bool = False,
+) -> NDArray[np.float64]:
+    """The symmetric Hessian at `point`, by differences of `gradient` over `steps`, one per coordinate.
+
+    `at_point` is the gradient at the point where it is known already. A coordinate whose step is 0, or where
+    a gradient is not finite, has a row and a column of zeros but for what the others say of it.
+    """
+    point = np.asarray(point, dtype=np.float64)
+    steps = np.broadcast_to(np.asarray(steps, dtype=np.float64), point.shape)
+    rows = np.zeros((len(point), len(point)))
+    if not central and at_point is None:
+        at_point = gradient(point)
+    for j in np.flatnonzero(steps):
+        ahead, behind = point.copy(), point.copy()
+        ahead[j] += steps[j]
+        behind[j] -= steps[j] if central else 0.0
+        first = gradient(ahead)
+        other = at_point if at_point is not None and not central else gradient(behind)
+        difference = (first - other) / (ahead[j] - behind[j])
+        if np.isfinite(difference).all():
+            rows[j] = difference
+    return (rows + rows.T) / 2
+
+
+def made_positive(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The matrix with the moduli of its eigenvalues: steps then lead away from saddles."""
+    values, vectors = np.linalg.eigh(curvature)
+    least = max(FLATTEST, float(np.max(np.abs(values), initial=0.0)) / STEEPEST)
+    return (vectors * np.maximum(np.abs(values), least)) @ vectors.T
+
+
+def standard_errors(curvature: NDArray[np.float64]) -> Vector:
+    """√diag(C⁻¹) of the Hessian C of minus a log density, infinite along directions that are flat or rise.
+
+    Such a direction matters only to coordinates that take part in it.
+    """
+    values, vectors = np.linalg.eigh(curvature)
+    variance = np.where(values > 1e-9, 1 / np.maximum(values, 1e-9), np.inf)
+    weights = np.square(vectors)
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(np.where(weights < 1e-8, 0.0, weights * variance).sum(-1))
+
+
+def curvature_of(
+    objective: Callable[[], Tensor], parameters: Sequence[nn.Parameter], step: float, central: bool = False
+) -> NDArray[np.float64]:
+    """The Hessian of minus an objective at the present parameters, by differences of gradients over `step`.
+
+    A coordinate beside which the objective cannot be computed has zeros. Parameters are left as they were.
+    """
+    here = flat_values(parameters)
+    first = None if central else evaluate(objective, parameters)
+    if first is not None and first.failure:
+        raise ValueError(first.failure)
+
+    def fall(point: Vector) -> Vector:
+        assign_flat(parameters, point)
+        found = evaluate(objective, parameters)
+        return np.full_like(point, np.nan) if found.failure else -found.gradient
+
+    try:
+        known = None if first is None else -first.gradient
+        return finite_difference_hessian(fall, here, step, known, central)
+    finally:
+        assign_flat(parameters, here)
+
+
+Objective = Callable[[Vector], tuple[float, Vector]]
+"""What is maximised, with its gradient; minus infinity where it cannot be computed."""
+
+DIFFERENCE = 0.03
+"""The step of differences of gradients, in units of each coordinate."""
+
+LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
+
+
+@final
+@dataclass(frozen=True)
+class Box:
+    """The least and the greatest value of every coordinate, and what a unit step of it is, which may grow."""
+
+    lower: Vector
+    upper: Vector
+
+    def clip(self, point: Vector) -> Vector:
+        """The nearest point of the box."""
+        return np.clip(point, self.lower, self.upper)
+
+    def held(self, point: Vector, gradient: Vector) -> NDArray[np.bool_]:
+        """Which coordinates the gradient holds at a bound."""
+        at_low, at_high = point <= self.lower + 1e-9, point >= self.upper - 1e-9
+        return (at_low & (gradient < 0)) | (at_high & (gradient > 0))
+
+    def unit(self, point: Vector) -> Vector:
+        """A unit step: one, or the coordinate itself where that is larger."""
+        return np.maximum(1.0, np.abs(point)) * (self.upper > self.lower)
+
+
+@final
+@dataclass(frozen=True)
+class Summit:
+    """Where an ascent ended, and whether the quadratic model expected next to nothing more there."""
+
+    point: Vector
+    value: float
+    gradient: Vector
+    curvature: NDArray[np.float64]
+    has_settled: bool
+
+
+def curvature_at(
+    objective: Objective, point: Vector, box: Box, gradient: Vector | None = None
+) -> NDArray[np.float64]:
+    """The Hessian of minus the objective, by differences of gradients, one evaluation per coordinate."""
+    steps = DIFFERENCE * box.unit(point)
+    steps = np.where(point + steps > box.upper, -steps, steps)
+    steps = box.clip(point + steps) - point
+
+    def fall(at: Vector) -> Vector:
+        value, slope = objective(box.clip(at))
+        return -slope if np.isfinite(value) else np.full_like(slope, np.nan)
+
+    return finite_difference_hessian(fall, point, steps, None if gradient is None else -gradient)
+
+
+def climb(
+    objective: Objective,
+    start: Vector,
+    box: Box,
+    curvature: NDArray[np.float64],
+    max_evaluations: int,
+    tolerance: float,
+    begin: tuple[float, Vector] | None = None,
+) -> Summit:
+    """Maximise from `start` until the model promises less than `tolerance`, or evaluations are used up.
+
+    `curvature` is the Hessian of minus the objective, or a guess at it; `begin` the value and gradient at the
+    start where they are known.
+    """
+    point = box.clip(start)
+    value, gradient = objective(point) if begin is None else begin
+    if not np.isfinite(value):
+        return Summit(point, value, gradient, curvature, False)
+    curvature = made_positive(curvature)
+    radius, promise, used = 1.0, np.inf, 0
+    while True:
+        step, promise = best_step(point, gradient, curvature, box, 1.0)
+        if promise < tolerance or used >= max_evaluations or radius < SMALLEST_RADIUS:
+            break
+        if radius != 1.0:
+            step, hoped = best_step(point, gradient, curvature, box, radius)
+        else:
+            hoped = promise
+        other = box.clip(point + step)
+        found, slope = objective(other)
+        used += 1
+        gain = found - value
+        length = float(np.max(np.abs(step) / np.maximum(box.unit(point), 1e-300)))
+        if np.isfinite(found):
+            curvature = _updated(curvature, other - point, gradient - slope)
+            ratio = gain / hoped
+            if ratio < 0.25:
+                radius = max(0.25, min(0.5, ratio)) * length if ratio > 0 else 0.25 * length
+            elif ratio > 0.75 and length > 0.9 * radius:
+                radius = min(2 * radius, LARGEST_RADIUS)
+        else:
+            radius = 0.25 * length
+        if gain > 0:
+            point, value, gradient = other, found, slope
+    return Summit(point, value, gradient, curvature, promise < tolerance)
+
+
+def climb_many(
+    objective: Objective,
+    start: Vector,
+    box: Box,
+    max_evaluations: int,
+    tolerance: float,
+    begin: tuple[float, Vector] | None = None,
+) -> Summit:
+    """As `climb`, by L-BFGS-B, for so many coordinates that a matrix of curvatures would be too large."""
+    point = box.clip(start)
+    value, gradient = objective(point) if begin is None else begin
+    none = np.zeros((0, 0))
+    if not np.isfinite(value):
+        return Summit(point, value, gradient, none, False)
+
+    def at(other: Vector) -> Evaluation:
+        found, slope = objective(other) if ascent.has_begun else (value, gradient)
+        return Evaluation(found, slope, "" if np.isfinite(found) else "it cannot be computed")
+
+    ascent = _Lbfgs(at)
+    bounds = np.stack([box.lower, box.upper], axis=1)
+    ftol = 0.1 * tolerance / max(1.0, abs(value))
+    result = ascent.run(point, bounds, maxfun=max_evaluations, ftol=ftol, gtol=0.0)
+    assert ascent.best is not None
+    has_settled = bool(result.success) or gained_little([value, *ascent.history], tolerance)
+    return Summit(*ascent.best, none, has_settled)
+
+
+def best_step(
+    point: Vector, gradient: Vector, curvature: NDArray[np.float64], box: Box, radius: float
+) -> tuple[Vector, float]:
+    """The step that maximises gᵀd - ½dᵀCd within the box and the trust region, and what it would gain."""
+    reach = radius * box.unit(point)
+    low, high = np.maximum(box.lower - point, -reach), np.minimum(box.upper - point, reach)
+    free = high - low > 0
+    step = np.zeros_like(point)
+    if not free.any():
+        return step, 0.0
+    within = curvature[np.ix_(free, free)]
+    # ½|Lᵀd - L⁻¹g|² with C = LLᵀ
+    try:
+        factor = np.linalg.cholesky(within)
+    except np.linalg.LinAlgError:  # rounding took its toll of the updates
+        factor = np.linalg.cholesky(made_positive(within))
+    aim = np.linalg.solve(factor, gradient[free])
+    step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
+    return step, float(gradient @ step - 0.5 * step @ curvature @ step)
+
+
+def _updated(curvature: NDArray[np.float64], step: Vector, fall: Vector) -> NDArray[np.float64]:
+    """BFGS with Powell's damping: the matrix stays positive; `fall` is how much the gradient fell."""
+    image = curvature @ step
+    model, seen = float(step @ image), float(step @ fall)
+    if model <= 0:
+        return curvature
+    share = 1.0 if seen >= 0.2 * model else 0.8 * model / (model - seen)
+    fall = share * fall + (1 - share) * image
+    return curvature - np.outer(image, image) / model + np.outer(fall, fall) / float(step @ fall)

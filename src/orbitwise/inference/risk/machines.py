@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.declarations import Stored, require
@@ -496,9 +496,6 @@ def _shifts(strengths: Sequence[float]) -> Float[Tensor, " q"]:
 
 CHOICE_TOLERANCE = 1e-5
 """Of machines that are only compared."""
-CHANCE = 0.01
-"""Below this probability, rows without a label are not all of one class by chance."""
-NEGLECTED = 0.1
 SYSTEMS_AT_ONCE = 2**25
 """Of Newton's systems that are solved together: 256 MiB."""
 
@@ -549,26 +546,3 @@ def problems_at_once(gram: Float[Tensor, "n n"], count: int) -> int:
 def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
     """The numbers of the classes that scores decide for."""
     return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)
-
-
-def one_class(
-    predicted: Int[Tensor, " t"], has_no_label: Bool[Tensor, " t"], codes: Int[Tensor, " n"]
-) -> str | None:
-    """The kind of rows, "training" or "unlabelled", that are all `predicted` to be of one class; or None.
-
-    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
-    as well. These count as of one class if the others have less than a `NEGLECTED` part of their share of
-    the labels, unless it may be chance that all of these rows are of one class.
-    """
-    if len(predicted) < 2 and len(codes.unique()) < 2:
-        return None
-    if bool((predicted == predicted[0]).all()):
-        return "training"
-    others = predicted[has_no_label]
-    if len(others) == 0:
-        return None
-    most = others.mode().values
-    share = (codes == most).double().mean().item()
-    is_chance = share ** len(others) >= CHANCE
-    left = (others != most).double().mean().item()
-    return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from numbers import Real
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
 
@@ -29,10 +28,9 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored, require
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
-from orbitwise.estimators.forms import InputForm
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.validation import as_array, check_counts, check_data
+from orbitwise.estimators.validation import InputForm, as_array, check_data, check_settings
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior, components
 from orbitwise.inference.fit_result import EVIDENCE
@@ -393,6 +391,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         sometimes={"stopped_": TEXT},
     )
 
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g."""
+        return self.model_.latent.functional
+
     def check_parts(self) -> None:
         super().check_parts()
         width = self.n_features_in_
@@ -483,13 +486,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         return self
 
     def _check_settings(self) -> None:
-        if self.scoring not in ("bic", "laplace"):
-            raise ValueError(f"scoring must be 'bic' or 'laplace', not {self.scoring!r}.")
-        check_counts(self, ["max_depth"], least=0)
-        check_counts(self, ["num_restarts"], least=0)
-        check_counts(self, ["search_rows"], least=FEWEST_ROWS)
-        if self.time_limit is not None and not (isinstance(self.time_limit, Real) and self.time_limit > 0):
-            raise ValueError(f"time_limit must be positive seconds, or None, not {self.time_limit!r}.")
+        check_settings(self, search_rows=FEWEST_ROWS)
         if isinstance(self.base_kernels, str) or not len(self.base_kernels):
             raise ValueError(f"base_kernels must be a list of names, not {self.base_kernels!r}.")
 

@@ -26,10 +26,9 @@ from orbitwise.estimators.regression_model import TargetScale, standardisation
 from orbitwise.functionals.functional import Atoms, Evaluation
 from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
 from orbitwise.inference.model import LatentModel, Observations
-from orbitwise.inference.optimise.ascent import Vector, finite_difference_hessian
 from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
 from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
-from orbitwise.inference.optimise.training import Training, assign_flat, evaluate, flat_values, maximize
+from orbitwise.inference.optimise.training import Training, curvature_of, maximize
 from orbitwise.kernels.bases import CentredLinearKernel, children_of
 from orbitwise.kernels.spectrum import Array
 from orbitwise.kernels.spelling import Term, build, expression_of
@@ -225,16 +224,7 @@ class HypothesisModel:
 
     def log_evidence(self, joint: float) -> float:
         """log ∫ p(y, θ) dθ by Laplace's method; directions without curvature have that of their prior."""
-        parameters = self.parameters
-        mode = flat_values(parameters)
-
-        def slope_of_fall(point: Vector) -> Vector:
-            assign_flat(parameters, point)
-            found = evaluate(self.log_joint, parameters)
-            return np.full_like(point, np.nan) if found.failure else -found.gradient
-
-        curvature = finite_difference_hessian(slope_of_fall, mode, STEP, central=True)
-        assign_flat(parameters, mode)
+        curvature = curvature_of(self.log_joint, self.parameters, STEP, central=True)
         # in units of the priors, whose own curvature is 1
         hyperpriors = zip(self.hyperprior.parts, self.hyperprior.distributions.values(), strict=True)
         deviations = np.concatenate([_deviation(prior, part.size) for part, prior in hyperpriors])
