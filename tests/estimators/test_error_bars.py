@@ -1,12 +1,14 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import brentq, minimize_scalar
+from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
-from orbitwise import InvariantGPRegressor
+from orbitwise import InvariantGPRegressor, SparseGPRegressor
 from orbitwise.estimators.learned_ranges import (
     HALVINGS,
     TWO_ERRORS,
@@ -213,3 +215,16 @@ def test_a_range_that_is_zero_has_an_error_where_the_search_left_no_curvature(rn
     assert model.orbit_.learned() == {"jitter": (0.0, 0.0)}
     assert 0 < model.orbit_errors_["jitter"] < 1
     assert model.orbit_intervals_["jitter"] == (0.0, pytest.approx(1.96 * model.orbit_errors_["jitter"]))
+
+
+@pytest.mark.parametrize("kind", [SparseGPRegressor, InvariantGPRegressor])
+def test_no_interval_of_a_width_begins_below_zero(kind, rng):
+    x = rng.normal(size=(30, 2))
+    settings = {"max_iterations": 0, "num_nodes": 4, "random_state": 0}
+    model = kind(invariance=JitterOrbit(2, 0.05), **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, np.sin(3 * x[:, 0]))
+    (_, high), (low, highest) = model.orbit_.learned()["jitter"], model.orbit_intervals_["jitter"]
+    assert model.orbit_errors_["jitter"] * 1.96 > high, "the error reaches below zero"
+    assert low == 0.0 < high < highest

@@ -176,6 +176,7 @@ def test_models_are_saved_cloned_and_pickled(likelihood, tmp_path):
     ("settings", "y", "match"),
     [
         ({"likelihood": "poisson"}, -COUNTS, "targets of 0 or more, but there is one of -"),
+        ({"likelihood": "poisson"}, COUNTS + 0.5, r"whole targets of 0 or more, but there is one of \d+\.5"),
         ({"likelihood": "poisson", "noise": 0.1}, COUNTS, "Poisson does not take noise=0.1"),
         ({"likelihood": "poisson", "inference": "exact"}, COUNTS, "does not take inference='exact'"),
         ({"likelihood": "negative_binomial"}, COUNTS, "likelihood must be one of 'gaussian'"),

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from scipy.stats import multivariate_normal
 
+from orbitwise import InvariantGPRegressor, SparseGPRegressor
 from orbitwise.estimators.regression_model import merge, without_noise
 
 NOISE = 0.3
@@ -101,3 +103,16 @@ def test_without_noise_a_repetition_counts_once(rows):
 def test_without_noise_contradicting_targets_are_refused(rows):
     with pytest.raises(ValueError, match="equal inputs have different targets"):
         without_noise(merge(*rows, np.ones(7)))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.25])
+def test_weights_of_equal_rows_that_add_up_to_one_keep_the_scatter_of_their_targets(share):
+    rng = np.random.default_rng(1)
+    num = round(1 / share)
+    x = np.repeat(rng.normal(size=(10, 2)), num, axis=0)
+    y, weight = rng.normal(size=len(x)), np.full(len(x), share)
+    settings = {"kernel": RBFKernel(), "noise": 0.3, "normalize_y": False, "max_iterations": 0}
+    exact = InvariantGPRegressor(**settings).fit(x, y, weight)
+    sparse = SparseGPRegressor(num_inducing=10, **settings).fit(x, y, weight)
+    assert merge(x, y[:, None], weight).scatter.sum() > 0.1
+    assert sparse.log_evidence_ == pytest.approx(exact.log_evidence_, rel=1e-4)

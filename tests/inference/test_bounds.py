@@ -68,7 +68,7 @@ def test_bounds_bracket_the_evidence(problem, share, steps):
 
 def rounded(totals: Totals, generator: torch.Generator) -> Totals:
     """The totals as another machine might have summed them: every entry off by count·eps of its terms."""
-    unit = totals.count * torch.finfo(torch.float64).eps
+    unit = totals.num_rows * torch.finfo(torch.float64).eps
 
     def sign(like: torch.Tensor) -> torch.Tensor:
         return 2.0 * torch.randint(2, like.shape, generator=generator) - 1

@@ -17,7 +17,7 @@ from orbitwise.functionals import (
     Gradient,
     OrbitAverage,
 )
-from orbitwise.inference.exact import _check, condition, decompose, evidence, sample_prior
+from orbitwise.inference.exact import condition, decompose, evidence, noisy_factor, sample_prior
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import Rotation, coordinate_permutations
@@ -353,6 +353,6 @@ def test_targets_and_noise_that_do_not_fit_are_refused(process, x, targets, nois
             engine(process, Evaluation().atoms(x), y, variances)
 
 
-def test_one_noise_variance_for_each_row_is_asked_for(x, targets, noise):
+def test_one_noise_variance_for_each_row_is_asked_for(process, x, targets, noise):
     with pytest.raises(ValueError, match="11 rows need 11 noise variances"):
-        _check(Evaluation().atoms(x), targets, noise[:-1])
+        noisy_factor(process, Evaluation().atoms(x), targets, noise[:-1])

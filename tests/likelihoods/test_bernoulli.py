@@ -10,12 +10,12 @@ from torch import Tensor
 
 from orbitwise.likelihoods import Bernoulli
 from orbitwise.likelihoods.bernoulli import (
-    hermite,
     logistic_mean,
     polya_gamma_mean,
     stick_breaking_probabilities,
     stick_breaking_targets,
 )
+from orbitwise.likelihoods.likelihood import hermite
 from orbitwise.process.process import Moments
 
 SIGNS = torch.tensor([[1.0, -1.0]], dtype=torch.float64)

@@ -12,21 +12,20 @@ from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegre
 from orbitwise.orbits.certainty import DEGREES
 from orbitwise.report import record_ranges
 from orbitwise.report.contents import (
-    Judgement,
-    answer_of,
-    changes_of,
+    Compared,
     compared,
     fingerprint,
-    judgement_of,
+    judgement_figures,
     learning_of,
     own_candidate,
     reproduction_of,
 )
 from orbitwise.report.exploration import explore
+from orbitwise.report.figures import change_figure
 from orbitwise.report.numbers import number
 from orbitwise.report.page import page_of, rendered
 from orbitwise.report.predictions import judge
-from orbitwise.report.ranges import Range, RangeErrors, learned_ranges, orbit_of, range_errors
+from orbitwise.report.ranges import Range, learned_ranges, orbit_of, range_errors
 from orbitwise.selection.compare import Candidate, Comparison, candidate_of
 from orbitwise.selection.differences import Difference, difference_between
 from tests.report.test_predictions import JUDGED, labelled, measured
@@ -35,7 +34,6 @@ from tests.report.test_predictions import JUDGED, labelled, measured
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 TURN = Range("angle", DEGREES, -0.37, 0.37, None, 0.03)
-KNOWN = RangeErrors({}, {})
 
 
 def candidate(name: str, evidence: float, error: float = 0.0) -> Candidate:
@@ -56,9 +54,10 @@ def words(page, template: str) -> str:
 def told(turned_page):
     """The text of the answer about a candidate."""
 
-    def tell(own: Candidate, ranges: list[Range], comparison: Comparison | None) -> str:
-        answer = answer_of(own.estimator, ranges, KNOWN, comparison)
-        return words(replace(turned_page, ranges=ranges, answer=answer), "answer.html")
+    def tell(own: Candidate, ranges: list[Range], comparison: Comparison) -> str:
+        among = Compared(comparison, own_candidate(own.estimator, comparison))
+        page = replace(turned_page, model=own.estimator, ranges=ranges, compared=among)
+        return words(page, "answer.html")
 
     return tell
 
@@ -122,10 +121,10 @@ def test_no_invariance_is_compared_with_its_rival(told, symmetric_page):
 
 
 def test_the_answer_says_how_good_predictions_are(turned_page, symmetric_page):
-    page = replace(turned_page, judgement=Judgement(JUDGED, []))
+    page = replace(turned_page, judged=JUDGED)
     expected = "The model is wrong on 25.0 % (95 % interval 4.6 to 69.9 %) of 4 test examples."
     assert expected in words(page, "answer.html")
-    page = replace(symmetric_page, judgement=Judgement(measured("leave-one-out"), []))
+    page = replace(symmetric_page, judged=measured("leave-one-out"))
     assert "(root mean square) on 4 held-out training examples." in words(page, "answer.html")
 
 
@@ -150,8 +149,8 @@ def test_a_loaded_model_is_found_among_the_candidates(compared, tmp_path):
     assert own_candidate(model, compared) is best
     others = Comparison(tuple(replace(e, log_evidence=e.log_evidence + 1) for e in compared.candidates))
     assert own_candidate(model, others) is None
-    answer = answer_of(model, [], KNOWN, others)
-    assert (answer.against, answer.ties, answer.better, answer.nearest_worse) == (None, [], [], None)
+    among = Compared(others, own_candidate(model, others))
+    assert (among.own, among.against, among.rivals) == (None, None, [])
 
 
 def test_ranges_have_an_error_or_say_why_there_is_none(turned, turned_page, tmp_path):
@@ -163,7 +162,7 @@ def test_ranges_have_an_error_or_say_why_there_is_none(turned, turned_page, tmp_
     del model._orbit_errors
     known = range_errors(model)
     ranges = learned_ranges(model, known)
-    page = replace(turned_page, ranges=ranges, answer=answer_of(model, ranges, known, None))
+    page = replace(turned_page, ranges=ranges, no_errors=known.reason)
     assert "error bar not computed" in words(page, "ranges.html")
     assert "need the training data" in words(page, "ranges.html")
 
@@ -174,8 +173,7 @@ def test_the_orbit_is_shown_around_real_examples(turned_page):
     assert section.count("<img") == 6 * 9
     painter = turned_page.exploration.painter
     assert painter.uri(turned_page.exploration.rows[0]) in html.unescape(section)
-    strip = turned_page.orbits.strips[0]._replace(name="<b>")
-    hostile = replace(turned_page, orbits=turned_page.orbits._replace(strips=[strip]))
+    hostile = replace(turned_page, strips=[turned_page.strips[0]._replace(name="<b>")])
     assert "<b>" not in rendered(hostile, "orbit.html")
 
 
@@ -184,10 +182,10 @@ def test_a_finite_orbit_is_shown_by_its_elements(turned):
         invariance="flip+quarter_turn", image_shape=(8, 8), max_iterations=2, random_state=0
     ).fit(turned.x[:20], turned.y[:20])
     page = page_of(model, turned.x[:20], turned.y[:20])
-    assert all(len(strip.moved) == 7 for strip in page.orbits.strips)
+    assert all(len(strip.moved) == 7 for strip in page.strips)
     assert "elements of its orbit" in words(page, "orbit.html")
     assert "by construction" in words(page, "explorer.html")
-    assert page.changes == []
+    assert page.changes == {}
     middle = page.exploration.tracks[0].middle
     np.testing.assert_allclose(middle, np.broadcast_to(middle[:, :1], middle.shape), atol=1e-9)
 
@@ -206,7 +204,8 @@ def test_f_is_drawn_along_each_move(bent, turned_page):
     judged = judge(bent.model, bent.x, bent.y, None, None)
     exploration = explore(bent.model, orbit_of(bent.model), bent.x, judged, np.array([0, 1]))
     assert len(exploration.tracks) == 7
-    page = replace(turned_page, changes=changes_of(exploration.tracks[-2:], ""))
+    changes = {each.move.label: change_figure(each, "") for each in exploration.tracks[-2:]}
+    page = replace(turned_page, changes=changes)
     section = rendered(page, "changes.html")
     assert section.count("<img") == 2
     assert "deformation" in section
@@ -216,8 +215,8 @@ def test_f_is_drawn_along_each_move(bent, turned_page):
 def comparison_part(page, model, comparison, fitted=None) -> str:
     """The HTML of the comparison, tested where there are data."""
     test = (None, None) if fitted is None else (fitted.x_test, fitted.y_test)
-    part = compared_of(model, comparison, page.judgement.judged, *test)
-    return rendered(replace(page, comparison=part), "comparison.html")
+    part = compared_of(model, comparison, page.judged, *test)
+    return rendered(replace(page, compared=part), "comparison.html")
 
 
 compared_of = compared  # the fixture of the same name hides it in tests
@@ -249,34 +248,41 @@ def test_an_upper_bound_of_the_evidence_is_shown(symmetric, symmetric_page):
     model.fit(symmetric.x, symmetric.y)
     comparison = Comparison((candidate_of("none", model, 1.0, len(symmetric.x)),))
     assert "at most" in comparison_part(symmetric_page, model, comparison)
-    page = replace(symmetric_page, learning=learning_of(model, []))
+    page = replace(symmetric_page, model=model, learning=learning_of(model, []))
     assert "Certificate" in rendered(page, "learning.html")
 
 
 def test_the_judgement_says_what_was_judged(symmetric_page):
-    page = replace(symmetric_page, judgement=judgement_of(measured("leave-one-out"), 0))
+    judged = measured("leave-one-out")
+    page = replace(symmetric_page, judged=judged, figures=judgement_figures(judged, 0))
     assert "each predicted from all the others" in words(page, "judgement.html")
 
 
+def judgement_part(page, judged) -> str:
+    """The HTML of the judgement of these predictions."""
+    return rendered(replace(page, judged=judged, figures=judgement_figures(judged, 0)), "judgement.html")
+
+
 def test_classes_have_a_confusion_matrix_and_a_reliability_diagram(turned_page):
-    section = rendered(replace(turned_page, judgement=judgement_of(JUDGED, 0)), "judgement.html")
+    section = judgement_part(turned_page, JUDGED)
     assert section.count("<img") == 2
     assert "log loss" in section
     many = labelled(np.eye(61), np.arange(61), [str(i) for i in range(61)])
-    section = rendered(replace(turned_page, judgement=judgement_of(many, 0)), "judgement.html")
+    section = judgement_part(turned_page, many)
     assert "Confusion matrix" not in section
 
 
 def test_outputs_have_three_figures_each_up_to_a_limit(symmetric_page, monkeypatch):
     monkeypatch.setattr("orbitwise.report.contents.MOST_OUTPUTS", 1)
-    page = replace(symmetric_page, judgement=judgement_of(measured(outputs=2), 0))
+    judged = measured(outputs=2)
+    page = replace(symmetric_page, judged=judged, figures=judgement_figures(judged, 0))
     assert rendered(page, "judgement.html").count("<img") == 3
     assert "first 1 of 2 outputs" in words(page, "judgement.html")
     assert "output 1: in the 95 % interval" in words(page, "judgement.html")
 
 
 def test_the_worst_and_the_most_uncertain_images_are_shown(turned, turned_page):
-    judged = turned_page.judgement.judged
+    judged = turned_page.judged
     section = rendered(turned_page, "extremes.html")
     rows = [int(row) for row in re.findall(r">row (\d+)<", section)]
     assert len(rows) == 12
@@ -289,7 +295,7 @@ def test_the_worst_and_the_most_uncertain_images_are_shown(turned, turned_page):
 
 
 def test_rows_of_a_table_are_shown_with_their_columns(symmetric_page):
-    (output,) = symmetric_page.judgement.judged.outputs
+    (output,) = symmetric_page.judged.outputs
     section = rendered(symmetric_page, "extremes.html")
     rows = [int(row) for row in re.findall(r'scope="row" class="number">(\d+)<', section)]
     assert rows[0] == output.deviation.argmax()
@@ -305,13 +311,14 @@ def test_a_search_is_told_by_its_stages(turned, turned_page, bent):
     assert section.count("<img") == 2
     assert section.count("<tr>") == 1 + len(turned.model.search_)
     assert number(max(turned.model.search_[-1]["values"]), 1) in section
-    page = replace(turned_page, learning=learning_of(bent.model, learned_ranges(bent.model)))
+    learning = learning_of(bent.model, learned_ranges(bent.model))
+    page = replace(turned_page, model=bent.model, learning=learning)
     assert "start and end" in words(page, "learning.html")
     assert "before it converged" in words(page, "learning.html")
 
 
 def test_other_learning_is_drawn_over_time(symmetric, turned, turned_page):
-    page = replace(turned_page, learning=learning_of(symmetric.model, []))
+    page = replace(turned_page, model=symmetric.model, learning=learning_of(symmetric.model, []))
     assert rendered(page, "learning.html").count("<img") == 1
     model = InvariantGPClassifier(
         invariance="rotation",
@@ -322,14 +329,15 @@ def test_other_learning_is_drawn_over_time(symmetric, turned, turned_page):
         max_iterations=3,
     )
     record_ranges(model)
-    page = replace(turned_page, learning=learning_of(model.fit(turned.x, turned.y), []))
+    model.fit(turned.x, turned.y)
+    page = replace(turned_page, model=model, learning=learning_of(model, []))
     assert "after every iteration" in words(page, "learning.html")
     assert "nodes double" not in words(page, "learning.html")
 
 
 def test_nothing_learned_leaves_nothing_to_draw(symmetric, symmetric_page):
     model = InvariantGPRegressor(max_iterations=0).fit(symmetric.x, symmetric.y)
-    page = replace(symmetric_page, learning=learning_of(model, []))
+    page = replace(symmetric_page, model=model, learning=learning_of(model, []))
     assert rendered(page, "learning.html").strip() == ""
 
 

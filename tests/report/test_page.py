@@ -219,6 +219,21 @@ def test_sparse_models_and_several_outputs_are_reported(symmetric, tmp_path):
     assert "output 1: root mean square error" in text
 
 
+def test_targets_of_other_outputs_or_rows_are_refused(symmetric, tmp_path):
+    targets = np.stack([symmetric.y, symmetric.y**2], axis=1)
+    several = InvariantGPRegressor(max_iterations=1, random_state=0).fit(symmetric.x, targets)
+    with pytest.raises(ValueError, match="The model has 2 outputs, but y has 1 per row"):
+        write_report(tmp_path / "report.html", several, symmetric.x, symmetric.y)
+    with pytest.raises(ValueError, match="The model has 1 output, but y has 2 per row"):
+        write_report(tmp_path / "report.html", symmetric.model, symmetric.x, targets)
+    test = {"X_test": symmetric.x_test, "y_test": symmetric.y_test}
+    with pytest.raises(ValueError, match="The model has 2 outputs, but y has 1 per row"):
+        write_report(tmp_path / "report.html", several, symmetric.x, targets, **test)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        write_report(tmp_path / "report.html", symmetric.model, symmetric.x, symmetric.y[:-1])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_that_is_not_fitted_is_refused(symmetric, tmp_path):
     with pytest.raises(NotFittedError):
         write_report(tmp_path / "report.html", InvariantGPRegressor(), symmetric.x, symmetric.y)

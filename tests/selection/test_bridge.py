@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from orbitwise.selection.evidence import bridge, variance_of_mean
+from orbitwise.inference.sampling import standard_error
+from orbitwise.selection.evidence import bridge
 from tests.selection.evidence_problems import Linear, gaussian_sampler
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -46,8 +47,8 @@ def test_correlated_samples_have_larger_errors():
     for i in range(1, 1600):
         chain[:, i] = 0.8 * chain[:, i - 1] + math.sqrt(1 - 0.64) * free[:, i]
     # the variance of a mean is (1 + ρ)/(1 - ρ) = 9 times that of independent samples
-    ratio = variance_of_mean(torch.from_numpy(chain)) / variance_of_mean(torch.from_numpy(free))
-    assert 5 < ratio < 12
+    ratio = standard_error(torch.from_numpy(chain)) / standard_error(torch.from_numpy(free))
+    assert 5 < ratio.square() < 12
     found = [
         bridge(lambda z: -0.5 * z.square().sum(), torch.from_numpy(each[..., None])) for each in (chain, free)
     ]

@@ -333,12 +333,13 @@ class LearnedOrbit(FittedForm, ABC):
         errors = self.orbit_errors_
         if hasattr(self, "_orbit_intervals"):
             return self._orbit_intervals
-        ends = {name: high for name, (_, high) in self.orbit_.learned().items()} if errors else {}
-        # a range that is zero can only be wider
-        return {
-            name: (ends[name] - NORMAL * error if ends[name] else 0.0, ends[name] + NORMAL * error)
-            for name, error in errors.items()
-        }
+        found = {}
+        for name, error in errors.items():
+            low, high = self.orbit_.learned()[name]
+            # the width of a range about zero is not negative, and may be zero
+            least = 0.0 if low <= 0 <= high else -math.inf
+            found[name] = (max(least, high - NORMAL * error) if high else 0.0, high + NORMAL * error)
+        return found
 
     @property
     def orbit_errors_(self) -> dict[str, float]:
@@ -530,8 +531,7 @@ class RegressionPredictions(FittedForm, ABC):
 
     def check_parts(self) -> None:
         super().check_parts()
-        told = getattr(self, "noise_", None)
-        self.target_scale_.check_fits(self.posterior_.num_outputs, self._likelihood, told)
+        self.target_scale_.check_fits(self.posterior_, self._likelihood, getattr(self, "noise_", None))
 
     @property
     def _likelihood(self) -> Likelihood:

@@ -25,7 +25,7 @@ from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
 from orbitwise.inference.exact import ExactEvidence
-from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -83,8 +83,9 @@ class TargetScale(NamedTuple):
 
     stored = Stored({"scale": POSITIVE})
 
-    def check_fits(self, num_outputs: int, likelihood: Likelihood, told: object) -> None:
+    def check_fits(self, posterior: Posterior, likelihood: Likelihood, told: object) -> None:
         """Raise a ValueError where this scale, or the noise of a likelihood as told, is of other outputs."""
+        num_outputs = posterior.num_outputs
         fits = self.scale.shape == self.shift.shape == (num_outputs,)
         require(fits, "a scale of other outputs")
         require(num_outputs == 1 or not self.is_vector, "several outputs in place of one")

@@ -112,7 +112,7 @@ class Stream:
         count = len(self.lower)
         if self.totals is None:
             return Certificate(np.nan, np.nan, count, int(self.num_rows), tolerance, "fixed")
-        bracket = common_bracket([safe_bracket(self.totals, self.noise)], self.merged, self.totals.count)
+        bracket = common_bracket([safe_bracket(self.totals, self.noise)], self.merged, self.totals.num_rows)
         return Certificate(*bracket, count, int(self.num_rows), tolerance, "fixed")
 
 

@@ -18,6 +18,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -164,7 +165,9 @@ class TableKernel(Kernel):
         """Different pairs asked for, (i, j) and (j, i) being one."""
         return int((self.seen | self.seen.T).tril().sum())
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
+    ) -> Tensor:
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
         if not diag:
             i, j = torch.broadcast_tensors(i[..., :, None], j[..., None, :])
@@ -382,7 +385,8 @@ def log_evidence(gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], nois
     return -0.5 * (fit + outputs * (log_determinant(lower) + constant)).item()
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """The training rows of a cell, in single precision; matrices are made double."""
 
     process: Process

@@ -21,7 +21,11 @@ APART = 10.0
 
 @final
 class LinearTrend(Mean):
-    """b + wᵀ(x - centre)/spread: w has the size of the targets, whatever the units of the points."""
+    """The mean function b + wᵀ(x - centre)/spread, with learned b (`bias`) and w (`weights`).
+
+    Centre and spread are those of the points, so that w has the size of the targets, whatever the units of
+    the points, and an optimiser can move all of it with steps of the same size.
+    """
 
     centre: Tensor
     spread: Tensor

@@ -200,24 +200,34 @@ def warn_ignored(path: Path, why: object) -> None:
     warnings.warn(f"{path} is ignored, and the fit starts anew: {why}.", UserWarning, stacklevel=3)
 
 
-def warn_ended(path: Path, error: OSError) -> None:
-    """Say that a fit continues without checkpoints."""
-    why = error.strerror or error
-    message = f"{path} cannot be written ({why}): the fit goes on, but keeps no more checkpoints."
-    warnings.warn(message, UserWarning, stacklevel=3)
+def writes(write: Callable[[], None], path: Path) -> bool:
+    """Whether something could be written; else a warning says that the fit continues without checkpoints."""
+    try:
+        write()
+    except OSError as error:
+        why = error.strerror or error
+        message = f"{path} cannot be written ({why}): the fit goes on, but keeps no more checkpoints."
+        warnings.warn(message, UserWarning, stacklevel=3)
+        return False
+    return True
 
 
 @final
 class Lock:
-    """A lock file: one process at a time has it, from `acquire` until `release` or its end."""
+    """A lock file: one process at a time has it, from `acquire` until `release` or its end.
+
+    `holder` says who has the lock, where `acquire` found that another process does. The file is taken away by
+    `release`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.holder = ""
-        """Who has the lock, where `acquire` found that another process does."""
         self._handle: int | None = None
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_Forgetting(self))
+            # a forked process has the open file too, and must not keep the lock of a parent that ends
+            forget = weakref.WeakMethod(self.forget)
+            os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     def acquire(self) -> bool | None:
         """Whether the lock is ours now; None where the file system has no locks, and it is not known."""
@@ -268,18 +278,6 @@ class Lock:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-
-@final
-class _Forgetting:
-    """A forked process has the open file too, and must not keep the lock of a parent that ends."""
-
-    def __init__(self, lock: Lock) -> None:
-        self._lock = weakref.ref(lock)
-
-    def __call__(self) -> None:
-        if (lock := self._lock()) is not None:
-            lock.forget()
 
 
 def _printable(text: bytes) -> str:

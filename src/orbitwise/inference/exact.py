@@ -24,6 +24,7 @@ from torch import Tensor
 from orbitwise.declarations import Field, Stored, require
 from orbitwise.functionals.functional import Block
 from orbitwise.inference.linear_algebra import (
+    Factor,
     check_factor,
     check_solution,
     cholesky,
@@ -40,7 +41,12 @@ from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
 
 class Evidence(NamedTuple):
-    """log p(y) and its terms: value = fit + complexity + constant, summed over outputs."""
+    """log p(y) and its terms: value = fit + complexity + constant, summed over outputs.
+
+    `fit` is -½(y-m)ᵀ(K+Σ)⁻¹(y-m), which rewards being near the data, `complexity` is -½ log|K+Σ|, which
+    punishes being able to be near any data, and `constant` -(N/2) log 2π. `jitter` was added to the diagonal
+    so that it could be factorised.
+    """
 
     value: Float[Tensor, ""]
     fit: Float[Tensor, ""]
@@ -60,11 +66,13 @@ class LeaveOneOut(NamedTuple):
 def evidence(
     process: Process, rows: Rows, targets: Float[Tensor, "n c"], noise: Float[Tensor, " n"]
 ) -> Evidence:
-    """The log marginal likelihood of the targets; `noise` is the noise variance of each row."""
-    _check(rows, targets, noise)
-    lower, jitter = cholesky(process.covariance(rows) + torch.diag(noise))
+    """The log marginal likelihood of the targets; `noise` is the noise variance of each row.
+
+    It is differentiable in the hyperparameters of the process, the rows, the targets and the noise.
+    """
+    (lower, jitter), residual = noisy_factor(process, rows, targets, noise)
     # L⁻¹(y - m)
-    white = solve_lower(lower, targets - process.mean(rows)[:, None])
+    white = solve_lower(lower, residual)
     return _terms(white.square().sum(), lower, targets, jitter)
 
 
@@ -72,10 +80,8 @@ def condition(
     process: Process, rows: Rows, targets: Float[Tensor, "n c"], noise: Float[Tensor, " n"]
 ) -> ExactPosterior:
     """The posterior given the targets."""
-    _check(rows, targets, noise)
-    lower, jitter = cholesky(process.covariance(rows) + torch.diag(noise))
-    weights = solve_factored(lower, targets - process.mean(rows)[:, None])
-    return ExactPosterior(process, rows, targets, weights, lower, jitter)
+    (lower, jitter), residual = noisy_factor(process, rows, targets, noise)
+    return ExactPosterior(process, rows, targets, solve_factored(lower, residual), lower, jitter)
 
 
 def decompose(
@@ -86,9 +92,8 @@ def decompose(
     The Cholesky factor holds it all: L⁻¹(y-m) are the standardised one-step-ahead residuals, diag(L) their
     deviations. Sums over chunks of rows are the chunks' log p(y_c | y_1, …, y_{c-1}).
     """
-    _check(rows, targets, noise)
-    lower, _ = cholesky(process.covariance(rows) + torch.diag(noise))
-    white = solve_lower(lower, targets - process.mean(rows)[:, None])
+    (lower, _), residual = noisy_factor(process, rows, targets, noise)
+    white = solve_lower(lower, residual)
     each = -0.5 * white.square() - lower.diagonal().log()[:, None] - 0.5 * math.log(2 * math.pi)
     return each.sum(-1)
 
@@ -101,27 +106,24 @@ def sample_prior(
 
 
 @final
+@dataclass(eq=False)
 class ExactPosterior(Posterior):
-    """g given y, held as (K+Σ)⁻¹(y-m) and a Cholesky factor."""
+    """g given y: `weights` are (K+Σ)⁻¹(y-m), `lower` is the Cholesky factor of K+Σ+jitter·I.
+
+    A row L* g has the mean m* + K*ᵀ(K+Σ)⁻¹(y-m) and the variance k** - K*ᵀ(K+Σ)⁻¹K*.
+    """
+
+    process: Process
+    rows: Rows
+    targets: Float[Tensor, "n c"]
+    weights: Float[Tensor, "n c"]
+    lower: Float[Tensor, "n n"]
+    jitter: float
 
     stored = Stored({"jitter": Field(least=0)})
 
-    def __init__(
-        self,
-        process: Process,
-        rows: Rows,
-        targets: Float[Tensor, "n c"],
-        weights: Float[Tensor, "n c"],
-        lower: Float[Tensor, "n n"],
-        jitter: float,
-    ) -> None:
-        self.process = process
-        self.rows = rows
-        self.targets = targets
-        self.weights = weights
-        self.lower = lower
-        self.jitter = jitter
-        self.num_outputs, self.width = targets.shape[1], as_blocks(rows)[0].points.shape[-1]
+    def __post_init__(self) -> None:
+        self.num_outputs, self.width = self.targets.shape[1], as_blocks(self.rows)[0].points.shape[-1]
 
     def check_parts(self) -> None:
         """Raise a ValueError unless the weights solve (K+Σ)α = y-m for rows and targets that fit."""
@@ -231,17 +233,26 @@ def _terms(square: Tensor, lower: Tensor, targets: Tensor, jitter: float) -> Evi
     return Evidence(fit + complexity + constant, fit, complexity, constant, jitter)
 
 
-def _check(rows: Rows, targets: Tensor, noise: Tensor) -> None:
+def check_rows(rows: Rows, targets: Tensor) -> int:
+    """How many rows there are; a ValueError where they were drawn at random, or do not fit the targets."""
     refuse_drawn(rows)
     count = sum(block.num_rows for block in as_blocks(rows))
     if targets.dim() != 2 or len(targets) != count:
         raise ValueError(f"{count} rows need targets [{count}, outputs], not shape {tuple(targets.shape)}.")
-    if noise.shape != (count,):
-        raise ValueError(f"{count} rows need {count} noise variances, not shape {tuple(noise.shape)}.")
     if not bool(targets.isfinite().all()):
         raise ValueError("The targets have NaN or infinite values; remove those rows.")
+    return count
+
+
+def noisy_factor(process: Process, rows: Rows, targets: Tensor, noise: Tensor) -> tuple[Factor, Tensor]:
+    """The Cholesky factor of K + Σ, and the residual y - m."""
+    count = check_rows(rows, targets)
+    if noise.shape != (count,):
+        raise ValueError(f"{count} rows need {count} noise variances, not shape {tuple(noise.shape)}.")
     if bool((noise < 0).any()):
         raise ValueError("Noise variances must not be negative.")
+    factor = cholesky(process.covariance(rows) + torch.diag(noise))
+    return factor, targets - process.mean(rows)[:, None]
 
 
 TOLERANCE = 1e-6

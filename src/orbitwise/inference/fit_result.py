@@ -51,7 +51,10 @@ SEARCHED = {
 @final
 @dataclass(frozen=True)
 class LearnedRanges:
-    """What a search for ranges found, the functional on its nodes, and the coordinates it was found in."""
+    """What a search for ranges found, the functional on its nodes, and the coordinates it was found in.
+
+    `found.curvature` and `found.shifts` give error bars of the ranges, through the coordinates.
+    """
 
     found: Found
     functional: Functional

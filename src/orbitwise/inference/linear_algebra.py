@@ -80,19 +80,27 @@ def log_determinant(lower: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch
     return 2 * lower.diagonal(dim1=-1, dim2=-2).log().sum(-1)
 
 
+def standard_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers of the type and on the device of `like`, drawn where the generator is."""
+    place = like.device if generator is None else generator.device
+    return torch.randn(shape, generator=generator, device=place, dtype=like.dtype).to(like.device)
+
+
 def gaussian_draws(
     mean: Tensor, covariance: Tensor, num_samples: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Joint normal draws [n, num_samples] with this mean and covariance, which may be singular."""
+    """Joint normal draws [n, num_samples] with this mean and covariance, which may be singular.
+
+    The mean is [n, 1], the same for all draws, or [n, num_samples], one for each.
+    """
     # The square root by eigenvalues serves singular covariances too (equal points, symmetric points).
     # Eigenvalues at rounding level are zero: the eigenvectors of λ carry errors of eps/λ, which part the
     # values at symmetric points by eps/√λ.
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
     floor = torch.finfo(values.dtype).eps ** 0.75 * values[-1]
     values = torch.where(values > floor, values, 0)
-    place = covariance.device if generator is None else generator.device
-    white = torch.randn(len(values), num_samples, generator=generator, device=place, dtype=covariance.dtype)
-    return mean + vectors @ (values.sqrt()[:, None] * white.to(covariance.device))
+    white = standard_normal((len(values), num_samples), covariance, generator)
+    return mean + vectors @ (values.sqrt()[:, None] * white)
 
 
 Backward = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Sequence[Tensor | None]]
@@ -102,7 +110,10 @@ Backward = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Sequence[Tensor | 
 def handwritten_gradient(
     forward: Callable[..., tuple[Tensor, ...]], backward: Backward, *inputs: Tensor
 ) -> tuple[Tensor, ...]:
-    """forward(*inputs), to be differentiated once, by `backward` instead of by what torch recorded."""
+    """forward(*inputs), to be differentiated once, by `backward` instead of by what torch recorded.
+
+    Where a gradient is known in closed form, this saves the memory of all that `forward` computed between.
+    """
     results = _Handwritten.apply(forward, backward, *inputs)
     assert isinstance(results, tuple)
     return results

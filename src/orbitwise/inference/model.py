@@ -30,8 +30,9 @@ from orbitwise.process.process import Moments, Process, Rows
 class Observations:
     """Observations L_n h + noise of variance σ²/w of a function h, which is g or f = L g.
 
-    A functional, its inputs, targets [n, c] and weights, which are [n], the same for all outputs, or [n, c].
-    `scatter` [n, c] is Σ w (y - ȳ)² over the rows that were merged into one, where any were.
+    `functional` is L, and `x` are the inputs at which it is observed. Weights are [n], the same for all
+    outputs, or [n, c]; a row of weight w counts as w equal rows, whose mean is its target. `scatter` [n, c]
+    is Σ w (y - ȳ)² over the rows that were merged into one, where any were.
     """
 
     functional: Functional
@@ -102,13 +103,14 @@ class Observations:
 
     def merged_term(self, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """What merging equal rows takes out of the log likelihood, for the noise variance σ²."""
-        if self.scatter is None or self.weight is None:
+        if self.scatter is None:
             return torch.zeros_like(noise)
-        if bool((self.weight == 1).all()) and not bool(self.scatter.any()):
+        # weights of 1 may be sums of smaller ones, whose targets differ
+        weight, outputs = self.weights(), self.targets.shape[1]
+        if bool((weight == 1).all()) and not bool(self.scatter.any()):
             return torch.zeros_like(noise)
-        outputs = self.targets.shape[1]
-        extra = float((self.weight - 1).sum())
-        constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(self.weight.log().sum()))
+        extra = float((weight - 1).sum())
+        constant = -0.5 * outputs * (extra * math.log(2 * math.pi) + float(weight.log().sum()))
         return constant - 0.5 * outputs * extra * torch.log(noise) - 0.5 * float(self.scatter.sum()) / noise
 
     def scatter_term(self, noise: float) -> float:
@@ -119,8 +121,10 @@ class Observations:
 
 @final
 class LatentModel(nn.Module):
-    """A Gaussian process g, the functional L of f = L g, and the likelihood of targets given f.
+    """A Gaussian process g, the functional L of f = L g, and the likelihood p(y | f) of targets given f.
 
+    It is a module, so that everything that is learned is among its `parameters()`: mean and kernel of the
+    process, the ranges of an orbit over which the functional averages, and the noise of the likelihood.
     `others` are the Gaussian likelihoods of observations of other functionals of f.
     """
 

@@ -46,8 +46,9 @@ class _Rectified(torch.autograd.Function):
         return moment.mul_(left.sqrt() / (2 * math.pi)).mul_(right.sqrt())
 
     @staticmethod
-    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: BackwardCFunction, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         _refuse_graph()
+        (gradient,) = grad_outputs
         opposite, angle, left, right = list(ctx.saved_tensors)
         # ∂/∂covariance = (π-θ)/2π,  ∂/∂k = sin θ/4π √(k′/k)
         by_covariance = (gradient * angle).mul_(1 / (2 * math.pi)) if ctx.needs_input_grad[0] else None
@@ -74,8 +75,9 @@ class _Sigmoid(torch.autograd.Function):
         return torch.atan2(ratio, cosine).mul_(2 / math.pi)
 
     @staticmethod
-    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: BackwardCFunction, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         _refuse_graph()
+        (gradient,) = grad_outputs
         ratio, cosine, left, right = list(ctx.saved_tensors)
         # ∂/∂r = 2/π / √(1-r²),  ∂r/∂covariance = 2/√((1+2k)(1+2k′)),  ∂r/∂k = -r/(1+2k)
         by_ratio = (gradient / cosine).mul_(2 / math.pi)

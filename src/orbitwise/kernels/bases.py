@@ -125,7 +125,11 @@ class CentredLinearKernel(Kernel):
     def is_stationary(self) -> bool:
         return False
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
+    ) -> Tensor:
+        if last_dim_is_batch:
+            raise ValueError("CentredLinearKernel does not take last_dim_is_batch.")
         left, right = x1 - self.centre.to(x1), x2 - self.centre.to(x2)
         variance = self.variance.to(x1)
         if diag:

@@ -92,8 +92,10 @@ class WideKernel(Kernel, ABC):
             )
         self._learned_bias_variance = value
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
-        if params.get("last_dim_is_batch"):
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
+    ) -> Tensor:
+        if last_dim_is_batch:
             raise ValueError(
                 f"{type(self).__name__} sees whole inputs: last_dim_is_batch=True has no meaning for it. Use "
                 "active_dims for networks of some columns, and sums of them."
@@ -270,8 +272,8 @@ class _BoxSum(torch.autograd.Function):
         return _box_sum(values, size, is_circular)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _BoxSum.apply(gradient, *ctx.window), None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return _BoxSum.apply(*grad_outputs, *ctx.window), None, None
 
 
 def _box_sum(values: Tensor, size: int, is_circular: bool) -> Tensor:

@@ -12,7 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance, hermite
+from orbitwise.likelihoods.likelihood import (
+    Likelihood,
+    Quadratic,
+    Targets,
+    Values,
+    column_variance,
+    gaussian_expectation,
+)
 from orbitwise.process.process import Moments
 
 
@@ -22,17 +29,15 @@ class Bernoulli(Likelihood):
 
     needs_tilt = True
 
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         # log σ(yf) = -log(1 + e^{-yf})
         return -targets.abs() * torch.nn.functional.softplus(-targets * f)
 
-    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+    def predict(self, moments: Moments) -> Targets:
         """The probability of y = 1, E[σ(f)]."""
         return logistic_mean(moments.mean, column_variance(moments))
 
-    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
         """Sticks: one logit for two classes, K-1 for K."""
         return stick_breaking_targets(labels, num_classes)
 
@@ -40,9 +45,7 @@ class Bernoulli(Likelihood):
         """Where each stick breaks."""
         return stick_breaking_probabilities(self.predict(moments))
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
+    def expansion(self, moments: Moments | None, targets: Targets, tilt: Targets | None = None) -> Quadratic:
         if tilt is None:
             raise ValueError("The Pólya-Gamma bound needs a tilt c for every target.")
         seen = targets.abs()
@@ -59,22 +62,19 @@ def polya_gamma_mean(tilt: Tensor) -> Tensor:
     return torch.where(small, 0.25 - tilt.square() / 48, torch.tanh(0.5 * safe) / (2 * safe))
 
 
-def stick_breaking_targets(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+def stick_breaking_targets(labels: Int[Tensor, " n"], num_classes: int) -> Targets:
     """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, 0 (nothing) after."""
     stick = torch.arange(num_classes - 1, device=labels.device)
     return (stick == labels[:, None]).double() - (stick < labels[:, None]).double()
 
 
-def stick_breaking_probabilities(sticks: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n k"]:
+def stick_breaking_probabilities(sticks: Values) -> Float[Tensor, "*batch n k"]:
     """Class probabilities from the probabilities of breaking at each stick."""
     left = torch.cumprod(1 - sticks, dim=-1)
     before = torch.cat([torch.ones_like(sticks[..., :1]), left[..., :-1]], dim=-1)
     return torch.cat([before * sticks, left[..., -1:]], dim=-1)
 
 
-def logistic_mean(
-    mean: Float[Tensor, "n c"], variance: Float[Tensor, "n c"], num_nodes: int = 32
-) -> Float[Tensor, "n c"]:
+def logistic_mean(mean: Targets, variance: Targets, num_nodes: int = 32) -> Targets:
     """E[σ(f)] for Gaussian f, by Gauss-Hermite quadrature."""
-    nodes, weights = hermite(num_nodes, mean)
-    return (torch.sigmoid(mean[..., None] + variance.sqrt()[..., None] * nodes) * weights).sum(-1)
+    return gaussian_expectation(torch.sigmoid, mean, variance, num_nodes)

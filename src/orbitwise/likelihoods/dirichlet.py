@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from orbitwise.declarations import POSITIVE, Stored
 from orbitwise.likelihoods.gaussian import gaussian_log_density, gaussian_quadratic
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, column_variance
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, Targets, Values, column_variance
 from orbitwise.process.process import Moments
 
 
@@ -31,45 +31,39 @@ class Dirichlet(Likelihood):
             raise ValueError(f"alpha must be positive, not {alpha!r}.")
         self.alpha = alpha
 
-    def observations(
-        self, targets: Float[Tensor, "n c"]
-    ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
+    def observations(self, targets: Targets) -> tuple[Targets, Targets]:
         """The Gaussian targets and their noise variances."""
         concentration = targets + self.alpha
         noise = torch.log1p(concentration.reciprocal())
         return concentration.log() - 0.5 * noise, noise
 
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         observed, noise = self.observations(targets)
         return gaussian_log_density(observed - f, noise)
 
-    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+    def predict(self, moments: Moments) -> Targets:
         """The probabilities of the classes, E[softmax f], by fixed draws."""
         fixed = torch.Generator(moments.mean.device).manual_seed(0)
         return softmax_mean(moments.mean, column_variance(moments), fixed)
 
-    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
         return one_hot(labels, num_classes)
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
+    def expansion(self, moments: Moments | None, targets: Targets, tilt: Targets | None = None) -> Quadratic:
         return gaussian_quadratic(*self.observations(targets))
 
 
-def one_hot(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+def one_hot(labels: Int[Tensor, " n"], num_classes: int) -> Targets:
     """1 for the class of each row, 0 for the others."""
     return torch.nn.functional.one_hot(labels, num_classes).double()
 
 
 def softmax_mean(
-    mean: Float[Tensor, "n c"],
-    variance: Float[Tensor, "n c"],
+    mean: Targets,
+    variance: Targets,
     generator: torch.Generator,
     num_samples: int = 256,
-) -> Float[Tensor, "n c"]:
+) -> Targets:
     """E[softmax(f)] for Gaussian f with independent outputs, by sampling."""
     shape, place = (num_samples, *mean.shape), generator.device
     noise = torch.randn(shape, generator=generator, device=place, dtype=mean.dtype)

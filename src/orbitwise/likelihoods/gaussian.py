@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.declarations import SMALLEST, Field, Stored, is_plain_numbers, require
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
+from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, Targets, Values
 from orbitwise.process.process import Moments
 
 NOISE_FLOOR = 1e-8
@@ -81,38 +81,30 @@ class Gaussian(Likelihood):
         """Whether the variance is as given, and not learned."""
         return self.given is not None
 
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         return gaussian_log_density(targets - f, self.noise.to(targets).expand_as(targets))
 
-    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    def conditional_variance(self, f: Values) -> Values:
         return self.noise.to(f).expand_as(f)
 
-    def cumulative(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def cumulative(self, f: Values, targets: Targets) -> Values:
         return torch.special.ndtr((targets - f) / self.noise.to(f).sqrt())
 
-    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
         """Centred one-hot codes; two classes take a single column."""
         codes = torch.nn.functional.one_hot(labels, num_classes).double() - 1 / num_classes
         return codes[:, 1:] if num_classes == 2 else codes
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
+    def expansion(self, moments: Moments | None, targets: Targets, tilt: Targets | None = None) -> Quadratic:
         return gaussian_quadratic(targets, self.noise.to(targets).expand_as(targets))
 
 
-def gaussian_log_density(
-    residual: Float[Tensor, "*batch n c"], noise: Float[Tensor, "n c"]
-) -> Float[Tensor, "*batch n c"]:
+def gaussian_log_density(residual: Values, noise: Targets) -> Values:
     """log N(residual | 0, σ²)."""
     return -0.5 * torch.log(2 * math.pi * noise) - 0.5 * residual.square() / noise
 
 
-def gaussian_quadratic(targets: Float[Tensor, "n c"], noise: Float[Tensor, "n c"]) -> Quadratic:
+def gaussian_quadratic(targets: Targets, noise: Targets) -> Quadratic:
     """log N(y | f, σ²) as a quadratic in f."""
     constant = -0.5 * torch.log(2 * math.pi * noise) - 0.5 * targets.square() / noise
     return Quadratic(noise.reciprocal(), targets / noise, constant)

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.declarations import OMITTED, SMALLEST, Stored, is_plain_numbers, require
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
-from orbitwise.process.process import Moments
+from orbitwise.likelihoods.likelihood import Likelihood, Targets, Values
 
 
 @final
@@ -43,35 +42,23 @@ class Laplace(Likelihood):
         """b, the mean size of the noise; its variance is 2b²."""
         return self.raw_scale.exp()
 
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         scale = self.scale.to(targets)
         return -(targets - f).abs() / scale - torch.log(2 * scale)
 
-    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    def conditional_variance(self, f: Values) -> Values:
         return (2 * self.scale.square()).to(f).expand_as(f)
 
-    def cumulative(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def cumulative(self, f: Values, targets: Targets) -> Values:
         residual = (targets - f) / self.scale.to(f)
         # ½ e^{-|t|} below the centre, one less that above it
         tail = 0.5 * torch.exp(-residual.abs())
         return torch.where(residual < 0, tail, 1 - tail)
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
-        if moments is None:
-            raise ValueError("Laplace is expanded about moments of f; give them.")
+    def expected_log_density(self, mean: Targets, variance: Targets, targets: Targets) -> Targets:
         scale = self.scale.to(targets)
-
-        def expected(mean: Tensor, variance: Tensor) -> Tensor:
-            # δ/(s√2)
-            ratio = (targets - mean) / (2 * variance).sqrt()
-            size = (2 * variance / math.pi).sqrt() * torch.exp(-ratio.square())
-            size = size + (targets - mean) * torch.erf(ratio)
-            return -size / scale - torch.log(2 * scale)
-
-        return expand(expected, moments)
+        # δ/(s√2)
+        ratio = (targets - mean) / (2 * variance).sqrt()
+        size = (2 * variance / math.pi).sqrt() * torch.exp(-ratio.square())
+        size = size + (targets - mean) * torch.erf(ratio)
+        return -size / scale - torch.log(2 * scale)

@@ -29,15 +29,20 @@ NUM_NODES = 40
 """Gauss-Hermite nodes of expectations over f where a likelihood does not say how many."""
 BISECTIONS = 60
 
+Values = Float[Tensor, "*batch n c"]
+"""f, or a function of it, at n rows and c outputs; leading dimensions hold samples."""
+Targets = Float[Tensor, "n c"]
+"""Targets, or moments of f, of n rows and c outputs."""
+
 
 class Quadratic(NamedTuple):
     """-½ curvature·f² + slope·f + constant, for every row and output."""
 
-    curvature: Float[Tensor, "n c"]
-    slope: Float[Tensor, "n c"]
-    constant: Float[Tensor, "n c"]
+    curvature: Targets
+    slope: Targets
+    constant: Targets
 
-    def expectation(self, moments: Moments) -> Float[Tensor, "n c"]:
+    def expectation(self, moments: Moments) -> Targets:
         """The expectation of the quadratic under moments of f."""
         return -0.5 * self.curvature * moments.mean_square + self.slope * moments.mean + self.constant
 
@@ -45,7 +50,7 @@ class Quadratic(NamedTuple):
         """The terms of rows that count `weight` times each; None counts every row once."""
         return self if weight is None else Quadratic(*(weight[:, None] * term for term in self))
 
-    def concave(self, mean: Float[Tensor, "n c"]) -> Quadratic:
+    def concave(self, mean: Targets) -> Quadratic:
         """The same slope at the mean of f, and no curvature below 0: q stays a Gaussian after a step."""
         curvature = self.curvature.clamp_min(0)
         return self._replace(curvature=curvature, slope=self.slope + (curvature - self.curvature) * mean)
@@ -80,75 +85,71 @@ class Likelihood(nn.Module, ABC):
     stored = Stored({"learnable": OMITTED})
 
     @abstractmethod
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         """log p(y | f) itself, whose sum over outputs is that of a row; f may be a batch of samples."""
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
+    def expansion(self, moments: Moments | None, targets: Targets, tilt: Targets | None = None) -> Quadratic:
         """The quadratic whose expectation under `moments` is the (bound of the) expected log-likelihood.
 
         Its gradients by the moments and by the parameters of the likelihood are right as well. A quadratic
-        likelihood does not look at the moments. By default, E[log p(y | f)] by Gauss-Hermite quadrature.
+        likelihood does not look at the moments; any other is expanded about them.
         """
         if moments is None:
             raise ValueError(f"{type(self).__name__} is expanded about moments of f; give them.")
         self.check_targets(targets)
-        nodes, weights = hermite(self.num_nodes, targets)
+        return expand(lambda mean, variance: self.expected_log_density(mean, variance, targets), moments)
 
-        def expected(mean: Tensor, variance: Tensor) -> Tensor:
-            values = mean + variance.sqrt() * nodes[:, None, None]
-            return (self.log_density(values, targets) * weights[:, None, None]).sum(0)
+    def expected_log_density(self, mean: Targets, variance: Targets, targets: Targets) -> Targets:
+        """E[log p(y | f)] for Gaussian f, output by output; by quadrature where there is no closed form."""
+        return self._expected(lambda f: self.log_density(f, targets), mean, variance)
 
-        return expand(expected, moments)
-
-    def check_targets(self, targets: Float[Tensor, "n c"]) -> None:
+    def check_targets(self, targets: Targets) -> None:
         """Raise a ValueError where targets are impossible under this likelihood, such as negative counts."""
 
-    def prior_mean(self, targets: Float[Tensor, "n c"]) -> float:
+    def prior_mean(self, targets: Targets) -> float:
         """The constant that f lies around before anything is learned: 0, to which targets are centred."""
         return 0.0
 
-    def conditional_mean(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    def conditional_mean(self, f: Values) -> Values:
         """E[y | f], which is f itself under additive noise."""
         if not self.is_additive:
             raise ValueError(f"{type(self).__name__} needs a method conditional_mean, E[y | f].")
         return f
 
-    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    def conditional_variance(self, f: Values) -> Values:
         """var[y | f], the noise of a new target."""
         raise ValueError(f"{type(self).__name__} needs a method conditional_variance, var[y | f].")
 
-    def cumulative(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def cumulative(self, f: Values, targets: Targets) -> Values:
         """P(new target ≤ the given one | f)."""
         raise ValueError(
             f"{type(self).__name__} has no quantiles: they need a method cumulative, P(y ≤ target | f)."
         )
 
-    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+    def predict(self, moments: Moments) -> Targets:
         """The mean of y for Gaussian f, E[E[y | f]]; or probabilities."""
-        return moments.mean if self.is_additive else self._expected(self.conditional_mean, moments)
+        at = moments.mean, column_variance(moments)
+        return moments.mean if self.is_additive else self._expected(self.conditional_mean, *at)
 
-    def predict_variance(self, moments: Moments, include_noise: bool = True) -> Float[Tensor, "n c"]:
+    def predict_variance(self, moments: Moments, include_noise: bool = True) -> Targets:
         """The variance of a new target, E[var[y | f]] + var[E[y | f]], or that of E[y | f] alone."""
+        at = moments.mean, column_variance(moments)
         if self.is_additive:
-            spread = column_variance(moments)
+            spread = at[1]
         else:
             mean = self.predict(moments)
-            spread = self._expected(lambda f: (self.conditional_mean(f) - mean).square(), moments)
-        return spread + self._expected(self.conditional_variance, moments) if include_noise else spread
+            spread = self._expected(lambda f: (self.conditional_mean(f) - mean).square(), *at)
+        return spread + self._expected(self.conditional_variance, *at) if include_noise else spread
 
-    def predict_quantile(self, moments: Moments, level: float) -> Float[Tensor, "n c"]:
+    def predict_quantile(self, moments: Moments, level: float) -> Targets:
         """The target that a new one stays below with probability `level`, by bisection of E[P(y ≤ t | f)]."""
         if not 0 < level < 1:
             raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
 
-        def below(targets: Tensor) -> Tensor:
-            return self._expected(lambda f: self.cumulative(f, targets), moments)
+        at = moments.mean, column_variance(moments)
+
+        def below(targets: Targets) -> Targets:
+            return self._expected(lambda f: self.cumulative(f, targets), *at)
 
         middle = self.predict(moments)
         width = 1 + column_variance(moments).sqrt() + middle.abs()
@@ -163,7 +164,7 @@ class Likelihood(nn.Module, ABC):
             low, high = torch.where(is_less, centre, low), torch.where(is_less, high, centre)
         return high
 
-    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
         """Targets that stand for the labels 0, 1, … of classes."""
         raise ValueError(
             f"{type(self).__name__} is not a likelihood of classes: use Gaussian, Bernoulli, Dirichlet or "
@@ -174,13 +175,10 @@ class Likelihood(nn.Module, ABC):
         """The probability of every class, for targets that `encode_labels` made."""
         return self.predict(moments)
 
-    def _expected(self, values: Callable[[Tensor], Tensor], moments: Moments) -> Float[Tensor, "n c"]:
-        """E[values(f)] for Gaussian f, by Gauss-Hermite quadrature."""
-        nodes, weights = hermite(self.num_nodes, moments.mean)
-        f = moments.mean + column_variance(moments).sqrt() * nodes[:, None, None]
-        return (values(f) * weights[:, None, None]).sum(0)
+    def _expected(self, values: Callable[[Values], Values], mean: Targets, variance: Targets) -> Targets:
+        return gaussian_expectation(values, mean, variance, self.num_nodes)
 
-    def quadratic(self, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None) -> Quadratic:
+    def quadratic(self, targets: Targets, tilt: Targets | None = None) -> Quadratic:
         """The quadratic lower bound of log p(y | f) as a function of f."""
         if not self.is_quadratic:
             raise ValueError(
@@ -190,13 +188,13 @@ class Likelihood(nn.Module, ABC):
         return self.expansion(None, targets, tilt)
 
     def expected_log_likelihood(
-        self, moments: Moments, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
+        self, moments: Moments, targets: Targets, tilt: Targets | None = None
     ) -> Float[Tensor, " n"]:
         """E[log p(y_n | f_n)] for every row, or its bound."""
         return self.expansion(moments, targets, tilt).expectation(moments).sum(-1)
 
 
-def column_variance(moments: Moments) -> Float[Tensor, "n c"]:
+def column_variance(moments: Moments) -> Targets:
     """The variances of all outputs, also where they share one."""
     variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
     return variance.expand_as(moments.mean)
@@ -208,7 +206,15 @@ def hermite(num_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return like.new_tensor(nodes), like.new_tensor(weights / math.sqrt(2 * math.pi))
 
 
-def expand(expected: Callable[[Tensor, Tensor], Float[Tensor, "n c"]], moments: Moments) -> Quadratic:
+def gaussian_expectation(
+    values: Callable[[Values], Values], mean: Targets, variance: Targets, num_nodes: int = NUM_NODES
+) -> Targets:
+    """E[values(f)] for f ~ N(mean, variance), output by output, by Gauss-Hermite quadrature."""
+    nodes, weights = (each[:, None, None] for each in hermite(num_nodes, mean))
+    return (values(mean + variance.sqrt() * nodes) * weights).sum(0)
+
+
+def expand(expected: Callable[[Tensor, Tensor], Targets], moments: Moments) -> Quadratic:
     """The quadratic that agrees at `moments` with expected(mean, variance), and so do both gradients.
 
     λ = -2 ∂E/∂σ² = -E[∂² log p], η = ∂E/∂μ + λμ = E[∂ log p] + λμ (Bonnet and Price).

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.declarations import OMITTED, Field, Stored
-from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand
+from orbitwise.likelihoods.likelihood import Likelihood, Targets, Values, column_variance
 from orbitwise.process.process import Moments
 
 
@@ -38,45 +38,33 @@ class Softmax(Likelihood):
         self.num_classes, self.num_draws = num_classes, num_nodes
         self.register_buffer("nodes", normal_nodes(num_nodes, num_classes, seed))
 
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         """log p(y | f) of a row in parts, one an output: only their sum has a meaning."""
-        self._check(targets)
+        self.check_targets(targets)
         return _parts(f, torch.logsumexp(f, dim=-1), targets)
 
-    def expansion(
-        self, moments: Moments | None, targets: Float[Tensor, "n c"], tilt: Float[Tensor, "n c"] | None = None
-    ) -> Quadratic:
-        if moments is None:
-            raise ValueError("Softmax is expanded about moments of f; give them.")
-        self._check(targets)
+    def expected_log_density(self, mean: Targets, variance: Targets, targets: Targets) -> Targets:
+        normaliser = torch.logsumexp(self._values(mean, variance), dim=-1).mean(0)
+        return _parts(mean, normaliser, targets)
 
-        def expected(mean: Tensor, variance: Tensor) -> Tensor:
-            normaliser = torch.logsumexp(self._values(mean, variance), dim=-1).mean(0)
-            return _parts(mean, normaliser, targets)
-
-        return expand(expected, moments)
-
-    def predict(self, moments: Moments) -> Float[Tensor, "n c"]:
+    def predict(self, moments: Moments) -> Targets:
         """The probabilities of the classes, E[softmax f]."""
-        return torch.softmax(self._values(moments.mean, moments.variance), dim=-1).mean(0)
+        return torch.softmax(self._values(moments.mean, column_variance(moments)), dim=-1).mean(0)
 
-    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
+    def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
         if num_classes != self.nodes.shape[-1]:
             raise ValueError(f"Softmax was made for {self.nodes.shape[-1]} classes, not {num_classes}.")
         return torch.nn.functional.one_hot(labels, num_classes).double()
 
-    def _check(self, targets: Tensor) -> None:
+    def check_targets(self, targets: Targets) -> None:
         if targets.shape[-1] != self.nodes.shape[-1]:
             raise ValueError(f"Softmax was made for {self.nodes.shape[-1]} classes, not {targets.shape[-1]}.")
 
     def _values(self, mean: Tensor, variance: Tensor) -> Float[Tensor, "k n c"]:
-        variance = variance if variance.dim() == 2 else variance[:, None]
         return mean + variance.sqrt() * self.nodes.to(mean)[:, None, :]
 
 
-def _parts(f: Tensor, normaliser: Tensor, targets: Tensor) -> Float[Tensor, "*batch n c"]:
+def _parts(f: Tensor, normaliser: Tensor, targets: Tensor) -> Values:
     total = targets.sum(-1)
     coefficient = torch.lgamma(total + 1) - torch.lgamma(targets + 1).sum(-1)
     # One value for all outputs of a row, an equal share to each.

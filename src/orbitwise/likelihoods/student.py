@@ -11,7 +11,7 @@ from scipy.special import stdtr
 from torch import Tensor, nn
 
 from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored, is_plain_numbers, require
-from orbitwise.likelihoods.likelihood import Likelihood
+from orbitwise.likelihoods.likelihood import Likelihood, Targets, Values
 
 MOST_DEGREES = 1e6
 """Degrees of freedom above which the density is that of a Gaussian but for rounding."""
@@ -53,15 +53,13 @@ class StudentT(Likelihood):
         """ν, the degrees of freedom, at most `MOST_DEGREES`."""
         return self.raw_degrees.exp().clamp_max(MOST_DEGREES)
 
-    def log_density(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def log_density(self, f: Values, targets: Targets) -> Values:
         degrees, scale = self.degrees.to(f), self.scale.to(f)
         constant = torch.lgamma(0.5 * (degrees + 1)) - torch.lgamma(0.5 * degrees)
         constant = constant - 0.5 * torch.log(math.pi * degrees) - scale.log()
         return constant - 0.5 * (degrees + 1) * torch.log1p(((targets - f) / scale).square() / degrees)
 
-    def conditional_variance(self, f: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
+    def conditional_variance(self, f: Values) -> Values:
         """scale² ν/(ν - 2), which is finite for more than two degrees of freedom only."""
         degrees = self.degrees.item()
         if degrees <= 2:
@@ -71,8 +69,6 @@ class StudentT(Likelihood):
             )
         return (self.scale.square() * self.degrees / (self.degrees - 2)).to(f).expand_as(f)
 
-    def cumulative(
-        self, f: Float[Tensor, "*batch n c"], targets: Float[Tensor, "n c"]
-    ) -> Float[Tensor, "*batch n c"]:
+    def cumulative(self, f: Values, targets: Targets) -> Values:
         residual = ((targets - f) / self.scale).detach().cpu().numpy()
         return torch.from_numpy(stdtr(self.degrees.item(), residual)).to(f)

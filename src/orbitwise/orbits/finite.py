@@ -178,7 +178,6 @@ class FiniteOrbit(Orbit):
     replacement within a group.
     """
 
-    size: int
     elements: Tensor | None
     weights: Tensor | None
     image_shape: tuple[int, int, int] | None = None
@@ -197,15 +196,13 @@ class FiniteOrbit(Orbit):
         super().__init__()
         if elements is not None:
             _check_elements(transform, elements)
-            self.size = len(elements)
-        elif transform.size is not None:
-            self.size = transform.size
-        else:
+        elif transform.size is None:
             raise ValueError(
                 f"{type(transform).__name__} is a continuous family: give the parameters of its elements, "
                 "or use a sampled orbit."
             )
         self.transform = transform
+        self.register_buffer("elements", elements)
         self.num_samples = num_samples
         self.num_groups = num_groups
         self.is_drawn = num_samples is not None
@@ -221,7 +218,6 @@ class FiniteOrbit(Orbit):
                 f"weights must be {self.size} finite numbers, one for each element, not shape "
                 f"{tuple(weights.shape)}."
             )
-        self.register_buffer("elements", elements)
         self.register_buffer("weights", weights)
         is_group = elements is None and transform.is_group and not self.is_drawn
         if is_group and (weights is None or _is_character(transform, weights)):
@@ -234,6 +230,11 @@ class FiniteOrbit(Orbit):
         if self.image_shape is not None:
             require(len(self.image_shape) == 3, "images of another shape than channels, height and width")
             self.transform.check(torch.zeros(1, math.prod(self.image_shape), dtype=torch.float64))
+
+    @property
+    def size(self) -> int:
+        """The number of elements, all of the family or those listed."""
+        return (self.transform.size or 0) if self.elements is None else len(self.elements)
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         self.transform.check(x)
@@ -316,8 +317,6 @@ class WeightedOrbit(Orbit):
     equal, where f is the average over the orbit; weights that the orbit has itself are kept as factors.
     """
 
-    size: int
-
     def __init__(self, orbit: Orbit, weighting: Weighting = "softmax", learnable: bool = True) -> None:
         super().__init__()
         if orbit.is_drawn or orbit.size is None:
@@ -328,10 +327,14 @@ class WeightedOrbit(Orbit):
         if weighting not in ("softmax", "free"):
             raise ValueError(f"weighting must be 'softmax' or 'free', not {weighting!r}.")
         self.orbit = orbit
-        self.size = orbit.size
         self.weighting: Weighting = weighting
-        start = torch.full((self.size,), 0.0 if weighting == "softmax" else 1 / self.size)
+        start = torch.full((orbit.size,), 0.0 if weighting == "softmax" else 1 / orbit.size)
         self.raw = nn.Parameter(start.double(), requires_grad=learnable)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the orbit."""
+        return len(self.raw)
 
     @property
     def weights(self) -> Float[Tensor, " e"]:

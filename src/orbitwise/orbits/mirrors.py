@@ -21,8 +21,6 @@ class MirrorOrbit(Orbit):
     the difference: f then changes its sign in the mirror, and is zero at the centre.
     """
 
-    size: int = 2
-
     def __init__(
         self,
         centre: float | Sequence[float] = 0.0,
@@ -43,6 +41,11 @@ class MirrorOrbit(Orbit):
         if not bool(start.isfinite().all()):
             raise ValueError(f"The centre of a mirror must be finite, not {entries}.")
         self.centre = nn.Parameter(start, requires_grad=learnable)
+
+    @property
+    def size(self) -> int:
+        """Two: the input and its mirror image."""
+        return 2
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         check_rows(x, type(self).__name__)

@@ -391,9 +391,6 @@ NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=LONGEST)
 class Orbit(nn.Module, ABC):
     """The set, or the density, of points that an input may be moved to."""
 
-    size: int | None = None
-    """The number of elements of a finite orbit, None for a density."""
-
     is_drawn: bool = False
     """Whether `points` draws at random, so that engines need unbiased reductions."""
 
@@ -407,6 +404,11 @@ class Orbit(nn.Module, ABC):
         {"bounds.natural": NATURAL, "widths.natural": NATURAL},
         infinite=("bounds.limit",),
     )
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements of a finite orbit, None for a density."""
+        return None
 
     @abstractmethod
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
@@ -590,9 +592,13 @@ class FrozenOrbit(Orbit):
         if nodes.shape[1] != source.num_noise:
             raise ValueError(f"Nodes have {nodes.shape[1]} entries, but the noise has {source.num_noise}.")
         self.source = source
-        self.size = len(nodes)
         self.register_buffer("nodes", nodes)
         self.register_buffer("weights", weights)
+
+    @property
+    def size(self) -> int:
+        """The number of nodes."""
+        return len(self.nodes)
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         check_rows(x, type(self).__name__)

@@ -24,8 +24,6 @@ class PatchOrbit(Orbit):
     places of the image count.
     """
 
-    size: int
-
     stored = Stored({"patch_shape": Field(least=1, most=2**20), "stride": Field(least=1, most=2**20)})
 
     def __init__(self, image_shape: Sequence[int], patch_shape: Sequence[int], stride: int = 1) -> None:
@@ -45,7 +43,11 @@ class PatchOrbit(Orbit):
             (whole - part) // self.stride + 1
             for whole, part in zip((height, width), self.patch_shape, strict=True)
         )
-        self.size = math.prod(self.grid)
+
+    @property
+    def size(self) -> int:
+        """The number of patches."""
+        return math.prod(self.grid)
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         check_rows(x, type(self).__name__)

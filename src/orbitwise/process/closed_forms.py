@@ -364,15 +364,20 @@ def jet(
     if (radial := radial_profile(kernel, rows)) is not None:
         lengthscale = over_rows(kernel.lengthscale, kernel, rows).to(p)
         p, q, v, w = _selected(kernel, p, q, v, w)
-        if blur == SHARP:
-            return _radial_jet(radial, lengthscale, p, q, v, w)
-        wide, factor = widened(lengthscale, p.shape[-1], blur)
-        return _radial_jet(radial, wide, p, q, v, w).scale(factor)
+        factor = None
+        if blur != SHARP:
+            lengthscale, factor = widened(lengthscale, p.shape[-1], blur)
+        p, q = in_lengthscales(p, q, lengthscale)
+        v, w = (None if tangents is None else tangents / lengthscale for tangents in (v, w))
+        found = _through(radial, _square_jet(p, q, v, w))
+        return found if factor is None else found.scale(factor)
     if type(kernel) is PolynomialKernel and blur != SHARP:
         offset = over_rows(kernel.offset[..., None], kernel, rows).to(p)
         return _average_power_jet(offset, check_power(kernel), blur, *_selected(kernel, p, q, v, w))
     if (product := dot_product_profile(kernel, rows)) is not None:
-        return _dot_product_jet(*product, *_selected(kernel, p, q, v, w))
+        (variance, profile), (p, q, v, w) = product, _selected(kernel, p, q, v, w)
+        variance = variance.to(p)
+        return _through(profile, _product_jet(p * variance, q, None if v is None else v * variance, w))
     if v is None and w is None:
         return Jet(_values(kernel, p, q, rows))
     if kind is ConstantKernel:
@@ -434,58 +439,43 @@ def snapped_squared_distance(
     return squares.masked_fill(squares.detach() < noise, 0)
 
 
-def _radial_jet(
-    radial: Profile, lengthscale: Tensor, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
-) -> Jet:
-    lengthscale = lengthscale.to(p.dtype)
-    p, q = in_lengthscales(p, q, lengthscale)
+def _square_jet(p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None) -> Jet:
+    """|p - q|², whose slopes are 2(p - q)·v and -2(p - q)·w, and -2v·w."""
     if v is None and w is None:
-        squares = squared_distance(p, q)
-        if radial is rbf and not squares.requires_grad:
-            return Jet(squares.mul_(-0.5).exp_())  # without a second array
-        return Jet(radial(squares, 0))
-    squares = snapped_squared_distance(p, q)
-    value, slope = radial(squares, 0), radial(squares, 1)
-    left = right = mixed = along_v = along_w = None
-    if v is not None:
-        v = v / lengthscale
-        # (p - q)·v, and ∂_v κ(|p-q|²) = 2κ′ (p - q)·v
-        along_v = (p * v).sum(-1, keepdim=True) - v @ q.mT
-        left = 2 * slope * along_v
-    if w is not None:
-        w = w / lengthscale
-        along_w = p @ w.mT - (q * w).sum(-1)[..., None, :]
-        right = -2 * slope * along_w
-    if v is not None and w is not None and along_v is not None and along_w is not None:
-        # ∂_v∂_w κ = -4κ″ (p-q)·v (p-q)·w - 2κ′ v·w
-        mixed = -4 * radial(squares, 2) * along_v * along_w - 2 * slope * (v @ w.mT)
-    return Jet(value, left, right, mixed)
+        return Jet(squared_distance(p, q))
+    left = None if v is None else 2 * ((p * v).sum(-1, keepdim=True) - v @ q.mT)
+    right = None if w is None else 2 * ((q * w).sum(-1)[..., None, :] - p @ w.mT)
+    mixed = None if v is None or w is None else -2 * (v @ w.mT)
+    return Jet(snapped_squared_distance(p, q), left, right, mixed)
 
 
-def _dot_product_jet(
-    variance: Tensor, profile: Profile, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
-) -> Jet:
-    variance = variance.to(p.dtype)
-    # k = h(pᵀΛq); ∂_v k = h′ vᵀΛq; ∂_v∂_w k = h″ (vᵀΛq)(pᵀΛw) + h′ vᵀΛw
-    variance = variance.to(p)
-    product = (p * variance) @ q.mT
-    value = profile(product, 0)
-    left = right = mixed = None
-    if v is not None:
-        along_v = (v * variance) @ q.mT
-        left = profile(product, 1) * along_v
-    if w is not None:
-        along_w = (p * variance) @ w.mT
-        right = profile(product, 1) * along_w
-    if v is not None and w is not None:
-        mixed = profile(product, 2) * along_v * along_w + profile(product, 1) * ((v * variance) @ w.mT)
-    return Jet(value, left, right, mixed)
+def _product_jet(p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None) -> Jet:
+    """p·q, whose slopes are v·q and p·w, and v·w."""
+    left = None if v is None else v @ q.mT
+    right = None if w is None else p @ w.mT
+    return Jet(p @ q.mT, left, right, None if v is None or w is None else v @ w.mT)
+
+
+def _through(profile: Profile, inner: Jet) -> Jet:
+    """h(t) of a jet t: h′ ∂_v t, h′ ∂_w t, and h″ ∂_v t ∂_w t + h′ ∂_v∂_w t."""
+    t, along_v, along_w, along_both = inner.parts
+    assert t is not None
+    if along_v is None and along_w is None:
+        if profile is rbf and not t.requires_grad:
+            return Jet(t.mul_(-0.5).exp_())  # without a second array
+        return Jet(profile(t, 0))
+    slope = profile(t, 1)
+    mixed = None
+    if along_v is not None and along_w is not None and along_both is not None:
+        mixed = profile(t, 2) * along_v * along_w + slope * along_both
+    left, right = (None if along is None else slope * along for along in (along_v, along_w))
+    return Jet(profile(t, 0), left, right, mixed)
 
 
 def _average_power_jet(
     offset: Tensor, power: int, blur: Blur, p: Tensor, q: Tensor, v: Tensor | None, w: Tensor | None
 ) -> Jet:
-    product = _dot_product_jet(torch.ones_like(offset), _itself, p, q, v, w)
+    product = _product_jet(p, q, v, w)
     none = product.value.new_zeros(()).expand_as(product.value)
     zeros = (
         None if v is None else none,
@@ -501,10 +491,6 @@ def _average_power_jet(
         Jet(q_square.expand_as(none), zeros[0], q_slope, zeros[2]),
     )
     return average_power(product, squares, offset, power, p.shape[-1], blur)
-
-
-def _itself(t: Tensor, order: int) -> Tensor:
-    return (t, torch.ones_like(t), torch.zeros_like(t))[order]
 
 
 def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:

@@ -48,11 +48,13 @@ class FunctionalKernel(Kernel):
         return self.base_kernel.batch_shape
 
     @batch_shape.setter
-    def batch_shape(self, value: torch.Size) -> None:
+    def batch_shape(self, val: torch.Size) -> None:
         """GPyTorch sets it when it expands or indexes a kernel; the base kernel is told by itself."""
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
-        if params.get("last_dim_is_batch"):
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
+    ) -> Tensor:
+        if last_dim_is_batch:
             raise ValueError(
                 "FunctionalKernel moves whole inputs: last_dim_is_batch=True has no meaning for it."
             )

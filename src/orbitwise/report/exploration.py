@@ -158,19 +158,8 @@ def _bounded(name: str, interval: tuple[float, float], unit: Unit, entry: int, r
     noise = rest.repeat(len(at), 1)
     noise[:, entry] = torch.from_numpy(at)
     places = [unit.convert(middle + half * place) for place in at.tolist()]
-    texts = [number(place, _decimals(places), signed=True) + unit.symbol for place in places]
-    inside = np.abs(at) <= 1 + 1e-9
     nearest = int(np.abs(middle + half * at).argmin())
-    return Move(
-        name,
-        label_of(name),
-        unit.symbol,
-        noise,
-        tuple(places),
-        tuple(texts),
-        tuple(inside.tolist()),
-        nearest,
-    )
+    return _move(name, unit.symbol, places, noise, np.abs(at), nearest, signed=True)
 
 
 def _unbounded(stage: DrawnOrbit, offset: int, first: int, rest: Tensor, draw: Tensor) -> list[Move]:
@@ -178,18 +167,19 @@ def _unbounded(stage: DrawnOrbit, offset: int, first: int, rest: Tensor, draw: T
     entries = torch.zeros_like(rest, dtype=torch.bool)
     entries[offset + first : offset + stage.num_noise] = True
     learned = stage.learned()
-    at = torch.linspace(0, REACH, NUM_POSITIONS, dtype=torch.float64)
+    at = np.linspace(0, REACH, NUM_POSITIONS)
     noise = rest.repeat(len(at), 1)
     if isinstance(stage, CropOrbit):
         if not stage.zooms:
             return []
         name = "log_zoom"
-        noise[:, offset + 2] = 2 * at - 1
+        noise[:, offset + 2] = torch.from_numpy(2 * at - 1)
     else:
         if isinstance(stage, PointCloudOrbit) and not stage.jitters:
             return []
         name = next((each for each in ("amplitude", "jitter", "warp") if each in learned), "jitter")
-        noise[:, entries] = torch.where(rest == 0, draw * at[:, None], rest)[:, entries]
+        drawn = draw * torch.from_numpy(at)[:, None]
+        noise[:, entries] = torch.where(rest == 0, drawn, rest)[:, entries]
     if not bool(entries.any()):
         return []
     unit = unit_of(name, stage.units())
@@ -198,9 +188,24 @@ def _unbounded(stage: DrawnOrbit, offset: int, first: int, rest: Tensor, draw: T
         places, symbol = at.tolist(), " of the learned width"
     else:
         places, symbol = [unit.convert(width * place) for place in at.tolist()], unit.symbol
-    texts = tuple(number(place, _decimals(places)) + symbol for place in places)
-    inside = tuple(bool(place <= 1 + 1e-9) for place in at.tolist())
-    return [Move(name, label_of(name), symbol, noise, tuple(places), texts, inside, 0)]
+    return [_move(name, symbol, places, noise, at, 0)]
+
+
+def _move(
+    name: str,
+    symbol: str,
+    places: list[float],
+    noise: Tensor,
+    size: Float[ndarray, " k"],
+    rest: int,
+    signed: bool = False,
+) -> Move:
+    """A move to these places, which lie in the learned range where their `size` is at most 1."""
+    largest = max(abs(place) for place in places)
+    decimals = max(0, 1 - math.floor(math.log10(largest))) if largest > 0 else 0
+    texts = tuple(number(place, decimals, signed) + symbol for place in places)
+    inside = tuple((size <= 1 + 1e-9).tolist())
+    return Move(name, label_of(name), symbol, noise, tuple(places), texts, inside, rest)
 
 
 def _elements(stage: Orbit, offset: int, rest: Tensor) -> Move:
@@ -211,11 +216,6 @@ def _elements(stage: Orbit, offset: int, rest: Tensor) -> Move:
     texts = ("as it is", *(f"element {number} of {size}" for number in range(2, size + 1)))
     places = tuple(float(place) for place in range(size))
     return Move("element", "symmetry", "", noise, places, texts, (True,) * size, 0, is_finite=True)
-
-
-def _decimals(places: list[float]) -> int:
-    largest = max(abs(place) for place in places)
-    return max(0, 1 - math.floor(math.log10(largest))) if largest > 0 else 0
 
 
 @final

@@ -12,7 +12,8 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from importlib import resources
+from typing import Concatenate, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -20,7 +21,7 @@ from jaxtyping import Int
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy import ndarray
 
 from orbitwise.orbits.orbit import Interval
@@ -40,35 +41,9 @@ MOST_CLASSES = 12
 """Cells of more classes than these are drawn without their counts."""
 MOST_POINTS = 400
 
-STYLE: dict[Any, Any] = {
-    "axes.edgecolor": GREY,
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "figure.constrained_layout.w_pad": 0.12,
-    "figure.dpi": 72,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "grid.color": LIGHT,
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.linewidth": 1.8,
-    "path.simplify": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "orbitwise",
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-}
+with resources.as_file(resources.files("orbitwise.report") / "templates" / "figures.mplstyle") as _file:
+    STYLE = matplotlib.rc_params_from_file(_file, use_default_template=False)
+"""The look of all figures, also of those that the command draws."""
 
 
 def panel(
@@ -159,16 +134,16 @@ def range_history_figure(axes: Axes, history: Sequence[Mapping[str, Interval]]) 
     """The size of every range after each iteration, as multiples of the first."""
     names = [name for name in history[0] if _width(history[0][name]) > 0]
     _set_height(axes, 3.0 + 0.2 * math.ceil(len(names) / 2))
-    highest = []
     for place, name in enumerate(names):
         sizes = [_width(ranges[name]) / _width(history[0][name]) for ranges in history]
-        highest += sizes
         colour, dash = COLOURS[place % len(COLOURS)], "-" if place < len(COLOURS) else "--"
         axes.plot(range(1, len(sizes) + 1), sizes, color=colour, linestyle=dash, label=label_of(name))
     axes.set_yscale("log")
     axes.set(xlabel="iteration", ylabel="multiple of the first")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    _plain_ticks(axes, highest)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=1 if len(names) < 3 else 2)
 
 
@@ -280,14 +255,3 @@ def _set_height(axes: Axes, height: float) -> None:
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(height)
-
-
-def _plain_ticks(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks at 1, 2, 5, 10, … and their inverses on the upright axis, written as plain numbers."""
-    span = [1.0, *(value for value in values if value > 0)]
-    low, high = min(span) * 0.8, max(span) * 1.25
-    ticks = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5)]
-    axes.yaxis.set_ticks([tick for tick in ticks if low <= tick <= high])
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
-    axes.set_ylim(low, high)

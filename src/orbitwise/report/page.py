@@ -16,35 +16,30 @@ from typing import final
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from numpy import ndarray
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from orbitwise.estimators.estimator import shortfall
 from orbitwise.inference.disk import write_atomically
 from orbitwise.report.contents import (
-    Answer,
-    Change,
     Compared,
     Extremes,
-    Judgement,
     Learning,
-    Orbits,
     Reproduction,
-    answer_of,
-    changes_of,
+    Strip,
     compared,
     extremes_of,
-    judgement_of,
+    judgement_figures,
     learning_of,
-    orbits_of,
     reproduction_of,
+    strips_of,
 )
 from orbitwise.report.exploration import Exploration, choose_examples, explore, page_data
-from orbitwise.report.figures import MOST_POINTS
+from orbitwise.report.figures import MOST_POINTS, change_figure
 from orbitwise.report.numbers import mean_with_error, number, share, with_error
 from orbitwise.report.pictures import painter_for
 from orbitwise.report.predictions import Judged, Labelled, judge
-from orbitwise.report.ranges import Model, Range, learned_ranges, orbit_of, range_errors
+from orbitwise.report.ranges import Model, Range, learned_ranges, orbit_of, range_errors, symmetry_phrase
 from orbitwise.selection.compare import Comparison
 
 Progress = Callable[[str], None]
@@ -55,21 +50,32 @@ PAINTED_ROWS = 1000
 @final
 @dataclass(frozen=True)
 class Page:
-    """All that the page shows; parts that a model does not have are None or empty."""
+    """All that the page shows; parts that a model does not have are None or empty.
+
+    `no_errors` says why ranges have no error bars, "" where they have. `strips` are examples with points of
+    their orbits, `changes` the figures of how f changes by the label of the move, `figures` those of the
+    predictions of each output, and `data` is what the script of the page reads.
+    """
 
     title: str
-    is_labelled: bool
-    answer: Answer
+    model: Model
+    judged: Judged
     ranges: Sequence[Range]
+    no_errors: str
+    compared: Compared | None
     exploration: Exploration | None
-    orbits: Orbits | None
-    changes: Sequence[Change]
-    comparison: Compared | None
-    judgement: Judgement
+    strips: Sequence[Strip]
+    changes: dict[str, str]
+    figures: Sequence[Sequence[str]]
     extremes: Extremes
     learning: Learning
     reproduction: Reproduction
     data: dict[str, object] | None
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether targets are classes, not numbers."""
+        return isinstance(self.judged, Labelled)
 
 
 def write_report(
@@ -86,12 +92,36 @@ def write_report(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Path:
-    """Write what a fitted model has learned to one self-contained HTML file at `path`.
+    """Write what a fitted model has learned to one self-contained HTML file.
 
-    X and y are the training data as they were given to `fit`. Predictions are judged on the test set, or
-    without one by leave-one-out where the posterior is exact, else on the training set, and the page says
-    which. `command` is what reproduces the model. `progress` is told what is being computed. The file is
-    written in full or not at all; a symbolic link at `path` is replaced, and not followed.
+    Predictions are judged on the test set. Without one they are judged by leave-one-out where the posterior
+    is exact, else on the training set; the page says which.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file. It is written in full or not at all; a symbolic link is replaced, and not followed.
+    model : InvariantGPClassifier, InvariantGPRegressor or SparseGPRegressor
+        The fitted model.
+    X, y : array-like
+        The training data, as they were given to `fit`.
+    X_test, y_test : array-like, default=None
+        The test set: both or neither.
+    comparison : Comparison, default=None
+        What `compare` returned, to show the model among the other candidates.
+    command : str, default=None
+        The command that reproduces the model.
+    title : str, default=None
+        The heading of the page.
+    seed : int, default=0
+        Seeds which examples and points are shown, and the draws behind bands.
+    progress : callable, default=None
+        Called with a few words on what is being computed.
+
+    Returns
+    -------
+    Path
+        The file.
     """
     page = page_of(model, X, y, X_test, y_test, comparison, command, title, seed, progress)
     target = Path(path)
@@ -124,39 +154,37 @@ def page_of(
         tell("error bars of the learned ranges")
         known = range_errors(model)
         ranges = learned_ranges(model, known)
-        exploration = _explored(model, shown, judged, seed, tell)
-        tracks = () if exploration is None else exploration.tracks
+        orbit, exploration = orbit_of(model), None
+        if orbit is not None:
+            exploration = explore(model, orbit, shown, judged, choose_examples(judged, seed), seed, tell)
         tell("drawing")
-        is_labelled, layout, painter = isinstance(judged, Labelled), model.form_, None
-        if layout.image_shape is None:
+        unit = "" if isinstance(judged, Labelled) else " (as the targets)"
+        changes = {}
+        if exploration is not None:
+            moving = [each for each in exploration.tracks if not each.move.is_finite]
+            changes = {each.move.label: change_figure(each, unit) for each in moving}
+        painter = None
+        if model.form_.image_shape is None or exploration is None or not exploration.tracks:
             exploration = None  # there is no picture to move
-        else:
-            painter = painter_for(shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS], layout)
+        if model.form_.image_shape is not None:
+            painted = shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS]
+            painter = painter_for(painted, model.form_)
         return Page(
             "What the model learned" if title is None else title,
-            is_labelled,
-            answer_of(model, ranges, known, comparison),
+            model,
+            judged,
             ranges,
+            "" if all(each.is_known for each in ranges) else known.reason,
+            compared(model, comparison, judged, X_test, y_test),
             exploration,
-            None if exploration is None else orbits_of(model, exploration, seed),
-            changes_of(tracks, "" if is_labelled else " (as the targets)"),
-            None if comparison is None else compared(model, comparison, judged, X_test, y_test),
-            judgement_of(judged, seed),
+            [] if exploration is None else strips_of(model, exploration, seed),
+            changes,
+            judgement_figures(judged, seed),
             extremes_of(model, shown, judged, painter, seed),
             learning_of(model, ranges),
             reproduction_of(model, rows, targets, command, seed),
             None if exploration is None else page_data(exploration, judged),
         )
-
-
-def _explored(
-    model: Model, shown: ndarray, judged: Judged, seed: int, progress: Progress
-) -> Exploration | None:
-    orbit = orbit_of(model)
-    if orbit is None:
-        return None
-    found = explore(model, orbit, shown, judged, choose_examples(judged, seed), seed, progress)
-    return found if found.tracks else None
 
 
 def rendered(page: Page, template: str = "page.html") -> str:
@@ -175,8 +203,8 @@ def rendered(page: Page, template: str = "page.html") -> str:
         "allow_nan": False,
     }
     templates.filters |= {"number": number, "unbroken": unbroken}
-    templates.globals |= {"with_error": with_error, "mean_with_error": mean_with_error, "share": share}
-    templates.globals |= {"most_points": MOST_POINTS}
+    functions = (mean_with_error, share, shortfall, symmetry_phrase, with_error)
+    templates.globals |= {each.__name__: each for each in functions} | {"most_points": MOST_POINTS}
     script = resource("page.js")
     # only this script may run, so that text that slipped through as HTML could do nothing
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.stats import norm
+from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
 from orbitwise.estimators.classifier import InvariantGPClassifier, class_probabilities
@@ -130,11 +131,6 @@ class Output:
         return root, None if error is None or root == 0 else error / (2 * root)
 
     @property
-    def mean_absolute(self) -> tuple[float, float | None]:
-        """The mean of absolute residuals and its standard error."""
-        return mean_with_error(np.abs(self.residuals))
-
-    @property
     def negative_log_density(self) -> tuple[float, float | None]:
         """The mean of -log N(measured | mean, deviation²) and its standard error."""
         scale = np.log(np.maximum(self.deviation, 1e-300) * math.sqrt(2 * math.pi))
@@ -196,6 +192,7 @@ def judge(
         raise ValueError("A test set is X_test and y_test: give both, or neither.")
     is_test = X_test is not None
     rows, targets = (X_test, y_test) if X_test is not None and y_test is not None else (X, y)
+    check_consistent_length(rows, targets)
     if isinstance(model, InvariantGPClassifier):
         codes = class_codes(model, targets)
         moments = None if is_test else _held_out_classes(model, codes)
@@ -206,6 +203,12 @@ def judge(
         found = _probabilities(model, *moments)
         return Labelled(source, found.numpy(), codes, tuple(str(each) for each in model.classes_), moments)
     measured = _columns(targets)
+    outputs = len(model.target_scale_.scale)
+    if measured.shape[1] != outputs:
+        raise ValueError(
+            f"The model has {outputs} output{'s' if outputs > 1 else ''}, but y has {measured.shape[1]} per "
+            "row: give targets with the columns that the model was fitted to."
+        )
     held_out = None if is_test else _held_out_targets(model, X, measured)
     source = "test" if is_test else "training" if held_out is None else "leave-one-out"
     if held_out is None:

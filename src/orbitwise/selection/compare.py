@@ -10,8 +10,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import ArrayLike
-from rich.console import Console
-from rich.table import Table
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.multiclass import type_of_target
 
@@ -34,6 +32,7 @@ from orbitwise.selection.differences import (
     verdict_of,
 )
 from orbitwise.selection.differences import is_tie as is_tie
+from orbitwise.selection.table import ResultTable
 
 DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")
 OF_TABLES: tuple[Invariance, ...] = (None, "negation")
@@ -134,11 +133,11 @@ class Comparison:
     def _doubtful(self) -> list[tuple[Candidate, Difference]]:
         return [pair for pair in self._others if pair[1].doubt is not None]
 
-    def table(self) -> Table:
-        """The comparison as a rich table; its caption is the verdict."""
-        table = Table(title="Invariances by evidence of the training data", caption=self.verdict)
-        for heading in ("invariance", "log evidence", "behind", "per datum", "learned", "seconds"):
-            table.add_column(heading, justify="left" if heading in ("invariance", "learned") else "right")
+    def table(self) -> ResultTable:
+        """The comparison as a table; its caption is the verdict."""
+        headings = ("invariance", "log evidence", "behind", "per datum", "learned", "seconds")
+        title = "Invariances by evidence of the training data"
+        table = ResultTable(title, headings, words=("learned",), caption=self.verdict)
         best, leader, tied, undecided = self.best, self.leader, self.tied, self.undecided
         for candidate in self.candidates:
             note = " (undecided)" if candidate.name in undecided and candidate is not best else ""
@@ -159,10 +158,7 @@ class Comparison:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=120, no_color=True)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        return str(self.table())
 
 
 def compare(

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from orbitwise.estimators.estimator import EngineEstimator, shortfall
+from orbitwise.estimators.estimator import EngineEstimator, num_nodes_of, shortfall
 from orbitwise.estimators.learned_ranges import (
     OTHER_GAUSS,
     freeze_at,
@@ -80,8 +80,7 @@ def nodes_of(estimator: object) -> int | None:
     sizes = [len(each.nodes) for each in parts if isinstance(each, FrozenOrbit)]
     if not sizes:
         return None
-    stages = getattr(estimator, "search_", [])
-    return stages[-1]["num_nodes"] if stages else max(sizes)
+    return num_nodes_of(estimator) if getattr(estimator, "search_", []) else max(sizes)
 
 
 def has_data(estimator: EngineEstimator) -> bool:
@@ -126,6 +125,19 @@ WORTH_MENTIONING = math.log(3)
 
 Doubt = Literal["nodes", "draws", "learning", "family", "order", "trend", "brackets"]
 """What leaves a difference undecided; the last three are about inducing points."""
+
+LONGER = "Longer learning (num_steps, max_iterations or max_nodes)"
+MORE_INDUCING = "More inducing points (num_inducing)"
+DOUBTS: dict[Doubt, tuple[str, str]] = {
+    "nodes": ("less than the choice of nodes leaves open", "More nodes (num_nodes or max_nodes)"),
+    "draws": ("less than the draws leave open", "More steps, or more draws for each row,"),
+    "learning": ("but the learning of one or both had not converged", LONGER),
+    "family": ("but {other} contains it, so that its learning ended too early", LONGER),
+    "order": ("but half as many inducing points had it the other way round", MORE_INDUCING),
+    "trend": ("and {other} caught up by more when the inducing points doubled", MORE_INDUCING),
+    "brackets": ("and the brackets of their evidence overlap", MORE_INDUCING),
+}
+"""Why a difference is undecided, and what would decide it."""
 
 
 def is_tie(difference: float, error: float) -> bool:
@@ -200,10 +212,10 @@ class Difference:
 def difference_between(first: Candidate, second: Candidate) -> Difference:
     """The lead of one candidate over another: on common nodes, where both were evaluated there."""
     kind = "exact" if first.evidence_kind == second.evidence_kind == "exact" else "lower bound"
+    unsettled = _is_unsettled(first) or _is_unsettled(second)
     if first.evidences and len(first.evidences) == len(second.evidences):
         each = np.subtract(first.evidences, second.evidences)
         spread = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else 0.0
-        unsettled = _is_unsettled(first) or _is_unsettled(second)
         return Difference(float(each.mean()), spread, first.gain - second.gain, is_unsettled=unsettled)
     nats = first.log_evidence - second.log_evidence
     spread = math.hypot(first.standard_error, second.standard_error)
@@ -214,7 +226,6 @@ def difference_between(first: Candidate, second: Candidate) -> Difference:
         overlap = min(first.upper, second.upper) - max(first.log_evidence, second.log_evidence)
     ahead, behind = (first, second) if nats > 0 else (second, first)
     is_inverted = may_contain(behind.estimator, ahead.estimator)
-    unsettled = _is_unsettled(first) or _is_unsettled(second)
     return Difference(nats, spread, 0.0, half, overlap, kind, is_inverted, unsettled)
 
 
@@ -232,12 +243,14 @@ def verdict_of(
     """Who is best, by how much, and what would decide it; `others` are not the leader, the nearest first."""
     if not others:
         return f"{leader.name} is the only candidate."
-    sentences = [
-        f"Undecided {_where(difference, leader, num_nodes)}: {leader.name} leads {other.name} by "
-        f"{difference.text()}, {_reason(difference, other.name)}. {_cure(difference)} would decide."
-        for other, difference in others
-        if difference.doubt is not None
-    ]
+    sentences = []
+    for other, difference in others:
+        if difference.doubt is not None:
+            reason, cure = DOUBTS[difference.doubt]
+            sentences.append(
+                f"Undecided {_where(difference, leader, num_nodes)}: {leader.name} leads {other.name} by "
+                f"{difference.text()}, {reason.format(other=other.name)}. {cure} would decide."
+            )
     tied = [other.name for other, difference in others if difference.is_tie and difference.doubt is None]
     if tied:
         names = " and ".join([leader.name, *tied])
@@ -256,25 +269,3 @@ def _where(difference: Difference, leader: Candidate, num_nodes: int | None) -> 
     estimator = leader.estimator
     number = getattr(getattr(estimator, "certificate_", estimator), "num_inducing", None)
     return "at this bound" if number is None else f"at num_inducing={number}"
-
-
-def _reason(difference: Difference, other: str) -> str:
-    return {
-        "nodes": "less than the choice of nodes leaves open",
-        "draws": "less than the draws leave open",
-        "learning": "but the learning of one or both had not converged",
-        "family": f"but {other} contains it, so that its learning ended too early",
-        "order": "but half as many inducing points had it the other way round",
-        "trend": f"and {other} caught up by more when the inducing points doubled",
-        "brackets": "and the brackets of their evidence overlap",
-    }[difference.doubt or "nodes"]
-
-
-def _cure(difference: Difference) -> str:
-    if difference.doubt == "nodes":
-        return "More nodes (num_nodes or max_nodes)"
-    if difference.doubt == "draws":
-        return "More steps, or more draws for each row,"
-    if difference.doubt in ("family", "learning"):
-        return "Longer learning (num_steps, max_iterations or max_nodes)"
-    return "More inducing points (num_inducing)"

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import gpytorch
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -22,51 +21,7 @@ from torch import Tensor, nn
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_lower
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters
 from orbitwise.inference.optimise.training import Vector, finite_difference_hessian, maximize
-from orbitwise.inference.sampling import nuts
-from orbitwise.inference.sampling.proposal import student_log_density
-
-
-@final
-@dataclass(frozen=True)
-class Proposal:
-    """t_ν(location, L Lᵀ): tails heavier than a posterior's keep weights bounded; ν = ∞ is normal."""
-
-    location: Float[Tensor, " p"]
-    lower: Float[Tensor, "p p"]
-    freedom: float = 5.0
-
-    @staticmethod
-    def fitted(
-        samples: Float[Tensor, "q p"], weights: Float[Tensor, " q"] | None = None, freedom: float = 5.0
-    ) -> Proposal:
-        """Location and scale from (weighted) samples of a posterior."""
-        count = len(samples)
-        weights = samples.new_full((count,), 1 / count) if weights is None else weights / weights.sum()
-        location = weights @ samples
-        centred = samples - location
-        covariance = (weights[:, None] * centred).mT @ centred
-        # A small share of the diagonal keeps few samples from spanning less than all directions.
-        ridge = 1e-6 * covariance.diagonal().clamp_min(1e-12)
-        return Proposal(location, cholesky(covariance + torch.diag(ridge)).lower, freedom)
-
-    def sample(self, num_samples: int, generator: torch.Generator) -> Float[Tensor, "q p"]:
-        """Independent draws."""
-        kind, size = self.location.dtype, len(self.location)
-        normal = torch.randn(num_samples, size, generator=generator, dtype=kind)
-        if math.isfinite(self.freedom):
-            # χ²_ν / ν, a sum of squares of normals where ν is a whole number
-            squares = torch.randn(num_samples, round(self.freedom), generator=generator, dtype=kind).square()
-            normal = normal * (squares.sum(-1, keepdim=True) / round(self.freedom)).rsqrt()
-        return self.location + normal @ self.lower.mT
-
-    def log_density(self, points: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
-        """log q(z) of every point."""
-        # |L⁻¹(z - m)|²
-        squares = solve_lower(self.lower, (points - self.location).mT).square().sum(0)
-        if math.isfinite(self.freedom):
-            return student_log_density(squares, self.lower, self.freedom)
-        size = len(self.location)
-        return -0.5 * (squares + size * math.log(2 * math.pi) + log_determinant(self.lower))
+from orbitwise.inference.sampling import StudentProposal, effective_sample_size, nuts, standard_error
 
 
 def _log_densities(
@@ -99,9 +54,9 @@ class LaplaceFit:
         """None, because the error of a normal approximation is not known; 0 without hyperparameters."""
         return None if len(self.mode) else 0.0
 
-    def proposal(self, freedom: float = 5.0) -> Proposal:
-        """A Student-t of this location and scale."""
-        return Proposal(self.mode, torch.linalg.cholesky(self.covariance), freedom)
+    def proposal(self) -> StudentProposal:
+        """A Student-t of this location and scale: its tails keep the weights of draws bounded."""
+        return StudentProposal(self.mode, torch.linalg.cholesky(self.covariance), share=0.0)
 
 
 def laplace(
@@ -138,27 +93,16 @@ def laplace_log_evidence(log_joint: float, curvatures: Float[Tensor, " p"]) -> f
 
 
 def hessian(hyperparameters: Hyperparameters, z: Float[Tensor, " p"]) -> Float[Tensor, "p p"]:
-    """The second derivatives of the log density, by automatic differentiation, checked by differences."""
+    """The second derivatives of the log density, by central differences of its gradient.
+
+    Backward passes of GPyTorch are not all differentiable themselves.
+    """
 
     def gradient(point: Vector) -> Vector:
         free = torch.from_numpy(point).to(z).requires_grad_()
         return torch.autograd.grad(hyperparameters.log_density(free), free)[0].double().numpy()
 
-    with gpytorch.settings.trace_mode(True), warnings.catch_warnings():
-        # Branches on values are noted by a tracer that is not at work here.
-        warnings.simplefilter("ignore", category=UserWarning)
-        try:
-            exact = torch.autograd.functional.hessian(hyperparameters.log_density, z)
-        except RuntimeError:
-            exact = None
-    point = z.detach().double().numpy()
-    if isinstance(exact, Tensor):
-        # H·(1, …, 1) by a central difference of gradients
-        along = torch.from_numpy(gradient(point + STEP) - gradient(point - STEP)).to(z) / (2 * STEP)
-        size = along.abs().max().clamp_min(exact.abs().max())
-        if bool(exact.isfinite().all()) and bool(((exact.sum(1) - along).abs() < 1e-3 * size).all()):
-            return (exact + exact.mT) / 2
-    return torch.from_numpy(finite_difference_hessian(gradient, point, STEP, central=True)).to(z)
+    return torch.from_numpy(finite_difference_hessian(gradient, z.numpy(), STEP, central=True)).to(z)
 
 
 LARGEST_SHAPE = 0.7
@@ -212,10 +156,7 @@ def importance(
         )
     for _ in range(num_adaptations):
         points, logarithms = _weighted(hyperparameters, proposal, max(50, num_samples // 4), generator)
-        weights = torch.softmax(logarithms, 0)
-        # Moments of too few effective samples would make matters worse.
-        if 1 / weights.square().sum().item() > 4 * len(fit.mode):
-            proposal = Proposal.fitted(points, weights)
+        proposal = proposal.matched(points, logarithms)
     points, logarithms = _weighted(hyperparameters, proposal, num_samples, generator)
     sample = summarise(points, logarithms)
     if sample.is_degenerate:
@@ -266,11 +207,11 @@ def pareto_shape(logarithms: Float[Tensor, " q"]) -> float:
 
 
 def _weighted(
-    hyperparameters: Hyperparameters, proposal: Proposal, num_samples: int, generator: torch.Generator
+    hyperparameters: Hyperparameters, proposal: StudentProposal, num_samples: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Draws of the proposal, and the logarithms of their weights p(y, z)/q(z)."""
     points = proposal.sample(num_samples, generator)
-    return points, _log_densities(hyperparameters.log_density, points) - proposal.log_density(points)
+    return points, _log_densities(hyperparameters.log_density, points) - proposal.log_densities(points)
 
 
 @final
@@ -298,14 +239,22 @@ def bridge(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     samples = samples.double()
     first, second = samples[:, : count // 2], samples[:, count // 2 :]
-    proposal = Proposal.fitted(first.reshape(-1, size), freedom=math.inf)
+    # q = N(m, LLᵀ) has the moments of the first half
+    mean, spread = first.flatten(0, 1).mean(0), torch.atleast_2d(first.flatten(0, 1).mT.cov(correction=0))
+    lower = cholesky(spread + torch.diag(1e-6 * spread.diagonal().clamp_min(1e-12))).lower
     posterior = second.reshape(-1, size)
-    proposed = proposal.sample(len(posterior), generator)
-    # l = log p(y, z) - log q(z), at both kinds of points
+    noise = torch.randn(len(posterior), size, generator=generator, dtype=posterior.dtype)
+    proposed = mean + noise @ lower.mT
+    # l = log p(y, z) - log q(z) = log p(y, z) + ½|L⁻¹(z - m)|² + ½ p log 2π + log|L|, at both kinds of points
+    constant = 0.5 * (size * math.log(2 * math.pi) + log_determinant(lower))
     at_posterior, at_proposed = (
-        _log_densities(log_density, points) - proposal.log_density(points) for points in (posterior, proposed)
+        _log_densities(log_density, points)
+        + 0.5 * solve_lower(lower, (points - mean).mT).square().sum(0)
+        + constant
+        for points in (posterior, proposed)
     )
-    effective = _effective_size(at_posterior.reshape(chains, -1))
+    # a chain on which l is constant says all that there is to know
+    effective = effective_sample_size(at_posterior.reshape(chains, -1)).nan_to_num(nan=len(posterior)).item()
     share = torch.tensor(effective / (effective + len(proposed)), dtype=torch.float64)
     centre = at_posterior.median()
     estimate, change, step = torch.zeros((), dtype=torch.float64), math.inf, 0
@@ -324,27 +273,14 @@ def bridge(
     one = (at_proposed - centre - _mixed(at_proposed - centre, estimate, share)).exp() / estimate.exp()
     two = (-_mixed(at_posterior - centre, estimate, share)).exp()
     square = (one.var() / one.mean().square()).item() / len(one)
-    square += variance_of_mean(two.reshape(chains, -1)) / two.mean().square().item()
+    error = standard_error(two.reshape(chains, -1)).nan_to_num(nan=0.0) / two.mean()
+    square += error.square().item()
     return BridgeEstimate((estimate + centre).item(), math.sqrt(square), converged, step)
 
 
 def _mixed(logarithm: Tensor, estimate: Tensor, share: Tensor) -> Tensor:
     """log(s₁ e^l + s₂ r)."""
     return torch.logaddexp(share.log() + logarithm, torch.log1p(-share) + estimate)
-
-
-def variance_of_mean(chains: Float[Tensor, "chains n"]) -> float:
-    """The variance of the mean of correlated samples, by batch means: batches of √n."""
-    length = max(2, math.isqrt(chains.shape[1]))
-    number = chains.shape[1] // length
-    batches = chains[:, : number * length].reshape(-1, number, length).mean(-1).flatten()
-    return batches.var().item() / len(batches)
-
-
-def _effective_size(chains: Float[Tensor, "chains n"]) -> float:
-    """How many independent samples the mean is worth."""
-    plain = chains.var().item()
-    return min(float(chains.numel()), plain / max(variance_of_mean(chains), 1e-300)) if plain else 1.0
 
 
 Sampler = Callable[[Callable[[Tensor], Tensor], Tensor, int, int], Tensor]
@@ -392,7 +328,7 @@ def thermodynamic(
             )
         means.append(chains.mean().item())
         variances.append(chains.var().item())
-        errors.append(math.sqrt(variance_of_mean(chains)))
+        errors.append(standard_error(chains).nan_to_num(nan=0.0).item())
     mean, variance, error = (
         torch.tensor(each, dtype=torch.float64).flip(0) for each in (means, variances, errors)
     )

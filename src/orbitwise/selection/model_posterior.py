@@ -10,8 +10,6 @@ from typing import Any, Literal, Protocol, final, overload, runtime_checkable
 import numpy as np
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
-from rich.console import Console
-from rich.table import Table
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, clone
@@ -27,6 +25,7 @@ from orbitwise.selection.evidence import (
     integrate_evidence,
 )
 from orbitwise.selection.fitted import FittedHyperparameters, fitted_hyperparameters
+from orbitwise.selection.table import ResultTable
 
 Model = BaseEstimator | Kernel
 
@@ -199,11 +198,10 @@ class ModelPosterior:
         """log p(y_i | x_i, data) of new targets, averaged over models."""
         return self.mixture().log_density(X, y)
 
-    def table(self) -> Table:
-        """The posterior as a rich table."""
-        table = Table(title=f"Models by posterior probability (evidence: {self.method})")
-        for heading in ("model", "probability", "log evidence", "odds of the best"):
-            table.add_column(heading, justify="left" if heading == "model" else "right")
+    def table(self) -> ResultTable:
+        """The posterior as a table."""
+        headings = ("model", "probability", "log evidence", "odds of the best")
+        table = ResultTable(f"Models by posterior probability (evidence: {self.method})", headings)
         for model in self.models:
             name = f"{model.name} (tie)" if model.name in self.tied else model.name
             evidence = f"{model.log_evidence:,.2f}"
@@ -214,10 +212,7 @@ class ModelPosterior:
         return table
 
     def __str__(self) -> str:
-        console = Console(width=110, no_color=True)
-        with console.capture() as capture:
-            console.print(self.table())
-        return capture.get()
+        return str(self.table())
 
     def _score(self, model: ModelEvidenceEntry) -> float:
         return model.log_evidence + (math.log(model.prior) if model.prior else -math.inf)

@@ -1,12 +1,15 @@
-"""Files of the first format, rewritten as today's before they are read, so that the same checks apply.
+"""Files of earlier versions, rewritten as today's before they are read, so that the same checks apply.
 
-They held the form of inputs, the scale of targets and the functional of a model one by one, and named some
-classes and arguments differently.
+Those of the first format held the form of inputs, the scale of targets and the functional of a model one by
+one. Some classes and arguments had other names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+ARGUMENTS = {"Process": {"mean_module": "mean"}, "Totals": {"count": "num_rows"}}
+"""By class, arguments that had other names, with those of today."""
 
 
 def upgraded(structure: Mapping[str, object]) -> dict[str, object]:
@@ -51,10 +54,11 @@ def _node(kind: str, arguments: Mapping[str, object]) -> dict[str, object]:
 
 
 def _renamed(node: object) -> object:
+    """An object under the names of today."""
     if not isinstance(node, dict):
         return node
     kind, arguments = node.get("type"), node.get("arguments")
-    if kind == "Process" and isinstance(arguments, dict) and "mean_module" in arguments:
-        arguments = {"mean": arguments["mean_module"], **arguments}
-        del arguments["mean_module"]
+    names = ARGUMENTS.get(kind, {}) if isinstance(kind, str) else {}
+    if isinstance(arguments, dict):
+        arguments = {names.get(name, name): each for name, each in arguments.items()}
     return {**node, "type": "RegressionModel" if kind == "Problem" else kind, "arguments": arguments}

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.sampling import Chains, HierarchicalModel, LatentChains
-from orbitwise.inference.sampling.latent import check_counts, start_approximation, starts
+from orbitwise.inference.sampling.chains import check_counts
+from orbitwise.inference.sampling.latent import start_approximation, starts
 from orbitwise.likelihoods import Gaussian, Poisson, Softmax
 from orbitwise.process import Process
 from tests.inference.sampling.problems import POINTS, Bump, amplitude_model
@@ -89,4 +90,4 @@ def test_starts_are_parted_and_counts_are_checked():
     with pytest.raises(ValueError, match=r"one for each chain \[4, p\]"):
         starts(given, 4, 0.5, generator)
     with pytest.raises(ValueError, match="thin=0 must be at least 1"):
-        check_counts(1, 1, 0, 0)
+        check_counts(num_samples=1, num_chains=1, thin=0)

@@ -39,6 +39,28 @@ def test_draws_have_the_moments_of_the_density():
     torch.testing.assert_close(torch.cov(draws.T), covariance, rtol=0.3, atol=0.02)
 
 
+def test_densities_of_several_points_are_those_of_each():
+    points = torch.tensor([[0.0, 0.0], [2.0, -3.0], [0.5, -1.0]], dtype=torch.float64)
+    proposal = StudentProposal(MEAN, LOWER)
+    expected = [proposal.log_density(point) for point in points]
+    assert proposal.log_densities(points).tolist() == pytest.approx(expected)
+    assert proposal.sample(3, seeded()).shape == (3, 2)
+
+
+def test_matched_moments_are_those_of_weighted_draws():
+    draws = torch.tensor([[0.0, 1.0], [2.0, 0.0], [2.0, 3.0], [0.0, 0.0]], dtype=torch.float64).repeat(20, 1)
+    weights = torch.tensor([1.0, 2.0, 1.0, 0.0], dtype=torch.float64).repeat(20)
+    found = StudentProposal(MEAN, LOWER, share=0.0).matched(draws, weights.log())
+    repeated = draws[:4][[0, 1, 1, 2]]
+    torch.testing.assert_close(found.mean, repeated.mean(0))
+    # the covariance of a Student-t is ν/(ν-2) times its scale matrix
+    covariance = 5 / 3 * found.lower @ found.lower.T
+    torch.testing.assert_close(covariance, repeated.T.cov(correction=0), rtol=1e-5, atol=1e-5)
+    assert found.share == 0.0
+    few = StudentProposal(MEAN, LOWER)
+    assert few.matched(draws[:4], torch.tensor([0.0, -1e9, -1e9, -1e9]).double()) is few
+
+
 def test_a_gaussian_density_is_found():
     precision = torch.tensor([[4.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
 

@@ -35,6 +35,10 @@ def test_the_structure_is_found_and_told(fitted: AutoGPRegressor):
     assert "straight line" in text
     assert f"log evidence {fitted.log_evidence_:,.1f} (exact)" in text
     assert fitted.table().row_count > 2
+    best = max(fitted.history_, key=lambda row: row["score"])
+    printed = str(fitted.table(most=1))
+    for words in ("Structures by score", "numbers learned", best["structure"], f"{best['score']:,.1f}"):
+        assert words in printed
 
 
 def test_predictions_go_on_beyond_the_data(fitted: AutoGPRegressor):

@@ -31,6 +31,10 @@ def test_which_claims_are_tried():
         *("mirror[0]", "mirror[1]", "odd[0]", "odd[1]", "swap[0,1]", "period[0]", "period[1]")
     ]
     assert "permutation" in texts("auto", 3)
+    assert "permutation" in texts("auto", 4)
+    # an orbit of 120 points for every row would be too many
+    assert "permutation" not in texts("auto", 5)
+    assert "permutation" in texts(["permutation"], 5)
     assert texts("auto", 7) == []
     assert texts(["mirror[1](centre=2.5)", "swap"], 2) == ["mirror[1](centre=2.5)", "swap[0,1]"]
     assert claims_of(["mirror[1](centre=2.5)"], 2) == [Claim("mirror", (1,), 2.5, True)]

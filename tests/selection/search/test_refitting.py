@@ -20,12 +20,12 @@ Y = np.cos(2 * (X[:, 0] - 1.5)) + 0.05 * RANDOM.standard_normal(35)
 
 def test_it_goes_on_from_the_values_and_the_noise_of_the_search():
     start = Hypothesis(parse_expression("rbf(lengthscale=1)"), (Claim("mirror", (0,), 1.4),), 0.003)
-    estimator, claims, is_cut_short = refitted(start, X, Y, 1)
+    estimator, claims, is_cut_short = refitted(start, X, Y)
     assert not is_cut_short
-    assert claims[0][:2] == ("mirror", (0,))
-    assert claims[0][2] == pytest.approx(1.5, abs=0.05)
+    assert (claims[0].kind, claims[0].columns) == ("mirror", (0,))
+    assert claims[0].value == pytest.approx(1.5, abs=0.05)
     assert estimator.noise_ == pytest.approx(0.05**2, rel=0.6)
-    left, right = estimator.predict(np.array([[claims[0][2] - 1], [claims[0][2] + 1]]))
+    left, right = estimator.predict(np.array([[claims[0].value - 1], [claims[0].value + 1]]))
     assert left == pytest.approx(right, abs=1e-8)
 
 
@@ -39,7 +39,7 @@ def test_the_last_fit_ends_when_time_is_up(asked):
         questions += 1
         return questions > asked
 
-    estimator, _, is_cut_short = refitted(start, X, Y, 1, is_over)
+    estimator, _, is_cut_short = refitted(start, X, Y, is_over)
     assert is_cut_short
     assert questions == asked + 1, "nothing goes on after that"
     assert not estimator.converged_
@@ -75,7 +75,7 @@ def test_sparse_engines_keep_the_learned_mean(monkeypatch):
     # a bump on a flat level: the mean of the targets is far above the level
     targets = 2 + 3 * np.exp(-2 * (X[:, 0] - 1.0) ** 2) + 0.02 * np.cos(40 * X[:, 0])
     start = Hypothesis(parse_expression("rbf(lengthscale=0.5)"), (), 0.01)
-    estimator, _, _ = refitted(start, X, targets, 1)
+    estimator, _, _ = refitted(start, X, targets)
     assert estimator.inference_ == "collapsed"
     level = estimator.predict(np.array([[400.0]]))[0]
     assert abs(level - targets.mean()) > 0.2, "the level is learned"

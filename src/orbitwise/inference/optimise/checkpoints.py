@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from orbitwise.inference.disk import open_unlinked, sync_file, warn_ended, warn_ignored, write_in_place
+from orbitwise.inference.disk import open_unlinked, sync_file, warn_ignored, write_in_place, writes
 from orbitwise.inference.optimise.cost import machine_memory
 
 JOURNAL_MAGIC = b"orbitwise journal 3\n"
@@ -59,7 +59,16 @@ def warn_of_threads(kept: str, path: Path) -> None:
 
 @final
 class Journal:
-    """Evaluations in the order they were made, in a file that is made when the first is added."""
+    """Evaluations in the order they were made, in a file that is made when the first is added.
+
+    L-BFGS asks for the same points again when a fit is repeated. So a fit that was killed is replayed: it is
+    told what was found before at every point (`recall`), and computes only from where the journal ends. There
+    it goes on with the same bits. What was recorded after the first difference is written over.
+
+    The file begins with a line of the version and its own name, which tells the fit. Every record follows its
+    length and checksum, so that a torn one is not believed. `clock` tells the seconds between two waits for
+    the disk.
+    """
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
         self.path = Path(path)
@@ -80,7 +89,10 @@ class Journal:
         self.run += 1
 
     def recall(self, point: NDArray[np.float64]) -> Evaluation | None:
-        """What was found at this point, if it is what was asked for next before."""
+        """What was found at this point, if it is the point that was asked for next before; else None.
+
+        After the first None nothing is recalled any more.
+        """
         if not self._replays:
             return None
         found = self._found()
@@ -124,12 +136,9 @@ class Journal:
         def is_as_left(file: int) -> bool:
             return os.fstat(file).st_size == self._size
 
-        try:
-            write_in_place(self.path, self._end, written, is_as_left, is_due)
-        except OSError as error:
-            self._is_kept = False
-            warn_ended(self.path, error)
-            return
+        self._is_kept = writes(
+            lambda: write_in_place(self.path, self._end, written, is_as_left, is_due), self.path
+        )
         self._end = self._size = self._end + len(written)
         self._is_synced = is_due
         self._synced = now if is_due else self._synced
@@ -138,12 +147,7 @@ class Journal:
         """Have all that was added reach the disk: a run has ended."""
         if self._is_synced or not self._is_kept:
             return
-        try:
-            sync_file(self.path)
-        except OSError as error:
-            self._is_kept = False
-            warn_ended(self.path, error)
-            return
+        self._is_kept = writes(lambda: sync_file(self.path), self.path)
         self._is_synced, self._synced = True, self._clock()
 
     def _open(self) -> bool:
@@ -208,7 +212,7 @@ START = len(STATE_MAGIC) + hashlib.sha256().digest_size
 
 
 class State(NamedTuple):
-    """Tensors and plain numbers."""
+    """A state from which a run can resume: tensors by name, and what JSON holds."""
 
     tensors: dict[str, Tensor]
     numbers: dict[str, Any]
@@ -216,7 +220,13 @@ class State(NamedTuple):
 
 @final
 class Slots:
-    """The latest states of a fit, which may have several runs."""
+    """The latest states of a fit, which may have several runs, in two files that take turns.
+
+    One of them is whole at any time, whenever the process is killed. A run begins with `begin`, asks for its
+    latest state with `recall`, and keeps one in a while with `write`. Only states of the latest run are kept;
+    those before it have nothing left to do. A file is a line of the version, the checksum of the rest, and a
+    state as JSON and safetensors.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.paths = [Path(f"{os.fspath(path)}.{number}") for number in range(2)]
@@ -276,13 +286,9 @@ class Slots:
         content = len(text).to_bytes(LENGTH, "little") + text + safetensors.torch.save(tensors)
         written = STATE_MAGIC + hashlib.sha256(content).digest() + content
         place = self._count % 2
-        try:
-            write_in_place(self.paths[place], 0, written, lambda _: self._is_as_left())
-        except OSError as error:
-            self._is_kept = False
-            warn_ended(self.paths[place], error)
-        else:
-            self._heads[place] = written[:START]
+        path = self.paths[place]
+        self._is_kept = writes(lambda: write_in_place(path, 0, written, lambda _: self._is_as_left()), path)
+        self._heads[place] = written[:START]
 
     @property
     def _key(self) -> str:
@@ -294,7 +300,10 @@ class Slots:
 
 @final
 class Progress:
-    """What one fit leaves in a folder: files named for `key`, the fingerprint of all that it depends on."""
+    """What one fit leaves in a folder: files named for `key`, the fingerprint of all that it depends on.
+
+    Which of them is used depends on the engine: the journal by L-BFGS, the slots by stochastic steps.
+    """
 
     def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
         self.journal = Journal(Path(folder) / f"{key}.journal")

@@ -35,7 +35,9 @@ Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 class NamedParameter(NamedTuple):
     """The meaning of a raw parameter: a name, its value entry by entry, labels of entries, and which move.
 
-    `slope` is the derivative of `transform`, where it is known in closed form.
+    `transform` maps the raw parameter to the value, which is the raw parameter itself without one. `slope` is
+    its derivative, where it is known in closed form. `moves` marks the entries that are learned, all of them
+    without it.
     """
 
     name: str
@@ -45,18 +47,19 @@ class NamedParameter(NamedTuple):
     moves: Tensor | None = None
 
 
-class Registration(NamedTuple):
-    """A prior that a GPyTorch module registered: its name, and the tensor that it is a prior of."""
-
-    name: str
-    prior: Distribution
-    value: Tensor
+Registration = tuple[str, Distribution, Tensor]
+"""A prior that a GPyTorch module registered: its name, the prior, and the tensor that it is a prior of."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One parameter: the modules that hold it, how it is read, and the prior registered for it, if any."""
+    """One parameter that is learned: the modules that hold it, how it is read, and its registered prior.
+
+    `raw` is the parameter that torch knows, any real number, and θ = transform(raw) the readable value, such
+    as a lengthscale; `slope` is dθ/draw where it is known in closed form. `index` are the entries that move,
+    and z their raw values. `labels` name all entries.
+    """
 
     name: str
     raw: nn.Parameter
@@ -236,7 +239,7 @@ def _registrations(roots: Sequence[nn.Module]) -> list[Registration]:
     """All priors that GPyTorch modules registered: name, prior, and what it is a prior of."""
     modules = {id(each): each for root in roots for each in root.modules() if isinstance(each, Module)}
     return [
-        Registration(name, prior, closure(module))
+        (name, prior, closure(module))
         for module in modules.values()
         for name, (prior, closure, _) in module._priors.items()
     ]
@@ -338,7 +341,10 @@ def _normal_law(part: Part, prior: Distribution, low: Tensor) -> tuple[Tensor, T
 
 @final
 class Hyperparameters:
-    """All learnable parameters of `modules` under their hyperpriors.
+    """All learnable parameters of `modules` under their hyperpriors, as one vector z of real numbers.
+
+    Evidences, Laplace's method and samplers of hyperparameters work on z: `log_density(z)` is the log
+    posterior density up to a constant, and `constrained(z)` the readable values by name.
 
     `log_evidence()` is log p(y | θ) at the modules' present parameters, differentiable in them. Hyperpriors
     are those registered on GPyTorch modules, which `priors` adds to or overrides by name; a name's end is

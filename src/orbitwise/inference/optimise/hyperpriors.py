@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
@@ -38,11 +38,14 @@ WEAK_SCALE, WEAK_AMPLITUDE_SCALE = 1.5, 2.0
 class LogNormalDistance(Distribution):
     """sign·(θ - end) ~ LogNormal(location, scale²), written out: samplers ask for it thousands of times."""
 
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
     def __init__(self, end: Tensor, sign: float, location: Tensor, scale: float) -> None:
         super().__init__(batch_shape=location.shape, validate_args=False)
         self.end, self.sign, self.location, self.scale = end, sign, location, scale
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
+        """None: the arguments are not checked."""
+        return {}
 
     @property
     def support(self) -> constraints.Constraint:

@@ -52,7 +52,10 @@ RETRIED = 0.05
 @final
 @dataclass(frozen=True)
 class _Entries:
-    """Some entries of one parameter, and how they are seen."""
+    """Some entries of one parameter, and how coordinates are made of them.
+
+    They are `widths` or `centres` of ranges, or positive because of a `constraint`, or none of these.
+    """
 
     parameter: nn.Parameter
     places: Tensor
@@ -61,6 +64,7 @@ class _Entries:
     constraint: GreaterThan | None = None
 
     def from_raw(self, raw: Tensor) -> Tensor:
+        """The coordinates of raw values."""
         if self.widths is not None:
             width = self.widths.width(raw)
             return (width / self.widths.natural).square() if self.widths.can_vanish else width.log()
@@ -69,6 +73,7 @@ class _Entries:
         return raw if self.constraint is None else self._constrained(raw, self.constraint.transform).log()
 
     def to_raw(self, z: Tensor) -> Tensor:
+        """The raw values at coordinates."""
         if self.widths is not None:
             return self.widths.raw(self.widths.natural * z.sqrt() if self.widths.can_vanish else z.exp())
         if self.centres is not None:
@@ -219,7 +224,19 @@ class Stage:
 @final
 @dataclass
 class Found:
-    """The answer of a search: where, how good, and what other nodes say of it."""
+    """The answer of a search: where, how good, and what other nodes say of it.
+
+    `value` is the objective at the `point` of the coordinates, on `num_nodes` nodes, and `gradient` its slope
+    there. `message` says why the search ended, and `has_settled` whether its last ascent did. `stages` and
+    `history` are what was tried on each number of nodes, and the best value after every evaluation.
+
+    `curvature` is the Hessian of minus the objective, made positive. It is taken at the `centre`, the point
+    with ranges that are zero a little wider, where the gradient is `slope`. None of the three is known for
+    more than `MOST_DENSE` coordinates, or where the search was cut short.
+
+    `others` are the objective on other sets of as many nodes. `shifts` are how far learning again on other
+    nodes, half as many, moved the coordinates. `gain` is what the last doubling of the nodes gained.
+    """
 
     point: Vector
     num_nodes: int
@@ -230,17 +247,11 @@ class Found:
     has_settled: bool
     gradient: Vector
     curvature: NDArray[np.float64] | None = None
-    """The Hessian of minus the objective, made positive."""
     centre: Vector | None = None
-    """Where the curvature was taken: the point with ranges that are zero a little wider."""
     slope: Vector | None = None
-    """The gradient there."""
     others: list[float] = field(default_factory=list)
-    """The objective on other sets of as many nodes."""
     shifts: list[Vector] = field(default_factory=list)
-    """How far learning again on other nodes, half as many, moved the coordinates."""
     gain: float = math.inf
-    """What the last doubling of the nodes gained."""
 
     def is_converged(self, num_rows: int) -> bool:
         """Whether the ascent settled, and the evidence at its end is about the same on other nodes."""
@@ -319,43 +330,44 @@ class _Best:
 
 
 @final
+@dataclass(eq=False)
 class OrbitSearch:
     """A search over the coordinates of a model whose objective can be had on any number of nodes.
 
-    Nodes double up to `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of
-    one ascent, and `max_seconds` those of all, after which the best so far is kept. `num_starts` random
-    starts are added to those of natural size.
+    Several starts are climbed on few nodes (`_screen`). The best two are followed to twice as many nodes,
+    then the best (`_refine`), until neither more nodes nor other nodes move the answer (`_judged`,
+    `_is_answer`). Each time ranges that are zero are tried again a little wider.
+
+    `at_nodes(number, scramble)` is the objective on so many nodes of one of several sets. Nodes double up to
+    `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of one ascent, and
+    `max_seconds` those of all, after which the best so far is kept. `num_starts` random starts, drawn from
+    the generator, are added to those of natural size. `callback` is shown the number of every evaluation of
+    an ascent and the best value so far on its nodes.
     """
 
-    def __init__(
-        self,
-        at_nodes: AtNodes,
-        coordinates: Coordinates,
-        num_rows: int,
-        max_nodes: int,
-        max_evaluations: int = 40,
-        max_seconds: float | None = None,
-        callback: Callback | None = None,
-        journal: Journal | None = None,
-        is_given: bool = False,
-        num_starts: int = 0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.at_nodes, self.coordinates, self.num_rows = at_nodes, coordinates, num_rows
-        self.max_nodes, self.max_evaluations = max_nodes, max_evaluations
-        self.max_seconds, self.callback, self.journal = max_seconds, callback, journal
-        self.is_given, self.num_starts, self.generator = is_given, num_starts, generator
-        self.is_dense = len(coordinates) <= MOST_DENSE
-        self._roughly, self._finely = ROUGHLY * num_rows, FINELY * num_rows
-        self.history: list[float] = []
-        self.stages: list[Stage] = []
-        self._start = time.monotonic()
-        self._count = 0
+    at_nodes: AtNodes
+    coordinates: Coordinates
+    num_rows: int
+    max_nodes: int
+    max_evaluations: int = 40
+    max_seconds: float | None = None
+    callback: Callback | None = None
+    journal: Journal | None = None
+    is_given: bool = False
+    num_starts: int = 0
+    generator: torch.Generator | None = None
+    history: list[float] = field(default_factory=list, init=False)
+    stages: list[Stage] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.is_dense = len(self.coordinates) <= MOST_DENSE
+        self._roughly, self._finely = ROUGHLY * self.num_rows, FINELY * self.num_rows
+        self._start, self._count = time.monotonic(), 0
         self._bests: dict[int, _Best] = {}
         self._failure = ""
         self._answer: Found | None = None
+        # the evaluations before the present number of nodes, and when it began
         self._begun = (0, self._start)
-        """The evaluations before the present number of nodes, and when it began."""
 
     def run(self, is_resumed: bool = False) -> Found:
         """Search, and leave the parameters at the answer.

@@ -74,7 +74,12 @@ def recorded(journal: Journal | None, point: np.ndarray, compute: Callable[[], E
 
 @dataclass
 class Training:
-    """The best objective, whether it converged, the history of that start, and the best of each start."""
+    """How maximising an objective ended.
+
+    `value` is the best objective, `converged` says whether L-BFGS itself ended there, and `message` why it
+    ended. `history` has the best value after each iteration of the start that led there, and `starts` the
+    best value of each start.
+    """
 
     value: float
     converged: bool
@@ -380,7 +385,10 @@ LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
 @final
 @dataclass(frozen=True)
 class Box:
-    """The least and the greatest value of every coordinate, and what a unit step of it is, which may grow."""
+    """The least and the greatest value of every coordinate.
+
+    It also says what a unit step of a coordinate is, in which trust regions and differences are measured.
+    """
 
     lower: Vector
     upper: Vector
@@ -402,7 +410,11 @@ class Box:
 @final
 @dataclass(frozen=True)
 class Summit:
-    """Where an ascent ended, and whether the quadratic model expected next to nothing more there."""
+    """Where an ascent ended: the point, the value and the gradient there.
+
+    `curvature` is the Hessian of minus the objective as the ascent knew it in the end, empty after L-BFGS.
+    `has_settled` says whether next to nothing more was to be gained there.
+    """
 
     point: Vector
     value: float
@@ -414,7 +426,11 @@ class Summit:
 def curvature_at(
     objective: Objective, point: Vector, box: Box, gradient: Vector | None = None
 ) -> NDArray[np.float64]:
-    """The Hessian of minus the objective, by differences of gradients, one evaluation per coordinate."""
+    """The Hessian of minus the objective, by differences of gradients, one evaluation per coordinate.
+
+    Steps are `DIFFERENCE` units, and turn back where they would leave the box. `gradient` is that at the
+    point, if it is known.
+    """
     steps = DIFFERENCE * box.unit(point)
     steps = np.where(point + steps > box.upper, -steps, steps)
     steps = box.clip(point + steps) - point
@@ -437,8 +453,10 @@ def climb(
 ) -> Summit:
     """Maximise from `start` until the model promises less than `tolerance`, or evaluations are used up.
 
-    `curvature` is the Hessian of minus the objective, or a guess at it; `begin` the value and gradient at the
-    start where they are known.
+    The model is the quadratic f + gᵀd - ½dᵀCd. Each step d maximises it within the box and a trust region,
+    which grows where the model promised what was gained, and shrinks where it promised too much. C is kept
+    up to date by BFGS, and starts as `curvature`, the Hessian of minus the objective or a guess at it.
+    `begin` is the value and the gradient at the start where they are known.
     """
     point = box.clip(start)
     value, gradient = objective(point) if begin is None else begin

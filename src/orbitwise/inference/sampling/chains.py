@@ -18,6 +18,14 @@ from scipy.stats import rankdata
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+
+def check_counts(burn_in: int = 0, **counts: int) -> None:
+    """Raise a ValueError unless all counts are at least 1, so that there is something to sample."""
+    if min(counts.values()) < 1 or burn_in < 0:
+        named = " and ".join(f"{name}={count}" for name, count in counts.items())
+        raise ValueError(f"{named} must be at least 1, and burn_in={burn_in} at least 0.")
+
+
 FEWEST = 4
 """Fewest samples per chain: the halves of fewer say nothing."""
 

@@ -13,6 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.inference.linear_algebra import standard_normal
+from orbitwise.inference.sampling.chains import check_counts
+from orbitwise.likelihoods.likelihood import Likelihood
+
 MAX_STEPS_OUT = 16
 MAX_SLICE_SHRINKS = 100
 
@@ -43,19 +47,19 @@ def slice_coordinates(
         return moved, log_density(moved)
 
     for i in range(len(point)):
-        level = found[0] + math.log(_uniform(generator) or 1e-300)
+        level = found[0] + math.log(uniform_number(generator))
         origin = point[i].item()
 
-        low = origin - width * _uniform(generator)
+        low = origin - width * uniform_number(generator)
         high = low + width
-        left = int(MAX_STEPS_OUT * _uniform(generator))
+        left = int(MAX_STEPS_OUT * uniform_number(generator))
         right = MAX_STEPS_OUT - 1 - left
         while left > 0 and trial_at(point, i, low)[1][0] > level:
             low, left = low - width, left - 1
         while right > 0 and trial_at(point, i, high)[1][0] > level:
             high, right = high + width, right - 1
         for _ in range(MAX_SLICE_SHRINKS):
-            place = low + (high - low) * _uniform(generator)
+            place = low + (high - low) * uniform_number(generator)
             moved, trial = trial_at(point, i, place)
             if trial[0] > level:
                 point, found = moved, trial
@@ -64,15 +68,21 @@ def slice_coordinates(
     return point, found, count
 
 
-def _uniform(generator: torch.Generator | None) -> float:
+def uniform_number(generator: torch.Generator | None) -> float:
+    """A uniform number between 0 and 1, never 0, so that it has a logarithm."""
     place = None if generator is None else generator.device
-    return torch.rand((), generator=generator, device=place, dtype=torch.float64).item()
+    return torch.rand((), generator=generator, device=place, dtype=torch.float64).item() or 1e-300
 
 
 LogLikelihood = Callable[[Tensor], Tensor]
 """log p(y | f) of samples [k n c]: one number per sample [k], or one for every output [k c]."""
 MAX_SHRINKS = 200
 """Far beyond where a bracket of angles is narrower than rounding: the state then stays."""
+
+
+def by_group(values: Float[Tensor, "k c"], likelihood: Likelihood) -> Tensor:
+    """Log densities [k c] of all outputs, summed to [k] where the likelihood ties the outputs together."""
+    return values if likelihood.is_separable else values.sum(-1)
 
 
 class Source(NamedTuple):
@@ -105,12 +115,16 @@ def elliptical_slice(
 ) -> EllipticalSamples:
     """Samples of the density N(f; mean, factor factorᵀ) exp(log_likelihood(f)), all chains at once.
 
-    Outputs are independent under the Gaussian, and share its covariance or have a factor each. A
-    log-likelihood [k c] with one column an output moves every output on an ellipse of its own. Chains start
-    at draws of the Gaussian unless `start` is given; `thin` updates are made for every sample kept.
+    A state moves on the ellipse f cos φ + ν sin φ through itself and a draw ν of the Gaussian, to an angle at
+    which the likelihood is above a random level (Murray, Adams and MacKay 2010). Nothing is to be tuned, and
+    no step is refused.
+
+    `log_likelihood` takes the states of all chains [k n c] at once. Outputs are independent under the
+    Gaussian, and share its covariance or have a factor each. A log-likelihood [k c] with one column per
+    output moves every output on an ellipse of its own. Chains start at draws of the Gaussian unless `start`
+    is given. The first `burn_in` samples are dropped, and `thin` updates are made for every sample kept.
     """
-    if num_chains < 1:
-        raise ValueError(f"num_chains={num_chains} must be at least 1.")
+    check_counts(num_chains=num_chains)
     outputs = len(factor) if factor.dim() == 3 else num_outputs if mean is None else mean.shape[1]
     centre = factor.new_zeros(factor.shape[-2], outputs) if mean is None else mean
     if start is None:
@@ -131,10 +145,7 @@ def alternate(
 
     One source may be near the target and another have its tails.
     """
-    if min(num_samples, thin) < 1 or burn_in < 0:
-        raise ValueError(
-            f"num_samples={num_samples} and thin={thin} must be at least 1, and burn_in={burn_in} at least 0."
-        )
+    check_counts(num_samples=num_samples, thin=thin, burn_in=burn_in)
     f, outputs, kept = start.clone(), start.shape[-1], []
     values, count = checked_start(sources[0].log_likelihood, f), len(f)
     for step in range(burn_in + num_samples * thin):
@@ -192,16 +203,10 @@ def gaussian_directions(
     factor: Tensor, num_chains: int, num_outputs: int, generator: torch.Generator | None
 ) -> Float[Tensor, "k n c"]:
     """Draws of N(0, factor factorᵀ) for every chain and output."""
-    white = standard_noise((num_chains, factor.shape[-1], num_outputs), factor, generator)
+    white = standard_normal((num_chains, factor.shape[-1], num_outputs), factor, generator)
     if factor.dim() == 2:
         return factor @ white
     return torch.einsum("cnr,krc->knc", factor, white)
-
-
-def standard_noise(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers, of the type and on the device of `like`."""
-    place = like.device if generator is None else generator.device
-    return torch.randn(shape, generator=generator, device=place, dtype=like.dtype).to(like.device)
 
 
 def checked_start(log_likelihood: LogLikelihood, f: Float[Tensor, "k n c"]) -> Float[Tensor, "k g"]:

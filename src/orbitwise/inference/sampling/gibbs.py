@@ -13,20 +13,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.linear_algebra import log_determinant, solve_lower
-from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.linear_algebra import log_determinant, solve_lower, standard_normal
+from orbitwise.inference.sampling.chains import Chains, check_counts
 from orbitwise.inference.sampling.elliptical import (
     checked_start,
     elliptical_step,
     gaussian_directions,
     slice_coordinates,
-    standard_noise,
 )
 from orbitwise.inference.sampling.latent import (
     HierarchicalModel,
     LatentChains,
     Prior,
-    check_counts,
+    run_chains,
     start_approximation,
     starts,
 )
@@ -50,54 +49,65 @@ def gibbs(
     """Samples of (θ, f): in turn `num_latent` elliptical updates of f, and one slice of every entry of θ.
 
     `width` is the first interval of a slice, about the posterior deviation of an entry of θ. From one `start`
-    the chains are parted by noise of deviation `spread`: chains that begin together seem to agree.
+    the chains are parted by noise of deviation `spread`: chains that begin together seem to agree. The first
+    `burn_in` steps of each chain are dropped, and of the others every `thin`-th is kept. With `whiten` θ
+    moves while v = L_θ⁻¹(f - m_θ) is held instead of f.
     """
-    check_counts(num_samples, num_chains, thin, burn_in)
-    thetas, latents, evaluations, factorisations = [], [], 0, 0
-    for place in starts(start, num_chains, spread, generator):
-        chain = _Chain(model, place, whiten, generator)
-        kept = []
-        for step in range(burn_in + num_samples * thin):
-            chain.move_latent(num_latent)
-            chain.move_parameters(width)
-            if step >= burn_in and (step - burn_in) % thin == thin - 1:
-                kept.append((chain.theta, chain.f[0]))
-        thetas.append(torch.stack([theta for theta, _ in kept]))
-        latents.append(torch.stack([f for _, f in kept]))
-        evaluations, factorisations = evaluations + chain.num_likelihoods, factorisations + chain.num_factors
-    chains = Chains(torch.stack(thetas), model.names, evaluations, factorisations)
-    return LatentChains(chains, torch.stack(latents))
+    check_counts(num_samples=num_samples, num_chains=num_chains, thin=thin, burn_in=burn_in)
+    begun = (
+        _Chain(model, place, whiten, num_latent, width, generator)
+        for place in starts(start, num_chains, spread, generator)
+    )
+    done, thetas, latents, _ = run_chains(begun, num_samples, burn_in, thin)
+    costs = sum(each.num_likelihoods for each in done), sum(each.num_factors for each in done)
+    return LatentChains(Chains(thetas, tuple(model.names), *costs), latents)
 
 
 @final
 class _Chain:
-    """One chain: θ, the Gaussian of f there, and f [1 n c]."""
+    """One chain: θ, the Gaussian of f there, f [1 n c], and how much it has computed."""
 
     def __init__(
-        self, model: HierarchicalModel, theta: Tensor, whiten: bool, generator: torch.Generator | None
+        self,
+        model: HierarchicalModel,
+        theta: Tensor,
+        whiten: bool,
+        num_latent: int,
+        width: float,
+        generator: torch.Generator | None,
     ) -> None:
         self.model, self.theta, self.whiten, self.generator = model, theta, whiten, generator
+        self.num_latent, self.width = num_latent, width
         q, likelihood = start_approximation(model, theta)
         self.prior = Prior(q.lower, q.offset, likelihood)
-        noise = standard_noise((1, *model.targets.shape), q.lower, generator)
+        noise = standard_normal((1, *model.targets.shape), q.lower, generator)
         self.f = q.values(noise)[0]
         self.num_likelihoods, self.num_factors = 0, q.num_factorisations
 
-    def move_latent(self, num_updates: int) -> None:
+    def step(self) -> bool:
+        """Move f by elliptical slices and then θ by slices, which always moves it."""
+        self.move_latent()
+        self.move_parameters()
+        return True
+
+    def move_latent(self) -> None:
+        """Elliptical updates of f given θ."""
+
         def log_likelihood(f: Tensor) -> Tensor:
             return self.model.log_likelihood(f, self.prior.likelihood)
 
         value = checked_start(log_likelihood, self.f)
         self.num_likelihoods += 1
         outputs, centre = self.f.shape[-1], self._offset(self.prior)
-        for _ in range(num_updates):
+        for _ in range(self.num_latent):
             direction = gaussian_directions(self.prior.lower, 1, outputs, self.generator)
             self.f, value, count = elliptical_step(
                 self.f, value, direction, centre, log_likelihood, self.generator
             )
             self.num_likelihoods += count
 
-    def move_parameters(self, width: float) -> None:
+    def move_parameters(self) -> None:
+        """One slice of every entry of θ, given f or given v."""
         white = solve_lower(self.prior.lower, self.f[0] - self._offset(self.prior))
 
         def density(theta: Tensor) -> tuple[float, Prior | None]:
@@ -118,7 +128,7 @@ class _Chain:
             return hyperprior + gaussian + value, prior
 
         here = density(self.theta)
-        self.theta, (_, prior), _ = slice_coordinates(density, self.theta, here, width, self.generator)
+        self.theta, (_, prior), _ = slice_coordinates(density, self.theta, here, self.width, self.generator)
         # points without a density are never accepted
         self.prior = self.prior if prior is None else prior
         if self.whiten:

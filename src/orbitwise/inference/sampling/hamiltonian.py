@@ -7,9 +7,7 @@ torch's global random state; it is forked here and left as it was. Vectors are t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence, Sized
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -42,8 +40,15 @@ def nuts(
     `start` is where all chains begin, parted by a little noise, or a place for each. The first `num_warmup`
     samples adapt step size and mass matrix, and are dropped. Where the density cannot be computed, such as a
     covariance matrix that cannot be factorised, it counts as zero. The same seed gives the same samples.
+
+    A higher `target_acceptance` takes smaller steps, which helps where trajectories diverge, and a trajectory
+    has at most 2^`max_tree_depth` steps. `names` are those of the entries, for tables and warnings;
+    `progress` shows a bar. Ask the result whether it mixed: `chains.warn_if_unmixed()`.
     """
-    pyro = _pyro()
+    try:
+        pyro, kernels = importlib.import_module("pyro"), importlib.import_module("pyro.infer.mcmc")
+    except ImportError as error:
+        raise ImportError('NUTS needs pyro: pip install "orbitwise[bayes]".') from error
     if num_samples < 1 or num_warmup < 0 or num_chains < 1:
         raise ValueError(
             f"num_samples={num_samples} and num_chains={num_chains} must be at least 1, and "
@@ -64,35 +69,26 @@ def nuts(
         for place in _starts(log_density, start.detach().cpu(), num_chains, generator):
             chain_seed = int(torch.randint(2**62, (), generator=generator))
             torch.default_generator.manual_seed(chain_seed)
-            kernel = pyro.make_sampler(
+            kernel = kernels.NUTS(
                 potential_fn=potential,
                 target_accept_prob=target_acceptance,
                 max_tree_depth=max_tree_depth,
                 full_mass=True,
             )
-            kept, bad = _run(kernel, place, num_samples, num_warmup, progress)
-            samples.append(kept)
-            divergent += bad
+            point = {NAME: place.clone()}
+            kernel.initial_params = point
+            kernel.setup(num_warmup)
+            steps, kept = range(num_warmup + num_samples), []
+            for step in track(steps, "sampling") if progress else steps:
+                point = kernel.sample(point)
+                if step == num_warmup - 1:
+                    kernel.end_warmup()
+                if step >= num_warmup:
+                    kept.append(point[NAME].detach().clone())
+            samples.append(torch.stack(kept))
+            divergent += len(kernel.diagnostics()["divergences"])
+            kernel.cleanup()
     return Chains(torch.stack(samples), tuple(names), num_evaluations=count, num_divergent=divergent)
-
-
-def _run(
-    kernel: _Sampler, start: Tensor, num_samples: int, num_warmup: int, progress: bool
-) -> tuple[Tensor, int]:
-    """The samples of one chain, and how many trajectories diverged."""
-    place = {NAME: start.clone()}
-    kernel.initial_params = place
-    kernel.setup(num_warmup)
-    steps, kept = range(num_warmup + num_samples), []
-    for step in track(steps, "sampling") if progress else steps:
-        place = kernel.sample(place)
-        if step == num_warmup - 1:
-            kernel.end_warmup()
-        if step >= num_warmup:
-            kept.append(place[NAME].detach().clone())
-    divergent = len(kernel.diagnostics()["divergences"])
-    kernel.cleanup()
-    return torch.stack(kept), divergent
 
 
 def _starts(
@@ -125,36 +121,3 @@ def _density_or_nothing(log_density: Callable[[Tensor], Tensor], theta: Tensor) 
     except NOT_COMPUTABLE:
         pass
     return (0 * theta).sum() - torch.inf
-
-
-@runtime_checkable
-class _Sampler(Protocol):
-    """What is used of pyro's kernel."""
-
-    initial_params: dict[str, Tensor]
-
-    def setup(self, warmup_steps: int) -> None: ...
-
-    def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]: ...
-
-    def end_warmup(self) -> None: ...
-
-    def diagnostics(self) -> dict[str, Sized]: ...
-
-    def cleanup(self) -> None: ...
-
-
-class _Pyro(NamedTuple):
-    """What is used of pyro."""
-
-    make_sampler: Callable[..., _Sampler]
-    validation_enabled: Callable[[bool], AbstractContextManager[None]]
-
-
-def _pyro() -> _Pyro:
-    try:
-        pyro = importlib.import_module("pyro")
-        kernels = importlib.import_module("pyro.infer.mcmc")
-    except ImportError as error:
-        raise ImportError('NUTS needs pyro: pip install "orbitwise[bayes]".') from error
-    return _Pyro(kernels.NUTS, pyro.validation_enabled)

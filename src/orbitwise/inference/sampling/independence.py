@@ -19,17 +19,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.sampling.chains import Chains
+from orbitwise.inference.linear_algebra import standard_normal
+from orbitwise.inference.sampling.chains import Chains, check_counts
 from orbitwise.inference.sampling.elliptical import (
     checked_start,
     elliptical_step,
     gaussian_directions,
-    standard_noise,
+    uniform_number,
 )
 from orbitwise.inference.sampling.latent import (
     HierarchicalModel,
     LatentChains,
-    check_counts,
+    run_chains,
     start_approximation,
 )
 from orbitwise.inference.sampling.proposal import Approximation, StudentProposal, approximate, fit_proposal
@@ -56,26 +57,18 @@ def independence_sampler(
     """Samples of (θ, f): a proposal of θ for the whole chain at once, then two elliptical updates of f.
 
     `start` is where the mode of the approximate posterior of θ is searched from; three rounds of `num_draws`
-    approximations shape the proposal. `acceptance` of the result says how good the approximation is.
+    approximations shape the proposal, unless a `proposal` is given. The first `burn_in` steps of each chain
+    are dropped, and of the others every `thin`-th is kept. `acceptance` of the result is the share of
+    proposals that were accepted, which says how good the approximation is.
     """
-    check_counts(num_samples, num_chains, thin, burn_in)
+    check_counts(num_samples=num_samples, num_chains=num_chains, thin=thin, burn_in=burn_in)
     source = _Source(model, start.detach().double())
     if proposal is None:
         proposal = source.fit(num_draws, generator)
-    thetas, latents, accepted = [], [], 0
-    for _ in range(num_chains):
-        chain = _Chain(source, proposal, generator)
-        kept = []
-        for step in range(burn_in + num_samples * thin):
-            moved = chain.move_parameters()
-            chain.move_latent()
-            accepted += moved and step >= burn_in
-            if step >= burn_in and (step - burn_in) % thin == thin - 1:
-                kept.append((chain.theta, chain.f[0]))
-        thetas.append(torch.stack([theta for theta, _ in kept]))
-        latents.append(torch.stack([f for _, f in kept]))
-    chains = Chains(torch.stack(thetas), model.names, source.num_likelihoods, source.num_factors)
-    return LatentChains(chains, torch.stack(latents), accepted / (num_chains * num_samples * thin))
+    begun = (_Chain(source, proposal, generator) for _ in range(num_chains))
+    _, thetas, latents, accepted = run_chains(begun, num_samples, burn_in, thin)
+    chains = Chains(thetas, tuple(model.names), source.num_likelihoods, source.num_factors)
+    return LatentChains(chains, latents, accepted / (num_chains * num_samples * thin))
 
 
 @final
@@ -132,15 +125,21 @@ class _Chain:
         self.model = source.model
         self.theta, found = _first(source, proposal, generator)
         self.q, self.likelihood = found
-        self.noise = standard_noise((1, *self.model.targets.shape), self.q.lower, generator)
+        self.noise = standard_normal((1, *self.model.targets.shape), self.q.lower, generator)
         self.f, _ = self.q.values(self.noise)
         self.log_weight = self._log_weight(self.theta, self.q, self.likelihood)
+
+    def step(self) -> bool:
+        """Propose θ, then move the noise and f; whether θ was accepted."""
+        moved = self.move_parameters()
+        self.move_latent()
+        return moved
 
     def move_parameters(self) -> bool:
         """Propose θ for the noise that is held; whether it was accepted."""
         theta = self.proposal.draw(self.generator)
         found = self.source.at(theta)
-        level = math.log(torch.rand((), generator=self.generator, dtype=torch.float64).item() or 1e-300)
+        level = math.log(uniform_number(self.generator))
         if found is None:
             return False
         proposed = self._log_weight(theta, *found)
@@ -159,7 +158,7 @@ class _Chain:
             f, white = self.q.values(noise)
             return self._summed(f) + self._split(self.q.log_ratio(noise, white))
 
-        direction = standard_noise(tuple(self.noise.shape), self.noise, self.generator)
+        direction = standard_normal(tuple(self.noise.shape), self.noise, self.generator)
         value = checked_start(corrected, self.noise)
         self.noise, _, first = elliptical_step(
             self.noise, value, direction, nothing, corrected, self.generator

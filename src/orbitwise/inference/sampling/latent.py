@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.inference.linear_algebra import cholesky
+from orbitwise.inference.exact import check_rows
+from orbitwise.inference.linear_algebra import cholesky, standard_normal
 from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior, check_rows
+from orbitwise.inference.sampling.elliptical import by_group
+from orbitwise.inference.sampling.posterior import MixturePosterior, SampledPosterior
 from orbitwise.inference.sampling.proposal import Approximation, approximate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process, Rows
@@ -31,24 +33,21 @@ class Prior(NamedTuple):
 
 
 @final
+@dataclass(eq=False)
 class HierarchicalModel:
-    """What `build` makes of θ, the targets, and the hyperprior; everything is asked at a vector θ [p].
+    """A Gaussian process whose hyperparameters θ are sampled together with its values f at the rows.
+
+    `build(θ)` gives process, rows and likelihood, `log_prior(θ)` the log hyperprior. Together with the
+    `targets` they are the density p(θ) N(f; m_θ, K_θ) p(y | f, θ). `names` are those of the entries of θ.
 
     Rows may depend on θ (bounds of a frozen orbit), and so may the likelihood (its scale). θ is
     unconstrained: take logarithms of what is positive, and count their Jacobian in `log_prior`.
     """
 
-    def __init__(
-        self,
-        build: Build,
-        targets: Float[Tensor, "n c"],
-        log_prior: Callable[[Tensor], Tensor],
-        names: Sequence[str] = (),
-    ) -> None:
-        self.build = build
-        self.targets = targets
-        self.log_prior = log_prior
-        self.names = tuple(names)
+    build: Build
+    targets: Float[Tensor, "n c"]
+    log_prior: Callable[[Tensor], Tensor]
+    names: Sequence[str] = ()
 
     @torch.no_grad()
     def covariance(self, theta: Float[Tensor, " p"]) -> tuple[Tensor, Tensor, Likelihood]:
@@ -76,8 +75,7 @@ class HierarchicalModel:
         self, f: Float[Tensor, "k n c"], likelihood: Likelihood
     ) -> Float[Tensor, "k c"] | Float[Tensor, " k"]:
         """log p(y | f), for every output where they are independent."""
-        value = likelihood.log_density(f, self.targets).sum(-2)
-        return value if likelihood.is_separable else value.sum(-1)
+        return by_group(likelihood.log_density(f, self.targets).sum(-2), likelihood)
 
 
 @final
@@ -90,7 +88,10 @@ class LatentChains:
     acceptance: float = 1.0
 
     def posterior(self, model: HierarchicalModel, num_parts: int = 100) -> MixturePosterior:
-        """g given y, averaged over `num_parts` samples of θ and f, evenly spaced in the chains."""
+        """g given y, averaged over `num_parts` samples of θ and f, evenly spaced in the chains.
+
+        The result predicts as any posterior does, with the uncertainty of the hyperparameters included.
+        """
         thetas, latent = self.parameters.pooled, self.latent.flatten(0, 1)
         if not 1 <= num_parts <= len(thetas):
             raise ValueError(f"num_parts must be between 1 and the {len(thetas)} samples, not {num_parts}.")
@@ -103,6 +104,39 @@ class LatentChains:
                 process, likelihood = copy.deepcopy(process), copy.deepcopy(likelihood)
                 parts.append(SampledPosterior(process, rows, latent[index][None, None], likelihood))
         return MixturePosterior(parts)
+
+
+@runtime_checkable
+class Chain(Protocol):
+    """A Markov chain of θ and f [1 n c]."""
+
+    theta: Tensor
+    f: Tensor
+
+    def step(self) -> bool:
+        """Move both; whether θ moved."""
+        ...
+
+
+C = TypeVar("C", bound=Chain)
+
+
+def run_chains(
+    chains: Iterable[C], num_samples: int, burn_in: int, thin: int
+) -> tuple[list[C], Float[Tensor, "k t p"], Float[Tensor, "k t n c"], int]:
+    """Chains that were run, every `thin`-th θ and f after `burn_in` steps, and how many steps moved θ."""
+    done, thetas, latents, moves = [], [], [], 0
+    for chain in chains:
+        kept = []
+        for step in range(burn_in + num_samples * thin):
+            moved = chain.step()
+            moves += moved and step >= burn_in
+            if step >= burn_in and (step - burn_in) % thin == thin - 1:
+                kept.append((chain.theta, chain.f[0]))
+        thetas.append(torch.stack([theta for theta, _ in kept]))
+        latents.append(torch.stack([f for _, f in kept]))
+        done.append(chain)
+    return done, torch.stack(thetas), torch.stack(latents), moves
 
 
 def start_approximation(
@@ -127,15 +161,5 @@ def starts(
         raise ValueError(
             f"start must be a vector [p] or one for each chain [{num_chains}, p], not {tuple(start.shape)}."
         )
-    place = start.device if generator is None else generator.device
-    noise = torch.randn(num_chains, len(start), generator=generator, device=place, dtype=torch.float64)
-    return start.detach().double() + spread * noise.to(start.device)
-
-
-def check_counts(num_samples: int, num_chains: int, thin: int, burn_in: int) -> None:
-    """Raise a ValueError unless there is something to sample."""
-    if min(num_samples, num_chains, thin) < 1 or burn_in < 0:
-        raise ValueError(
-            f"num_samples={num_samples}, num_chains={num_chains} and thin={thin} must be at least 1, and "
-            f"burn_in={burn_in} at least 0."
-        )
+    centre = start.detach().double()
+    return centre + spread * standard_normal((num_chains, len(start)), centre, generator)

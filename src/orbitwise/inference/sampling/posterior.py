@@ -15,15 +15,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.exact import refuse_drawn
-from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower
+from orbitwise.inference.exact import check_rows
+from orbitwise.inference.linear_algebra import cholesky, gaussian_draws, solve_lower, standard_normal
 from orbitwise.inference.model import Posterior
 from orbitwise.inference.sampling.chains import Chains
-from orbitwise.inference.sampling.elliptical import Source, alternate, standard_noise
+from orbitwise.inference.sampling.elliptical import Source, alternate, by_group
 from orbitwise.inference.sampling.proposal import approximate
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.softmax import normal_nodes
-from orbitwise.process.process import Moments, Process, Rows, as_blocks
+from orbitwise.process.process import Moments, Process, Rows
 
 NUM_NODES = 32
 LARGEST_CHUNK = 2**22
@@ -56,15 +56,13 @@ def sample_posterior(
         raise ValueError(f"source must be 'both', 'approximation' or 'prior', not {source!r}.")
     covariance, offset = process.covariance(rows), process.mean(rows)
     q = approximate(covariance, offset, targets, likelihood)
-    start = q.values(standard_noise((num_chains, *targets.shape), covariance, generator))[0]
+    start = q.values(standard_normal((num_chains, *targets.shape), covariance, generator))[0]
 
     def prior_density(f: Tensor) -> Tensor:
-        value = likelihood.log_density(f, targets).sum(-2)
-        return value if likelihood.is_separable else value.sum(-1)
+        return by_group(likelihood.log_density(f, targets).sum(-2), likelihood)
 
     def corrected_density(f: Tensor) -> Tensor:
-        value = q.log_correction(likelihood, f, targets)
-        return value if likelihood.is_separable else value.sum(-1)
+        return by_group(q.log_correction(likelihood, f, targets), likelihood)
 
     sources = {
         "approximation": Source(corrected_density, q.factor(), q.moments.mean),
@@ -77,7 +75,12 @@ def sample_posterior(
 
 @final
 class SampledPosterior(Posterior):
-    """g given y, held as samples of f at the rows."""
+    """g given y under any likelihood, held as samples of f at the rows: p(g | y) ≈ mean of p(g | f_j).
+
+    `samples` are those of k chains of t samples, and v = L⁻¹(f - m) of all of them is held, L the Cholesky
+    factor of the rows' covariance. Moments and draws are those of the mixture over samples; `chains` says
+    whether they mixed.
+    """
 
     def __init__(
         self,
@@ -190,7 +193,11 @@ class SampledPosterior(Posterior):
 
 @final
 class MixturePosterior(Posterior):
-    """Several posteriors with equal weight: what is left after averaging over samples of hyperparameters."""
+    """Several posteriors with equal weight: what is left after averaging over samples of hyperparameters.
+
+    Its mean is the mean of the parts' means, and its variance the mean of their variances plus the variance
+    of their means. It has no one `process`, because every part has its own.
+    """
 
     def __init__(self, parts: Sequence[Posterior]) -> None:
         if not parts:
@@ -264,13 +271,3 @@ class MixturePosterior(Posterior):
                 "likelihood's own `predict`."
             )
         return sampled
-
-
-def check_rows(rows: Rows, targets: Tensor) -> None:
-    """Raise a ValueError where rows were drawn at random, or do not fit the targets."""
-    refuse_drawn(rows)
-    count = sum(block.num_rows for block in as_blocks(rows))
-    if targets.dim() != 2 or len(targets) != count:
-        raise ValueError(f"{count} rows need targets [{count}, outputs], not shape {tuple(targets.shape)}.")
-    if not bool(targets.isfinite().all()):
-        raise ValueError("The targets have NaN or infinite values; remove those rows.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored, solve_lower
+from orbitwise.inference.optimise.training import Vector, finite_difference_hessian
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, expand, hermite
 from orbitwise.process.process import Moments
 
@@ -24,7 +26,12 @@ MAX_HALVINGS = 6
 
 
 class Approximation(NamedTuple):
-    """q(f) and the bound on log p(y) that it reaches; `sites` are the λ and η that define it."""
+    """A Gaussian q(f) near p(f | y), and the bound on log p(y) that it reaches.
+
+    q(f) ∝ N(f; m, LLᵀ) exp(ηf - ½λf²), where the `sites` are λ and η for every row and output. In terms of
+    v = L⁻¹(f - m) it has the mean `white_mean` and the precision RRᵀ = I + LᵀΛL, whose Cholesky factor R is
+    `precision_factor`. `moments` are those of f.
+    """
 
     lower: Float[Tensor, "n n"]
     offset: Float[Tensor, " n"]
@@ -77,8 +84,10 @@ def approximate(
 ) -> Approximation:
     """The variational Gaussian of f ~ N(offset, covariance) given the targets.
 
-    Steps end where one raises the bound by less than `tolerance` nats. Without a `start` the first q is the
-    prior. The result is a function of the arguments alone, which samplers rely on.
+    Each step expands the log likelihood to second order under q, which gives new sites, and goes only part of
+    the way where the bound would fall. Steps end where one raises the bound by less than `tolerance` nats.
+    Without a `start` the first q is the prior. The result is a function of the arguments alone, which
+    samplers rely on.
     """
     lower = cholesky(covariance).lower
     nothing = torch.zeros_like(targets)
@@ -144,31 +153,22 @@ FEWEST_USEFUL = 10
 """Draws that must count, for each dimension, before their moments are believed."""
 
 
-def student_log_density(squares: Tensor, lower: Float[Tensor, "p p"], degrees: float) -> Tensor:
-    """log t_ν(m, L Lᵀ) where |L⁻¹(θ - m)|² are `squares`."""
-    width = len(lower)
-    constant = math.lgamma(0.5 * (degrees + width)) - math.lgamma(0.5 * degrees)
-    constant -= 0.5 * width * math.log(math.pi * degrees)
-    return constant - lower.diagonal().log().sum() - 0.5 * (degrees + width) * torch.log1p(squares / degrees)
-
-
 @final
+@dataclass(frozen=True, eq=False)
 class StudentProposal:
-    """A Student-t of a location, the factor of its scale matrix, and degrees; a `share` is drawn wider."""
+    """The Student-t t_ν(mean, L Lᵀ), of which a `share` is drawn `widening` times as wide.
 
-    def __init__(
-        self,
-        mean: Float[Tensor, " p"],
-        lower: Float[Tensor, "p p"],
-        degrees: int = 5,
-        share: float = 0.2,
-        widening: float = 3.0,
-    ) -> None:
-        self.mean = mean
-        self.lower = lower
-        self.degrees = degrees
-        self.share = share
-        self.widening = widening
+    L is `lower`, a Cholesky factor, and ν are the `degrees`, a whole number. Tails heavier than those of a
+    posterior keep importance weights, and the ratios of Metropolis and Hastings, bounded:
+
+        p(θ) = (1 - share)·t_ν(θ; mean, L Lᵀ) + share·t_ν(θ; mean, widening² L Lᵀ)
+    """
+
+    mean: Float[Tensor, " p"]
+    lower: Float[Tensor, "p p"]
+    degrees: int = 5
+    share: float = 0.2
+    widening: float = 3.0
 
     def draw(self, generator: torch.Generator | None = None) -> Float[Tensor, " p"]:
         """A normal draw over the root of a χ² draw divided by its degrees."""
@@ -182,16 +182,45 @@ class StudentProposal:
         scale = (rest.square().sum() / self.degrees).sqrt() / (self.widening if wide else 1.0)
         return self.mean + self.lower @ (normal / scale).to(self.mean)
 
+    def sample(self, num_draws: int, generator: torch.Generator | None = None) -> Float[Tensor, "q p"]:
+        """Independent draws, one per row."""
+        return torch.stack([self.draw(generator) for _ in range(num_draws)])
+
     def log_density(self, theta: Float[Tensor, " p"]) -> float:
-        """Normalised."""
-        square = solve_lower(self.lower, (theta - self.mean)[:, None]).square().sum()
+        """The normalised log density at one point."""
+        return self.log_densities(theta[None]).item()
+
+    def log_densities(self, points: Float[Tensor, "q p"]) -> Float[Tensor, " q"]:
+        """The normalised log density of every row: log((1 - s) t(θ) + s t(θ) widened), s the `share`."""
+        # |L⁻¹(θ - m)|²
+        squares = solve_lower(self.lower, (points - self.mean).mT).square().sum(0)
+        width, degrees = len(self.mean), self.degrees
+        constant = math.lgamma(0.5 * (degrees + width)) - math.lgamma(0.5 * degrees)
+        constant -= 0.5 * width * math.log(math.pi * degrees) + self.lower.diagonal().log().sum().item()
         narrow, wide = (
-            student_log_density(square / scale**2, scale * self.lower, self.degrees).item()
+            constant
+            - width * math.log(scale)
+            - 0.5 * (degrees + width) * torch.log1p(squares / (scale**2 * degrees))
             for scale in (1.0, self.widening)
         )
-        if not 0 < self.share < 1:
-            return wide if self.share else narrow
-        return float(np.logaddexp(math.log(1 - self.share) + narrow, math.log(self.share) + wide))
+        share = squares.new_tensor(self.share)
+        return torch.logaddexp(torch.log1p(-share) + narrow, share.log() + wide)
+
+    def matched(self, draws: Float[Tensor, "q p"], log_weights: Float[Tensor, " q"]) -> StudentProposal:
+        """The proposal with the moments of weighted draws; weights are flattened where few of them count."""
+        log_weights, power = log_weights.nan_to_num(nan=-torch.inf), 1.0
+        weights = torch.softmax(log_weights, dim=0)
+        while weights.square().sum().reciprocal().item() < FEWEST_USEFUL * draws.shape[1]:
+            power /= 2
+            if power < 1e-3:
+                return self
+            weights = torch.softmax(power * log_weights, dim=0)
+        mean = weights @ draws
+        centred = draws - mean
+        covariance = centred.mT @ (weights[:, None] * centred)
+        # the scale matrix of a Student-t is its covariance times (ν - 2)/ν
+        scale = (self.degrees - 2) / self.degrees
+        return replace(self, mean=mean, lower=cholesky(scale * covariance).lower)
 
 
 def fit_proposal(
@@ -213,7 +242,13 @@ def fit_proposal(
 
     settings = {"eps": SLOPE_STEP, "gtol": FLAT}
     mode = minimize(negative, start.double().cpu().numpy(), method="BFGS", options=settings).x
-    values, vectors = np.linalg.eigh(_curvature(negative, mode))
+
+    def slope(point: Vector) -> Vector:
+        steps = 0.5 * CURVATURE_STEP * np.eye(len(point))
+        return np.array([negative(point + step) - negative(point - step) for step in steps]) / CURVATURE_STEP
+
+    hessian = finite_difference_hessian(slope, mode, 0.5 * CURVATURE_STEP, central=True)
+    values, vectors = np.linalg.eigh(hessian)
     covariance = (vectors / np.maximum(values, FLATTEST)) @ vectors.T
     place = torch.from_numpy(mode.copy())
     proposals = [StudentProposal(place, cholesky(torch.from_numpy(covariance)).lower)]
@@ -222,39 +257,7 @@ def fit_proposal(
     for _ in range(NUM_ROUNDS if num_draws else 0):
         new = [proposals[-1].draw(generator) for _ in range(num_draws)]
         draws, logs = draws + new, logs + [log_density(theta) for theta in new]
-        mixed = [np.logaddexp.reduce([each.log_density(theta) for each in proposals]) for theta in draws]
-        weights = torch.tensor(logs, dtype=torch.float64) - torch.tensor(mixed, dtype=torch.float64)
-        proposals.append(_matched(proposals[0], torch.stack(draws), weights))
+        points = torch.stack(draws)
+        mixed = torch.logsumexp(torch.stack([each.log_densities(points) for each in proposals]), 0)
+        proposals.append(proposals[0].matched(points, torch.tensor(logs, dtype=torch.float64) - mixed))
     return proposals[-1], place
-
-
-def _matched(proposal: StudentProposal, draws: Tensor, log_weights: Tensor) -> StudentProposal:
-    """A proposal with the mean and covariance of weighted draws; flatter weights where few draws count."""
-    log_weights, power = log_weights.nan_to_num(nan=-torch.inf), 1.0
-    weights = torch.softmax(log_weights, dim=0)
-    while weights.square().sum().reciprocal().item() < FEWEST_USEFUL * draws.shape[1]:
-        power /= 2
-        if power < 1e-3:
-            return proposal
-        weights = torch.softmax(power * log_weights, dim=0)
-    mean = weights @ draws
-    centred = draws - mean
-    covariance = centred.mT @ (weights[:, None] * centred)
-    # the scale matrix of a Student-t is its covariance times (ν - 2)/ν
-    scale = (proposal.degrees - 2) / proposal.degrees
-    return StudentProposal(mean, cholesky(scale * covariance).lower, proposal.degrees)
-
-
-def _curvature(function: Callable[[np.ndarray], float], point: np.ndarray) -> np.ndarray:
-    """The Hessian by central differences."""
-    width = len(point)
-    steps = CURVATURE_STEP * np.eye(width)
-    centre, hessian = function(point), np.zeros((width, width))
-    for i in range(width):
-        ends = function(point + steps[i]) + function(point - steps[i])
-        hessian[i, i] = (ends - 2 * centre) / CURVATURE_STEP**2
-        for j in range(i):
-            same = function(point + steps[i] + steps[j]) + function(point - steps[i] - steps[j])
-            other = function(point + steps[i] - steps[j]) + function(point - steps[i] + steps[j])
-            hessian[i, j] = hessian[j, i] = (same - other) / (4 * CURVATURE_STEP**2)
-    return hessian

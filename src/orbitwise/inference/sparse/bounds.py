@@ -70,7 +70,7 @@ def upper_bound(
 
 def _constant(totals: Totals) -> float:
     """log 2π for every row and output."""
-    return totals.num_outputs * totals.count * math.log(2 * math.pi)
+    return totals.num_outputs * totals.num_rows * math.log(2 * math.pi)
 
 
 def low_rank_terms(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
@@ -80,7 +80,7 @@ def low_rank_terms(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
     # yᵀ(Q+σ²I)⁻¹y = (|y|² - |R⁻¹Ay|²/σ²)/σ²,  log|Q+σ²I| = N log σ² + log|P|
     quadratic = (totals.square - white.square().sum() / noise) / noise
     each = log_determinant(lower).sum() - totals.log_weight
-    scale = totals.num_outputs * totals.count * noise.log()
+    scale = totals.num_outputs * totals.num_rows * noise.log()
     return Terms(quadratic, totals.num_copies * each + scale)
 
 
@@ -140,14 +140,14 @@ def rounding(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
     spread = (deviations * torch.cholesky_inverse(lower).diagonal().clamp_min(0).sqrt()).sum()
     means = solve_factored(lower, totals.product) / noise
     reach = (totals.square / noise).sqrt() + (deviations[:, None] * means.abs()).sum(0).norm()
-    logarithms = 2 * lower.diagonal().log().abs().sum() + totals.count * noise.log().abs()
+    logarithms = 2 * lower.diagonal().log().abs().sum() + totals.num_rows * noise.log().abs()
     determinant = totals.num_outputs * (spread.square() + logarithms + totals.log_weight.abs())
     return Terms(growth(totals) * reach.square(), growth(totals) * determinant)
 
 
 def growth(totals: Totals) -> float:
     """γ, the most by which a sum over rows or inducing variables is off, relative to its terms."""
-    return STEPS * (totals.count + len(totals.product)) * torch.finfo(totals.gram.dtype).eps
+    return STEPS * (totals.num_rows + len(totals.product)) * torch.finfo(totals.gram.dtype).eps
 
 
 def signal(totals: Totals) -> Float[Tensor, ""]:

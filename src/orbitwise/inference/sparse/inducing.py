@@ -8,7 +8,7 @@ et al. 2020) that is never formed.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -66,7 +66,8 @@ def greedy_orbit_points(
     return candidates[greedy_choice(process, candidates, num_inducing).index]
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True)
+class Choice:
     """Numbers of the candidates chosen, and Σ variance left unexplained before each choice and in the end."""
 
     index: Int[Tensor, " u"]

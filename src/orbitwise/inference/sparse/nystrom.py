@@ -29,7 +29,7 @@ Kind = Literal["nystrom", "sor", "dtc"]
 def pseudo_evidence(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
     """log N(y | 0, Q+σ²I), summed over outputs: what these methods maximise; no bound on the evidence."""
     terms = low_rank_terms(totals, noise)
-    constant = totals.num_outputs * totals.count * math.log(2 * math.pi)
+    constant = totals.num_outputs * totals.num_rows * math.log(2 * math.pi)
     return -0.5 * (terms.quadratic + terms.determinant + constant)
 
 

@@ -47,10 +47,10 @@ class Totals(NamedTuple):
     square: Float[Tensor, ""]
     trace: Float[Tensor, ""]
     slack: Float[Tensor, ""]
-    count: int
+    num_rows: int
     log_weight: Float[Tensor, ""]
 
-    stored = Stored({"count": COUNT})
+    stored = Stored({"num_rows": COUNT})
 
     @property
     def num_outputs(self) -> int:

@@ -10,7 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import date
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol, final, runtime_checkable
@@ -20,7 +20,6 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
-from rich.table import Table
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -51,6 +50,7 @@ from orbitwise.selection.search.hypotheses import (
     located_back,
     relocated,
 )
+from orbitwise.selection.table import ResultTable
 
 STEPS = {"structure": str, "score": (int, float), "log_likelihood": (int, float), "num_parameters": int}
 """What each entry of `history_` tells of a step, beside its number."""
@@ -157,10 +157,7 @@ class Scaling:
 
     def scaled_claim(self, claim: Claim) -> Claim:
         """A claim whose value was given in the units of the data, for scaled inputs."""
-        if claim.value is None:
-            return claim
-        shift = 0.0 if claim.kind == "period" else self.shift
-        return replace(claim, value=(claim.value - shift) / self.scale)
+        return self.inverse._claim(claim)
 
     def _claim(self, claim: Claim) -> Claim:
         if claim.value is None:
@@ -216,38 +213,30 @@ def part_moments(
 
 
 FEWEST_ROWS = 10
-MOST_ROWS_TO_GROW = 600
-
-PlainClaim = tuple[str, tuple[int, ...], float | None, bool]
-
-
-class Refit(NamedTuple):
-    """The regressor, the claims with what was learned, and whether time ended it before it converged."""
-
-    estimator: InvariantGPRegressor
-    claims: list[PlainClaim]
-    is_cut_short: bool
 
 
 def refitted(
     hypothesis: Hypothesis,
     x: NDArray[np.float64],
     y: NDArray[np.float64],
-    num_dims: int,
-    is_over: Callable[[], bool] | None = None,
-) -> Refit:
-    """The hypothesis fitted by the regressor from the values it has, until `is_over`."""
+    is_over: Callable[[], bool] = lambda: False,
+) -> tuple[InvariantGPRegressor, tuple[Claim, ...], bool]:
+    """Fit a hypothesis by the regressor, from the values it has, until `is_over`.
+
+    Returns the regressor, the claims with what was learned of them, and whether time ended the fit before it
+    converged.
+    """
 
     def stop(step: int, bound: float) -> None:
         nonlocal is_cut_short
-        if is_over is not None and is_over():
+        if is_over():
             is_cut_short = True
             raise KeyboardInterrupt  # which keeps the best so far
 
     # a sparse fit asks at its first iteration
-    is_cut_short = engine_for(len(x)) == "exact" and is_over is not None and is_over()
-    moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
-    functional = functional_of_claims(hypothesis.claims, num_dims)
+    is_cut_short = engine_for(len(x)) == "exact" and is_over()
+    moved, width = relocated(hypothesis.expression, hypothesis.claims, x.shape[1])
+    functional = functional_of_claims(hypothesis.claims, x.shape[1])
     estimator = InvariantGPRegressor(
         build(moved, width),
         None if functional.is_identity else functional,
@@ -260,18 +249,7 @@ def refitted(
     # the search itself says whether its winner converged, and whether time was up
     fit_quietly(estimator, x, y)
     estimator.set_params(callback=None)
-    claims = learned_claims(hypothesis.claims, estimator.functional_)
-    plain = [(claim.kind, claim.columns, claim.value, claim.is_given) for claim in claims]
-    return Refit(estimator, plain, is_cut_short)
-
-
-def _best(search: Search, whole: SearchData) -> Fitted:
-    """The best structure on all rows, found on some of them."""
-    best = search.run()
-    if len(whole.x) == len(search.data.x):
-        return best
-    best = search.finalist(best, whole)
-    return search.grown_on(whole, best) if len(whole.x) <= MOST_ROWS_TO_GROW else best
+    return estimator, learned_claims(hypothesis.claims, estimator.functional_), is_cut_short
 
 
 @final
@@ -296,7 +274,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariances : "auto", None or sequence of str, default="auto"
         What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
-        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns.
+        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns;
+        "permutation" in up to four, because an orbit of more has hundreds of points.
     time_limit : float, default=None
         Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
         far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
@@ -476,9 +455,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         if self.verbose and console.is_terminal:
             with console.status("searching") as status:
                 search.report = status.update
-                found = _best(search, whole)
+                found = search.run_on(whole)
         else:
-            found = _best(search, whole)
+            found = search.run_on(whole)
         self.history_, self.search_rows_ = search.history, len(search.data.x)
         is_cut_short = whole.is_over()
         is_cut_short |= self._store(found, scaling, x, targets, whole.is_over)
@@ -510,9 +489,10 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         y: NDArray[np.float64],
         is_over: Callable[[], bool],
     ) -> bool:
-        """Fit the winner and keep it; returns whether time ended that fit."""
+        """Fit the winner and keep it; return whether time ended that fit."""
         hypothesis = scaling.undo(found.hypothesis)
-        estimator, self._claims, is_cut_short = refitted(hypothesis, x, y, self.n_features_in_, is_over)
+        estimator, claims, is_cut_short = refitted(hypothesis, x, y, is_over)
+        self._claims = [astuple(claim) for claim in claims]
         for name in (
             *("kernel_", "noise_", "posterior_", "functional_", "log_evidence_", "evidence_kind_"),
             *("log_evidence_error_", "converged_", "inference_", "fit_result_", "model_", "target_scale_"),
@@ -520,8 +500,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             setattr(self, name, getattr(estimator, name))
         self.score_ = found.score
         self.spelling_ = str(bare(hypothesis.expression))
-        claims = [str(Claim(*claim)) for claim in self._claims]
-        self.invariance_ = " | ".join(claims) or None
+        self.invariance_ = " | ".join(map(str, claims)) or None
         self._extents = np.ptp(x, axis=0)
         parts, width = additive_parts(self.kernel_), self._width()
         variance = float(np.var(y)) or 1.0
@@ -542,7 +521,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         found, parts = [], additive_parts(self.kernel_)
         moments = part_moments(parts, self._width(), self.posterior_, self.functional_, x)
         for part, (mean, std) in zip(parts, moments, strict=True):
-            place = located_back(part, [Claim(*claim) for claim in self._claims])
+            place = located_back(part, self._learned_claims)
             phrase = component_phrase(place, words)
             found.append(Component(str(bare(place)), phrase, mean * scale, std * scale))
         return found
@@ -557,7 +536,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     def describe(self, unit: str = "") -> str:
         """The winner in plain words; `unit` is what x is counted in, such as "years"."""
         check_is_fitted(self)
-        claims = [Claim(*claim) for claim in self._claims]
+        claims = self._learned_claims
         parts = [located_back(part, claims) for part in additive_parts(self.kernel_)]
         return summary(parts, self._shares, claims, self._words(unit), math.sqrt(self.noise_))
 
@@ -567,12 +546,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_})"
         return f"{text}\n{evidence}, {self.scoring} {self.score_:,.1f}\n{self.describe(unit)}"
 
-    def table(self, most: int = 20) -> Table:
-        """The best fits of the search, each structure once."""
+    def table(self, most: int = 20) -> ResultTable:
+        """The best fits of the search, each structure once, as a table that can be printed."""
         check_is_fitted(self)
-        table = Table(title="Structures by score")
-        for heading in ("structure", "score", "log likelihood", "numbers learned", "step"):
-            table.add_column(heading, justify="left" if heading == "structure" else "right")
+        headings = ("structure", "score", "log likelihood", "numbers learned", "step")
+        table = ResultTable("Structures by score", headings)
         best: dict[str, Record] = {}
         for row in sorted(self.history_, key=lambda row: -row["score"]):
             best.setdefault(row["structure"], row)
@@ -585,7 +563,13 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         return super()._inputs(without_dates(as_array(X))[0], plain)
 
+    @property
+    def _learned_claims(self) -> list[Claim]:
+        """The claims of the winner; model files hold them as plain tuples."""
+        return [Claim(*claim) for claim in self._claims]
+
     def _width(self) -> int:
+        """The number of columns that g lives on: a period makes two of one."""
         return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)
 
     def _words(self, unit: str) -> Words:

@@ -67,6 +67,7 @@ log 20 is about 3 nats."""
 NUM_FINALISTS = 3
 FINAL_ITERATIONS = 100
 MOST_FINAL_ROWS = 1_500
+MOST_ROWS_TO_GROW = 600
 
 Report = Callable[[str], None]
 Option = tuple[Hypothesis, Callable[[], list[Hypothesis]]]
@@ -376,6 +377,14 @@ class Search:
             options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
             best = _better_of(self._advance(self._started(options, y), best), best)
         return self.grow(best)
+
+    def run_on(self, whole: SearchData) -> Fitted:
+        """The best structure on all rows, found on the rows of this search, which are some of them."""
+        best = self.run()
+        if len(whole.x) == len(self.data.x):
+            return best
+        best = self.finalist(best, whole)
+        return self.grown_on(whole, best) if len(whole.x) <= MOST_ROWS_TO_GROW else best
 
     def grow(self, best: Fitted) -> Fitted:
         """The best structure that can be reached from one that is fitted."""

@@ -45,6 +45,9 @@ from orbitwise.transforms.permutations import exchange_permutations
 KINDS = SEARCHED
 MOST_COLUMNS = 6
 """In inputs of more columns no claim is tried unless it is named: there would be too many."""
+MOST_PERMUTED = 4
+"""A permutation of more columns is tried only if it is named: the orbit of five has 120 points already, and a
+covariance sums over all pairs of them."""
 
 NUM_CENTRES = 601
 """Places where a mirror is tried: fast cycles tell centres apart that are a small part of the range away."""
@@ -88,6 +91,7 @@ def claims_of(names: str | Sequence[str] | None, num_dims: int) -> list[Claim]:
         if names != "auto":
             raise ValueError(f"invariances must be 'auto', None or a list of names, not {names!r}.")
         names = KINDS if num_dims <= MOST_COLUMNS else ()
+        names = [name for name in names if name != "permutation" or num_dims <= MOST_PERMUTED]
     return list(dict.fromkeys(claim for name in names for claim in _read(name, num_dims)))
 
 

@@ -1,0 +1,42 @@
+"""Tables of results that print as text wherever they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import final
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 120
+
+
+@final
+class ResultTable(Table):
+    """A rich table that also prints as plain text, as in `print(model.table())`.
+
+    Parameters
+    ----------
+    title : str
+        What stands above the table.
+    headings : sequence of str
+        Names of the columns.
+    words : collection of str, default=()
+        Columns of words beside the first one. All others hold numbers, which are set to the right.
+    caption : str, default=None
+        What stands below the table.
+    """
+
+    def __init__(
+        self, title: str, headings: Sequence[str], words: Collection[str] = (), caption: str | None = None
+    ) -> None:
+        super().__init__(title=title, caption=caption)
+        for heading in headings:
+            is_text = heading == headings[0] or heading in words
+            self.add_column(heading, justify="left" if is_text else "right")
+
+    def __str__(self) -> str:
+        console = Console(width=WIDTH, no_color=True)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
