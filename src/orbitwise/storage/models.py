@@ -348,6 +348,7 @@ def _complete(model: Any) -> None:
         model.log_evidence_error_,
         model.converged_,
         NoObjective(),
+        () if model.orbit_ is None else list(model.orbit_.parameters()),
         # that of a search is of structures
         history=[each for each in model.history_ if isinstance(each, int | float)],
         certificate=getattr(model, "certificate_", None),
