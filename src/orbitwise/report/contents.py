@@ -104,7 +104,10 @@ def compared(
     X_test: ArrayLike | None = None,
     y_test: ArrayLike | None = None,
 ) -> Compared | None:
-    """The model among the candidates; with a test set, the errors there of all of them."""
+    """Return the model among the candidates; with a test set, with the errors there of all of them.
+
+    `judged` are the predictions of the model itself, which need not be made again.
+    """
     if comparison is None:
         return None
     rows = []
@@ -183,7 +186,11 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(model: Model, X: ndarray, judged: Judged, painter: Painter | None, seed: int) -> Extremes:
-    """The predictions that are worth a look."""
+    """Return the predictions that are worth a look.
+
+    Of classes, those with the lowest confidence, and those with the lowest probability of the true class; of
+    measured targets, those with the largest predicted deviation, and the furthest off in units of it.
+    """
     flat = X.reshape(len(X), -1)
 
     def listed(values: Float[ndarray, " n"]) -> list[Example]:
@@ -245,7 +252,11 @@ class Learning(NamedTuple):
 
 
 def learning_of(model: Model, ranges: Sequence[Range]) -> Learning:
-    """Evidence over time, and ranges over time or from start to end."""
+    """Return the figures of how a model was learned.
+
+    A search for ranges is shown by the evidence found on each number of nodes, any other fit by its history.
+    Ranges are drawn over iterations if `record_ranges` kept them, else from start to end.
+    """
     search, recorded = getattr(model, "search_", []), recorded_ranges(model)
     evidence = ""
     if search:
@@ -296,7 +307,10 @@ def reproduction_of(model: Model, X: ndarray, y: ndarray, command: str | None, s
 
 
 def fingerprint(array: ndarray) -> str:
-    """The first digits of the SHA-256 of an array's bytes; of their text where they are objects."""
+    """The first digits of the SHA-256 of an array's bytes, by which data can be told apart.
+
+    Objects have no bytes of their own, so there the text of the array counts.
+    """
     data = repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
     return hashlib.sha256(data).hexdigest()[:16]
 

@@ -48,10 +48,26 @@ MOST_BYTES = 1_500_000
 @final
 @dataclass(frozen=True)
 class Move:
-    """A path of noise. `places` are where it goes, in the unit of `symbol` where there is one.
+    """One move of an orbit as a path: a list of places, each with the noise that takes an example there.
 
-    `inside` says which places are in the learned range; `rest` is the number of the place nearest to the
-    identity. `is_finite` marks elements of a finite orbit, which have no order.
+    Attributes
+    ----------
+    name, label : str
+        The parameter, such as "angle", and what people call it, such as "rotation".
+    symbol : str
+        The unit of the places, such as "°"; "" where there is none.
+    noise : tensor of shape (places, entries)
+        The noise vectors of the path: at rest in every entry but those of this move.
+    places : tuple of float
+        Where the path goes, in its unit.
+    texts : tuple of str
+        The places in words.
+    inside : tuple of bool
+        Which places lie in the learned range.
+    rest : int
+        The number of the place that is nearest to the identity.
+    is_finite : bool
+        Whether places are elements of a finite orbit, which have no order.
     """
 
     name: str
@@ -102,7 +118,7 @@ def moves_of(orbit: Orbit, seed: int = 0) -> list[Move]:
 
 
 def along(orbit: Orbit, move: Move, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k d"]:
-    """The rows of x at every place of the path."""
+    """Return t(x) for every row of x and every place of the path."""
     noise = move.noise.to(x).expand(len(x), -1, -1)
     with torch.no_grad():
         return drawn_form(orbit).move(x, noise)
@@ -111,7 +127,10 @@ def along(orbit: Orbit, move: Move, x: Float[Tensor, "n d"]) -> Float[Tensor, "n
 def change_of_f(
     model: Model, x: Float[Tensor, "n d"], moved: Float[Tensor, "n k d"]
 ) -> tuple[Float[ndarray, "n k c"], Float[ndarray, "n k c"]]:
-    """Mean and deviation of f(moved x) - f(x) under the posterior, outputs as the model has them inside."""
+    """Return the posterior mean and deviation of f(moved x) - f(x), in the units of the latent function.
+
+    The deviation is that of the difference: where f is nearly invariant it is small, however uncertain f is.
+    """
     pairs = torch.stack([moved, x[:, None].expand_as(moved)], dim=2).flatten(0, 1)
     functional = Difference() @ model.functional_
     with torch.no_grad():
@@ -221,9 +240,16 @@ def _elements(stage: Orbit, offset: int, rest: Tensor) -> Move:
 @final
 @dataclass(frozen=True)
 class Track:
-    """One move of all examples: where they are, how f changes, the prediction with its 16 % and 84 % ends.
+    """One move of all n examples to all k places, and what the model predicts there.
 
-    Predictions are [n k c], c classes or outputs.
+    Attributes
+    ----------
+    moved : array of shape (n, k, d)
+        The moved examples.
+    change, deviation : array of shape (n, k)
+        Posterior mean and deviation of f(moved x) - f(x), for the example's own class or the first output.
+    middle, low, high : array of shape (n, k, c)
+        The prediction for each of c classes or outputs, and its 16 % and 84 % quantiles over the posterior.
     """
 
     move: Move
@@ -277,7 +303,21 @@ def explore(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
-    """Move the chosen rows of X along every move of the orbit, and predict them there."""
+    """Move the chosen rows of X along every move of the orbit, and predict them there.
+
+    Parameters
+    ----------
+    X : array-like
+        The inputs, laid out as those that the model was fitted to.
+    judged : Labelled or Measured
+        The predictions of the rows of X; they say which class or target is an example's own.
+    chosen : array of int
+        The numbers of the rows.
+    seed : int, default=0
+        Seeds the field that stands for a random deformation, and the draws behind probability bands.
+    progress : callable, default=None
+        Called with a few words before each move.
+    """
     layout, tracks = model.form_, []
     x = check_inputs(model, np.asarray(X)[chosen]).to(model.device) - layout.background
     for move in moves_of(orbit, seed):

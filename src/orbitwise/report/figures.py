@@ -49,7 +49,19 @@ with resources.as_file(resources.files("orbitwise.report") / "templates" / "figu
 def panel(
     height: float = HEIGHT, width: float = WIDTH
 ) -> Callable[[Callable[Concatenate[Axes, P], None]], Callable[P, str]]:
-    """Make of a function that fills the axes of one panel a function that returns it as a data URI."""
+    """Turn a function that draws into axes into one that returns the drawing, as the URI of an SVG image.
+
+    The image has the size in inches and the look of `STYLE`. Text stays text, in fonts of the reader's
+    system, and the bytes are the same whenever the same is drawn.
+
+    Examples
+    --------
+    >>> @panel()
+    ... def line(axes, values):
+    ...     axes.plot(values)
+    >>> line([1, 2])[:26]
+    'data:image/svg+xml;base64,'
+    """
 
     def decorate(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, str]:
         @wraps(draw)
@@ -106,7 +118,10 @@ def stages_figure(axes: Axes, num_nodes: Sequence[int], values: Sequence[Sequenc
 
 @panel()
 def ranges_figure(axes: Axes, ranges: Sequence[Range]) -> None:
-    """Each range from where it started to where it ended, as multiples of its start."""
+    """Each range from where it started to where it ended, as multiples of its start.
+
+    Whiskers are 95 % intervals. Ranges that the data do not determine are orange diamonds.
+    """
     starts = [(each, _width(each.start)) for each in ranges if each.start is not None]
     known = [(each, start) for each, start in starts if start > 0]
     _set_height(axes, max(1.5, 0.8 + 0.34 * len(known)))
@@ -169,7 +184,10 @@ def change_figure(axes: Axes, track: Track, unit: str) -> None:
 
 @panel(height=3.7)
 def confusion_figure(axes: Axes, judged: Labelled) -> None:
-    """The confusion matrix; shades are shares of the true class."""
+    """The confusion matrix; shades are shares of the true class.
+
+    Up to `MOST_CLASSES` classes have their counts written into the cells, mistakes in orange.
+    """
     counts = judged.confusion()
     size, edges = len(counts), np.arange(len(counts) + 1) - 0.5
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -193,7 +211,10 @@ def confusion_figure(axes: Axes, judged: Labelled) -> None:
 
 @panel(height=3.7)
 def reliability_figure(axes: Axes, judged: Labelled) -> None:
-    """The share of right predictions against the confidence in them, with 95 % intervals."""
+    """The share of right predictions against the confidence in them, with 95 % intervals.
+
+    Larger dots stand for more predictions; on the dashed line confidence is what it should be.
+    """
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     for confidence, hits, low, high, count in judged.reliability():
         axes.plot([confidence] * 2, [low, high], color=BLUE, linewidth=1.4)

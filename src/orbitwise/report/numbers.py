@@ -16,7 +16,15 @@ SMALLEST, LARGEST = 1e-4, 1e7
 
 
 def number(value: float, decimals: int | None = None, signed: bool = False) -> str:
-    """A number with a proper minus sign; three significant digits unless `decimals` is given."""
+    """A number with a proper minus sign; three significant digits unless `decimals` is given.
+
+    Very large and very small numbers are written with a power of ten.
+
+    Examples
+    --------
+    >>> number(-0.12345), number(1234.5), number(2.5e-7)
+    ('−0.123', '1,234', '2.50 × 10⁻⁷')
+    """
     if not math.isfinite(value):
         return "not finite"
     if value and decimals is None and not SMALLEST <= abs(value) < LARGEST:
@@ -31,7 +39,15 @@ def number(value: float, decimals: int | None = None, signed: bool = False) -> s
 
 
 def with_error(value: float, error: float | None, unit: str = "", signed: bool = False) -> str:
-    """`value ± error` to the digits that the error leaves; the value alone where there is no error."""
+    """`value ± error` to the digits that the error leaves; the value alone where there is no error.
+
+    An error that begins with 1 is written with two digits, any other with one.
+
+    Examples
+    --------
+    >>> with_error(12.3456, 0.178), with_error(158.2, 54.0, " nats")
+    ('12.35 ± 0.18', '158 ± 54 nats')
+    """
     if error is None or not math.isfinite(error) or error <= 0:
         return number(value, 1 if abs(value) >= 100 else None, signed) + unit
     size = max(abs(value), error)
@@ -52,7 +68,12 @@ def share(count: int, total: int) -> str:
 
 
 def wilson(count: float, total: float, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval of a share: `count` of `total` independent trials."""
+    """Wilson's interval of a share: `count` of `total` independent trials.
+
+    With p = count/total and z the quantile of the level, its ends are
+    (p + z²/2n ± z √(p(1 - p)/n + z²/4n²)) / (1 + z²/n). Unlike p ± z √(p(1 - p)/n) it never collapses where
+    there is no mistake, or nothing but mistakes.
+    """
     if total == 0:
         return 0.0, 1.0
     z = float(norm.ppf(0.5 + level / 2))

@@ -52,9 +52,28 @@ PAINTED_ROWS = 1000
 class Page:
     """All that the page shows; parts that a model does not have are None or empty.
 
-    `no_errors` says why ranges have no error bars, "" where they have. `strips` are examples with points of
-    their orbits, `changes` the figures of how f changes by the label of the move, `figures` those of the
-    predictions of each output, and `data` is what the script of the page reads.
+    Attributes
+    ----------
+    judged : Labelled or Measured
+        Predictions with what they should have been.
+    ranges : sequence of Range
+        What was learned.
+    no_errors : str
+        Why ranges have no error bars; "" where they have.
+    compared : Compared or None
+        The model among other candidates.
+    exploration : Exploration or None
+        Examples of images, moved along every move of the orbit.
+    strips : sequence of Strip
+        These examples with points of their orbits.
+    changes : dict of str to str
+        Figures of how f changes, by the label of the move.
+    figures : sequence of sequences of str
+        Figures of the predictions: one list per output, or one for all classes.
+    extremes, learning, reproduction : Extremes, Learning and Reproduction
+        Examples worth a look, how the model was learned, and how to get it again.
+    data : dict or None
+        What the script of the page reads.
     """
 
     title: str
@@ -188,7 +207,10 @@ def page_of(
 
 
 def rendered(page: Page, template: str = "page.html") -> str:
-    """The whole page, or the part of one template; whatever is not part of a template is escaped."""
+    """Return the HTML of the whole page, or of the part of one template.
+
+    Whatever is not part of a template is escaped, and a name that a template does not know is an error.
+    """
     templates = Environment(
         loader=PackageLoader("orbitwise.report"),
         autoescape=True,

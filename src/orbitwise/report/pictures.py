@@ -20,7 +20,21 @@ from orbitwise.transforms.images import check_image_shape
 @final
 @dataclass(frozen=True)
 class Painter:
-    """Turns rows of pixels into pictures, all with the same scale of brightness, `step` pixels made one."""
+    """Turns rows of pixels into pictures, all with the same scale of brightness.
+
+    Attributes
+    ----------
+    image_shape : tuple of int
+        (channels, height, width) of the images.
+    low, high : float
+        The values that are drawn darkest and brightest.
+    is_ink : bool
+        Whether high values are drawn dark, as ink on paper.
+    step : int, default=1
+        Blocks of step × step pixels are drawn as one, by their mean.
+    channels : {"first", "last"}, default=None
+        Where the rows have their channels.
+    """
 
     image_shape: tuple[int, int, int]
     low: float

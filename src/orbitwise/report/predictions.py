@@ -38,7 +38,21 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 @final
 @dataclass(frozen=True)
 class Labelled:
-    """Class probabilities and the true classes, as numbers of `classes`; `moments` are those of f."""
+    """Predicted class probabilities beside the true classes.
+
+    Attributes
+    ----------
+    source : {"test", "leave-one-out", "training"}
+        Which predictions these are.
+    probabilities : array of shape (n, classes)
+        The predicted probability of each class.
+    codes : array of shape (n,)
+        The true classes, as numbers of `classes`.
+    classes : tuple of str
+        The names of the classes.
+    moments : tuple of tensor
+        Posterior mean and variance of the latent function behind each prediction.
+    """
 
     source: Source
     probabilities: Float[ndarray, "n k"]
@@ -120,7 +134,7 @@ class Output:
 
     @property
     def scores(self) -> Float[ndarray, " n"]:
-        """Residuals in units of the predicted standard deviation."""
+        """Residuals in units of the predicted deviation: standard normal if the predictions are right."""
         return self.residuals / np.maximum(self.deviation, 1e-300)
 
     @property
@@ -187,7 +201,17 @@ Judged = Labelled | Measured
 def judge(
     model: Model, X: ArrayLike, y: ArrayLike, X_test: ArrayLike | None, y_test: ArrayLike | None
 ) -> Judged:
-    """The predictions that the report shows, with what they should have been."""
+    """Return the predictions that the report shows, with what they should have been.
+
+    Those of the test set if there is one. Else each training row is predicted from all the others, if the
+    posterior is exact and these are its training data; else training rows are predicted as they are.
+
+    Raises
+    ------
+    ValueError
+        If only one of X_test and y_test is given, if inputs and targets differ in length, if the targets have
+        other columns than the model has outputs, or if they name a class that the model does not have.
+    """
     if (X_test is None) != (y_test is None):
         raise ValueError("A test set is X_test and y_test: give both, or neither.")
     is_test = X_test is not None
@@ -234,7 +258,10 @@ def probability_bands(
     seed: int = 0,
     num_draws: int = 200,
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"], Float[ndarray, "n k"]]:
-    """Class probabilities from the moments of f, and their 16 % and 84 % quantiles over draws of f."""
+    """Return class probabilities from the moments of f, and their 16 % and 84 % quantiles over draws of f.
+
+    The band says how uncertain the probability itself is: it shrinks to nothing where f is known.
+    """
     generator = torch.Generator().manual_seed(seed)
     # the same noise for every row, so that a band along a path is as smooth as f
     noise = torch.randn(num_draws, 1, mean.shape[1], generator=generator, dtype=mean.dtype)

@@ -40,9 +40,9 @@ LABELS = {
     "shift": "shift in time",
     "shift_x": "horizontal shift",
     "shift_y": "vertical shift",
-    "smoothness": "its smoothness",
-    "thickness": "thickness of strokes",
-    "warp": "bending of time",
+    "smoothness": "smoothness of the deformation",
+    "thickness": "stroke thickness",
+    "warp": "time warp",
     "weight": "weight of an element",
 }
 
@@ -50,7 +50,23 @@ LABELS = {
 @final
 @dataclass(frozen=True)
 class Range:
-    """One learned range in raw numbers; `error` and `interval` (95 %) are those of its upper end."""
+    """One learned range, with where it started and how well its upper end is known.
+
+    Attributes
+    ----------
+    name : str
+        The parameter of the orbit, such as "angle".
+    unit : Unit
+        What converts the raw numbers for people, such as radians to degrees.
+    low, high : float
+        The ends of the range, in raw numbers.
+    start : tuple of float, default=None
+        The range where learning began; None where that is not known.
+    error : float, default=None
+        The standard error of the upper end; None where it was not computed.
+    interval : tuple of float, default=None
+        The 95 % interval of the upper end.
+    """
 
     name: str
     unit: Unit
@@ -161,7 +177,11 @@ class RangeErrors:
 
 
 def range_errors(model: Model) -> RangeErrors:
-    """The errors of all ranges; none where they take long to compute, or the training data are gone."""
+    """Return the errors of all ranges.
+
+    There are none, but a reason, where they would take more than `ERROR_SECONDS` to compute, or where the
+    model was loaded without the training data that they need.
+    """
     try:
         seconds = model.expected_error_seconds()
         if seconds > ERROR_SECONDS:
@@ -222,7 +242,17 @@ def symmetry_phrase(model: Model) -> str:
 
 @final
 class RangeHistory:
-    """A callback that keeps the ranges of its estimator's orbit after every iteration of `fit`."""
+    """A callback that keeps the ranges of its estimator's orbit after every iteration of `fit`.
+
+    Attributes
+    ----------
+    estimator : estimator
+        The estimator whose ranges are kept.
+    then : callable or None
+        The callback that the estimator had before, which is still called.
+    ranges : list of dict
+        The interval of each parameter, one dictionary per iteration.
+    """
 
     def __init__(self, estimator: Model, then: Progress | None = None) -> None:
         self.estimator = estimator
@@ -238,9 +268,19 @@ class RangeHistory:
 
 
 def record_ranges(estimator: Model) -> RangeHistory:
-    """Have the next `fit` of the estimator keep its ranges for the report; its own callback is still called.
+    """Have the next `fit` of the estimator keep its ranges, so that the report draws them over iterations.
 
-    A clone of the estimator records nothing: call this for the clone.
+    The callback of the estimator is still called. A clone of the estimator records nothing: call this for the
+    clone.
+
+    Examples
+    --------
+    >>> from orbitwise import InvariantGPClassifier
+    >>> from orbitwise.report import record_ranges
+    >>> model = InvariantGPClassifier(invariance="rotation")
+    >>> history = record_ranges(model)
+    >>> history.ranges  # until it is fitted
+    []
     """
     history = RangeHistory(estimator, estimator.callback)
     estimator.set_params(callback=history)

@@ -111,7 +111,7 @@ class Comparison:
     @property
     def undecided(self) -> tuple[str, ...]:
         """Candidates that may be ahead of the leader with more nodes or inducing points."""
-        return tuple(each.name for each, _ in self._doubtful)
+        return tuple(each.name for each, difference in self._others if difference.doubt is not None)
 
     @property
     def verdict(self) -> str:
@@ -128,10 +128,6 @@ class Comparison:
         leader = self.leader
         others = [(each, self.difference(leader, each)) for each in self.candidates if each is not leader]
         return sorted(others, key=lambda pair: pair[1].nats)
-
-    @property
-    def _doubtful(self) -> list[tuple[Candidate, Difference]]:
-        return [pair for pair in self._others if pair[1].doubt is not None]
 
     def table(self) -> ResultTable:
         """The comparison as a table; its caption is the verdict."""
@@ -196,7 +192,9 @@ def compare(
         winner, fitted; `verdict` says in words who is best, by how much, and what is left undecided by the
         nodes or the inducing points.
 
-    Notes ----- Exact fits on nodes are compared on common nodes that none was fitted on, and a family that
+    Notes
+    -----
+    Exact fits on nodes are compared on common nodes that none was fitted on, and a family that
     ends behind one of its members (rotations are affine maps) is fitted once more from the member's solution.
     Of candidates that tie the simplest is kept. One ConvergenceWarning names all fits that did not converge.
 
@@ -218,7 +216,7 @@ def compare(
     if invariances is None:
         invariances = _default_invariances(X, given)
     meant = next((each for each in invariances if is_of_images(each)), None)
-    dimensions = np.shape(cast(Any, X))[1:]
+    dimensions = np.asarray(X).shape[1:]
     if meant is not None and len(dimensions) > 1 and given.get("image_shape", ()) is None:
         # what is an image to one candidate is one to all, also to none
         check_picture(meant, dimensions)
@@ -247,8 +245,19 @@ def judge(
 ) -> Comparison:
     """Compare fitted candidates, on common nodes where they were fitted on nodes; see `compare`.
 
-    X and y are the data of the fits; models that were loaded from files are given them again. `refit` fits a
-    family again that ended behind its member, `fit_from_member` by default.
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Fitted candidates.
+    X, y : array-like
+        The data of the fits. Models that were loaded from files are given them again.
+    refit : callable, default=None
+        Fits a family again that ended behind its member; None takes `fit_from_member`.
+
+    Returns
+    -------
+    Comparison
+        The candidates from the most evidence to the least, each with its difference from the leader.
     """
     nodes = common_nodes([each.estimator for each in candidates])
     if nodes is not None:
@@ -324,7 +333,7 @@ def fit_from_member(
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
     """Candidates for images where X or `image_shape` says that there are some, else for a table."""
-    shape = np.shape(cast(Any, X))
+    shape = np.asarray(X).shape
     if len(shape) != 2 or given.get("image_shape") is not None:
         return DEFAULT_INVARIANCES
     return (*OF_TABLES, "permutation") if 2 <= shape[1] <= FEW_COLUMNS else OF_TABLES

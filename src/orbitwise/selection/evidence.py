@@ -41,7 +41,10 @@ FLATTEST = 1e-3
 @final
 @dataclass(frozen=True)
 class LaplaceFit:
-    """The mode of z's posterior, the covariance (-H)⁻¹ there, and the log evidence that follows."""
+    """Laplace's approximation: the mode of z's posterior and its covariance, the inverse of -∂² log p(y, z).
+
+    `is_peak` says whether the curvature is positive in all directions, without which it means nothing.
+    """
 
     log_evidence: float
     mode: Float[Tensor, " p"]
@@ -112,7 +115,15 @@ SMALLEST_SHARE = 0.01
 @final
 @dataclass(frozen=True)
 class ImportanceSample:
-    """Weighted samples of z's posterior, and the log evidence as the mean of their weights."""
+    """Weighted samples of z's posterior, and the log evidence as the mean of their weights.
+
+    Attributes
+    ----------
+    effective_size : float
+        The number of equally weighted samples that would say as much.
+    pareto_shape : float
+        How heavy the tail of the weights is; from about 0.7 on neither estimate nor error can be trusted.
+    """
 
     log_evidence: float
     standard_error: float
@@ -144,16 +155,6 @@ def importance(
         raise ValueError(f"num_samples={num_samples} is too few to judge the weights; take at least 50.")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     proposal = fit.proposal()
-    if not len(fit.mode):
-        ones = torch.ones(num_samples, dtype=torch.float64)
-        return ImportanceSample(
-            fit.log_evidence,
-            0.0,
-            float(num_samples),
-            -math.inf,
-            proposal.sample(num_samples, generator),
-            ones,
-        )
     for _ in range(num_adaptations):
         points, logarithms = _weighted(hyperparameters, proposal, max(50, num_samples // 4), generator)
         proposal = proposal.matched(points, logarithms)
@@ -232,7 +233,12 @@ def bridge(
     tolerance: float = 1e-10,
     max_iterations: int = 1000,
 ) -> BridgeEstimate:
-    """The integral of exp(log_density), from samples of that density."""
+    """Estimate log ∫ exp(log_density) from samples of that density (Meng and Wong 1996).
+
+    A normal proposal q has the moments of the first half of the samples. The other half and as many draws of
+    q are weighed against each other by the optimal bridge, whose own value is found by iteration:
+    r = E_q[p/(s₁p + s₂qr)] / E_p[q/(s₁p + s₂qr)], with shares s of the effective numbers of samples.
+    """
     chains, count, size = samples.shape
     if count < 40:
         raise ValueError(f"Bridge sampling needs at least 40 samples per chain, not {count}.")
@@ -306,7 +312,11 @@ def thermodynamic(
     num_samples: int = 200,
     seed: int = 0,
 ) -> ThermodynamicEstimate:
-    """Sample at every power, from the posterior down to the prior; each starts where the last one ended."""
+    """Estimate log p(y) = ∫₀¹ E_β[log p(y | θ)] dβ under p(y | θ)^β p(θ), by the corrected trapezoidal rule.
+
+    Chains of one power β follow each other from the posterior down to the prior; each starts where the last
+    one ended. Powers lie densely near the prior, where the expectation changes most.
+    """
     if num_powers < 3:
         raise ValueError(f"num_powers={num_powers} is too few for an integral; take at least 3.")
     powers = torch.linspace(0, 1, num_powers, dtype=torch.float64) ** 5

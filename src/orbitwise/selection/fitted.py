@@ -76,7 +76,13 @@ def fitted_hyperparameters(
     priors: Mapping[str, Distribution] | None = None,
     default_scale: float = DEFAULT_SCALE,
 ) -> FittedHyperparameters:
-    """The same, with the copy of the model they belong to."""
+    """Return the same, with the copy of the model that they belong to.
+
+    Raises
+    ------
+    ValueError
+        If the estimator is no exact regressor, whose evidence at other hyperparameters is not known.
+    """
     check_is_fitted(estimator)
     if not isinstance(estimator, InvariantGPRegressor) or not isinstance(
         estimator.posterior_, ExactPosterior

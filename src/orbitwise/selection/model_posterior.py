@@ -50,7 +50,15 @@ class Predictor(Protocol):
 @final
 @dataclass(frozen=True)
 class PredictiveMixture:
-    """Fitted regressors with weights, which together predict as one."""
+    """Fitted regressors with weights, which together predict as one.
+
+    Parameters
+    ----------
+    members : sequence of regressors
+        Fitted regressors, or mixtures of some.
+    weights : array of shape (members,)
+        Weights that are not negative; they are scaled to a sum of 1.
+    """
 
     members: Sequence[Any]
     weights: Array
@@ -165,7 +173,15 @@ class ModelEvidenceEntry:
 @final
 @dataclass(frozen=True)
 class ModelPosterior:
-    """Models from the most probable to the least, and predictions averaged over them."""
+    """Models from the most probable to the least, and predictions averaged over them.
+
+    Attributes
+    ----------
+    models : tuple of ModelEvidenceEntry
+        The models with their probabilities p(H | y) and evidence.
+    method : str
+        How the evidence was found; see `model_posterior`.
+    """
 
     models: tuple[ModelEvidenceEntry, ...]
     method: str
@@ -233,13 +249,34 @@ def model_posterior(
     num_members: int = 16,
     seed: int = 0,
 ) -> ModelPosterior:
-    """Fit every model and weigh it by its evidence; `models` are estimators or kernels, named or not.
+    """Fit every model and weigh it by its evidence: p(H | y) ∝ p(y | H) p(H).
 
-    "optimum" takes the evidence at the best hyperparameters, which flatters models with many of them, but
-    works for any estimator with `log_evidence_`; the other methods integrate hyperparameters out of exact
-    regressors (`integrate_evidence`), under registered hyperpriors, those of `hyperpriors[model][parameter]`,
-    or defaults. "importance" and "bridge" average each model's predictions over `num_members` values of its
-    hyperparameters; the others take them at the optimum. `prior` holds p(H), equal by default.
+    Parameters
+    ----------
+    models : sequence or mapping of str to estimators or kernels
+        The models; a kernel stands for an `InvariantGPRegressor` with it.
+    X, y : array-like
+        The data.
+    prior : sequence or mapping of str to float, default=None
+        p(H), scaled to a sum of 1; None makes all models equally probable.
+    method : {"laplace", "optimum", "importance", "bridge", "thermodynamic"}, default="laplace"
+        "optimum" takes the evidence at the best hyperparameters, which flatters models with many of them, but
+        works for any estimator with `log_evidence_`. The others integrate hyperparameters out of exact
+        regressors (`integrate_evidence`).
+    hyperpriors : mapping of str to mappings, default=None
+        Hyperpriors as `hyperpriors[model][parameter]`. Others are registered on the kernel, or defaults.
+    num_samples : int, default=1000
+        Draws for the evidence of each model.
+    num_members : int, default=16
+        "importance" and "bridge" average the predictions of each model over so many values of its
+        hyperparameters; the other methods take them at the optimum.
+    seed : int, default=0
+        Seeds all draws.
+
+    Returns
+    -------
+    ModelPosterior
+        The models from the most probable to the least; it predicts as their average.
     """
     named = _named(models)
     if method not in ("optimum", *METHODS):

@@ -89,11 +89,7 @@ def without_dates(X: ArrayLike | Frame) -> tuple[ArrayLike | Frame, bool]:
         return decimal_years(X), True
     if isinstance(X, list | tuple) or (isinstance(X, np.ndarray) and X.dtype == object):
         array = np.asarray(X, dtype=object)
-        if (
-            array.ndim == 2
-            and array.size
-            and any(isinstance(each, date | np.datetime64) for each in array[0])
-        ):
+        if array.ndim == 2 and any(map(_is_dated, array.T)):
             columns = [decimal_years(each) if _is_dated(each) else each for each in array.T]
             return np.stack([np.asarray(each, dtype=np.float64) for each in columns], 1), True
     return X, False
@@ -101,13 +97,10 @@ def without_dates(X: ArrayLike | Frame) -> tuple[ArrayLike | Frame, bool]:
 
 def _is_dated(column: ArrayLike) -> bool:
     """Whether a column holds dates, by its type or by its first entry."""
-    kind = getattr(getattr(column, "dtype", None), "kind", None)
-    if kind == "M":
-        return True
-    values = np.asarray(column)
-    return values.dtype.kind == "M" or (
-        values.dtype == object and len(values) > 0 and isinstance(values[0], date | np.datetime64)
-    )
+    if getattr(getattr(column, "dtype", None), "kind", None) == "M":
+        return True  # also with a time zone, which an array does not have
+    first = np.asarray(column)[:1]
+    return first.dtype.kind == "M" or any(isinstance(each, date | np.datetime64) for each in first)
 
 
 POWERS = {

@@ -351,7 +351,23 @@ def silent(_: str) -> None:
 @final
 @dataclass
 class Search:
-    """The state of a search: what was tried, and the best so far."""
+    """The state of a greedy search: what was tried, and every fit so far.
+
+    Attributes
+    ----------
+    data : SearchData
+        The rows that are looked at.
+    bases : sequence of Term
+        Base kernels, which structures are made of.
+    claims : sequence of Claim
+        Invariances that may be added to a structure.
+    effort : Effort
+        How many steps, iterations and starts are spent.
+    tried, screened : dict
+        The best fit of each structure that was fitted in full, or for a few iterations only.
+    history : list of Record
+        All fits, in order.
+    """
 
     data: SearchData
     bases: Sequence[Term]
