@@ -188,6 +188,7 @@ def learn(
 
     The models are equal bit for bit if OMP_NUM_THREADS is the same.
     """
+    # every option by its name, before there are other local variables
     values = dict(locals())
 
     from orbitwise.cli.data import Source, infer_task, read

@@ -49,9 +49,20 @@ NUM_DEMO = 300
 class Source:
     """Where data are, which column is the target, and what is done about rows that cannot be used.
 
-    Columns in `ignore` are left out. Rows that cannot be used are skipped if `skips`, else they are an error.
-    Image files are brought to (height, width) `resize`. `part` says which arrays are read if a file has both
-    training and test data.
+    Attributes
+    ----------
+    path : str
+        A file, a folder, or the name of a data set: see `ACCEPTED`.
+    target : str or None
+        The column or array to predict; None takes the one with a usual name.
+    ignore : tuple of str
+        Columns of a table that are left out.
+    skips : bool
+        Whether rows that cannot be used are left out, with a note. Otherwise they are an error.
+    resize : tuple of int or None
+        Height and width that image files are brought to.
+    part : {"train", "test"}
+        Which arrays are read where a file has both, such as x_train and x_test.
     """
 
     path: str
@@ -64,7 +75,11 @@ class Source:
 
 @final
 class Expected(NamedTuple):
-    """What inputs must look like to fit a model, or the training data: numbers per row, columns, images."""
+    """What inputs must look like to fit a model, or the training data.
+
+    `width` numbers in each row; in a table the columns of these names, in any order; and where inputs have
+    dimensions of their own, the `form` of images, signals or points.
+    """
 
     width: int
     columns: tuple[str, ...] | None = None
@@ -74,10 +89,30 @@ class Expected(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Data:
-    """Inputs [n, d], targets or None, what rows and columns are called, and notes for the user.
+    """Inputs and targets, with what rows and columns are called in messages.
 
-    `shape` is that of one input where it has dimensions, as it was given; `channels` says where images have
-    theirs, and `kinds` labels points, for example with atomic numbers.
+    Attributes
+    ----------
+    X : ndarray of shape (n, d)
+        One row per input.
+    y : ndarray or None
+        Targets, as they were read; None where only inputs are needed.
+    labels : list of str
+        What each row is called: "row 3", or the path of an image.
+    columns : tuple of str or None
+        The names of the columns of a table.
+    shape : tuple of int or None
+        The shape of one input, as it was given, where inputs have dimensions of their own.
+    is_image : bool
+        Whether inputs are known to be images.
+    target : str
+        The name of the target.
+    kinds : ndarray or None
+        Labels of the points of a cloud, for example atomic numbers: like points may change places.
+    notes : tuple of str
+        What the user should know, for example which rows were left out.
+    channels : {"first", "last"} or None
+        Where images have their channels.
     """
 
     X: NDArray[np.float64]
@@ -201,7 +236,11 @@ class Data:
 
 
 def read(source: Source, expected: Expected | None = None) -> Data:
-    """All of the data, with targets."""
+    """Read all of the data, with targets.
+
+    Raises a CommandError where nothing can be used, or inputs are not as `expected`; it says which file, row
+    and column, and what to do.
+    """
     data = next(_parts(source, expected, None), None)
     if data is None:
         raise CommandError(f"{source.path} has no rows below its header")
@@ -212,7 +251,7 @@ def read(source: Source, expected: Expected | None = None) -> Data:
 
 
 def batches(source: Source, expected: Expected, size: int) -> Iterator[Data]:
-    """Inputs without targets, `size` rows at a time."""
+    """Read inputs without targets, `size` rows at a time, so that a file may be larger than the memory."""
     for part in _parts(source, expected, size):
         yield _usable(part, source, expected)
 

@@ -16,7 +16,10 @@ EXPLAINED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @final
 class CommandError(Exception):
-    """A sentence that says what was given, what is accepted and what to do."""
+    """An error of the user, as a sentence that says what was given, what is accepted and what to do.
+
+    `main` prints it after "error: " and returns the exit status 1.
+    """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -136,7 +136,14 @@ def _first_name(arrays: Collection[str], names: tuple[str, ...], suffixes: tuple
 class Member:
     """One array of an .npz file, by its header; the file may be larger than the memory.
 
-    `is_transposed` says that the file holds column after column (Fortran order).
+    Attributes
+    ----------
+    path, name : Path, str
+        The file, and the name of the array in it.
+    shape, dtype : tuple of int, numpy.dtype
+        The shape and the type of the array.
+    is_transposed : bool
+        Whether the file holds column after column (Fortran order): it is then read as a whole.
     """
 
     path: Path
@@ -191,7 +198,10 @@ def _header(stream: IO[bytes] | zipfile.ZipExtFile) -> tuple[tuple[int, ...], bo
 @final
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of a table, column by column, and what each row is called in messages."""
+    """Some rows of a table: cells by name of the column, and what each row is called in messages.
+
+    Cells of a CSV file are text; those of a parquet file have the types that the file gives them.
+    """
 
     columns: Mapping[str, Sequence[Any]]
     labels: list[str]
@@ -391,9 +401,16 @@ def _parquet_writer(temporary: Path, path: Path) -> Iterator[Write]:
 @final
 @dataclass(frozen=True)
 class Images:
-    """Images [n, …] that could be read, their places in the list of files, and why others could not.
+    """The images that could be read.
 
-    Images are grey [h, w] or coloured [3, h, w], with values between 0 and 1.
+    Attributes
+    ----------
+    pixels : ndarray of shape (n, h, w) or (n, 3, h, w)
+        Grey or coloured images, with values between 0 and 1.
+    kept : list of int
+        The place of each image in the list of files.
+    failures : dict of Path to str
+        Why the other files could not be read.
     """
 
     pixels: NDArray[np.float64]

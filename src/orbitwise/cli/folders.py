@@ -65,7 +65,12 @@ def _explained(what: str, hint: str = "") -> Iterator[None]:
 
 @final
 class Folder:
-    """The results of one `learn`."""
+    """The results of one `learn`, at a `path`.
+
+    A process writes only inside of `with folder.writing()`, which keeps others from writing at the same time.
+    Readers need no lock: each file is replaced as a whole, and `steadily` reads again where files changed
+    between the first and the last one that it read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,7 +120,11 @@ class Folder:
             self._check_no_link(folder)
 
     def prepare(self, settings: Mapping[str, Any], resume: bool, force: bool) -> bool:
-        """Make the folder ready; returns whether an earlier run is resumed. Nothing is replaced unasked."""
+        """Make the folder ready, and return whether an earlier run is resumed.
+
+        Raises a CommandError where the folder has results or other files and neither `resume` nor `force`
+        says what to do with them, or where the run to be resumed had other data or settings.
+        """
         before = self.read(self.settings) if resume else None
         if before is not None:
             self._check_same(before, settings)

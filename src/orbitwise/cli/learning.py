@@ -28,7 +28,7 @@ from orbitwise.cli.models import measure
 from orbitwise.cli.showing import Metrics, comparison_table, write_picture
 from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search, seconds_in
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.engines import COLLAPSED_ROWS, EXACT_ROWS
+from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import (
     argument_to_raise,
     fit_quietly,
@@ -56,6 +56,11 @@ from orbitwise.storage.models import packed
 
 Estimator = InvariantGPClassifier | InvariantGPRegressor
 MOST_EXAMPLES = 2000
+KEPT = (
+    *("name", "log_evidence", "standard_error", "per_datum", "evidence_kind"),
+    *("difference", "difference_error", "seconds"),
+)
+"""What of a candidate is written to comparison.json as it is."""
 ERROR_SECONDS = 20.0
 """The command computes error bars of learned ranges, for its report, if that takes no longer."""
 
@@ -65,7 +70,18 @@ ERROR_SECONDS = 20.0
 class Plan:
     """What is to be learned, and how.
 
-    `names` are the invariances to compare; `options` are further parameters of the estimators.
+    Attributes
+    ----------
+    task : {"classification", "regression"}
+        Which estimator is fitted.
+    names : sequence of str
+        The invariances to compare, as they are written on the command line.
+    seed : int
+        Seed of everything that is drawn at random.
+    device : str
+        Where to compute.
+    options : dict
+        Further parameters of the estimators, such as `num_nodes`.
     """
 
     task: Task
@@ -76,12 +92,13 @@ class Plan:
 
     def settings(self, data: Data) -> dict[str, Any]:
         """What must be the same for a run to be resumed."""
-        about = {"rows": len(data), "inputs": data.X.shape[1], "target": data.target, "digest": _digest(data)}
-        # the same numbers in another order are other images
-        order = {} if data.channels is None else {"channels": data.channels}
         return {
-            **about,
-            **order,
+            "rows": len(data),
+            "inputs": data.X.shape[1],
+            "target": data.target,
+            "digest": _digest(data),
+            # the same numbers in another order are other images
+            **({} if data.channels is None else {"channels": data.channels}),
             "task": self.task,
             "invariances": list(self.names),
             "seed": self.seed,
@@ -114,7 +131,11 @@ def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] | N
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """The comparison, and why candidates ended early, by name."""
+    """What a run found.
+
+    `comparison` ranks the candidates by their evidence; `stopped` says of those that ended early, by name,
+    why: "interrupted", "time limit" or "not started".
+    """
 
     comparison: Comparison
     stopped: Mapping[str, str]
@@ -147,7 +168,12 @@ def _limit(estimator: Estimator, argument: str) -> object:
 
 @final
 class Learner:
-    """The fits of one run: each candidate is saved as soon as it is learned, and is not fitted again."""
+    """The fits of one run: each candidate is saved as soon as it is learned, and is not fitted again.
+
+    A fit also keeps its progress in the folder. A run that was killed is therefore continued by another
+    process, with --resume, where it stopped, and it ends with the same model. A candidate whose model cannot
+    be saved is left out of the comparison.
+    """
 
     def __init__(self, data: Data, plan: Plan, folder: Folder, watch: Watch) -> None:
         self.data, self.plan, self.folder, self.watch = data, plan, folder, watch
@@ -303,10 +329,7 @@ class Learner:
     def _parts(self, estimator: Estimator) -> list[Part]:
         """What a fit that has begun will do, for a bar."""
         count, width = self.data.X.shape
-        engine = estimator.inference
-        if engine == "auto":
-            few = "exact" if count <= EXACT_ROWS else "collapsed"
-            engine = few if count <= COLLAPSED_ROWS else "variational"
+        engine = engine_for(count) if estimator.inference == "auto" else estimator.inference
         if engine == "variational":
             return [Part(steps_of(estimator))]
         if engine == "collapsed" or not getattr(estimator.orbit_, "is_drawn", False):
@@ -451,18 +474,11 @@ class Run:
             "num_nodes": comparison.num_nodes,
             "candidates": [
                 {
-                    "name": each.name,
+                    **{name: getattr(each, name) for name in KEPT},
                     "file": learner.file(each.name).name,
-                    "log_evidence": each.log_evidence,
-                    "standard_error": each.standard_error,
-                    "per_datum": each.per_datum,
-                    "evidence_kind": each.evidence_kind,
                     "evidences_on_common_nodes": list(each.evidences),
                     "gain_from_half_the_nodes": each.gain,
-                    "difference": each.difference,
-                    "difference_error": each.difference_error,
                     "learned": {name: list(interval) for name, interval in each.learned.items()},
-                    "seconds": each.seconds,
                     "sha256": file_digest(learner.file(each.name)),
                     "stopped": outcome.stopped.get(each.name),
                     "test": dict(metrics.get(each.name, {})),

@@ -123,7 +123,11 @@ def predictions(model: Model, X: NDArray[np.float64]) -> Columns:
 
 
 def measure(model: Classifier | GaussianProcess, X: NDArray[np.float64], y: NDArray[Any]) -> dict[str, float]:
-    """Error and log loss of classes; root mean square error and log density of numbers."""
+    """How good predictions of test data are.
+
+    For classes "error", the share of wrong ones, and "log_loss", the mean of -log p(right class). For numbers
+    "rmse", the root mean square error, and "log_density", the mean log density of the targets.
+    """
     with _without_names():
         if isinstance(model, Classifier):
             probabilities = model.predict_proba(X)
@@ -167,7 +171,9 @@ class Exported(NamedTuple):
 def exported(model: Model, to: Format, module: str = "augmentation", builtin: bool = False) -> Exported:
     """A learned invariance for other code: JSON, or a short script that makes a library's transform.
 
-    It is run on one input first. With `builtin` the script needs nothing but the library.
+    It is run on one input first. `module` is the name of the script's file without .py. With `builtin` the
+    script uses the most similar transform of the library, and needs nothing else. Raises a CommandError for
+    a model without an invariance that the library could draw from.
     """
     if not hasattr(model, "functional_"):
         raise CommandError(

@@ -54,7 +54,12 @@ def parts_of_search(num_nodes: int) -> list[Part]:
 
 @final
 class Forecast:
-    """The share of a fit that is done, from the seconds at which its evaluations ended."""
+    """The share of a fit that is done, from the seconds at which its evaluations ended.
+
+    The pace is the median time of the last evaluations. What is left is the number of evaluations that the
+    present part and the later ones are expected to need, each at the present pace times its relative cost.
+    When evaluations become as slow as those of the next part should be, the next part has begun.
+    """
 
     def __init__(self, parts: Sequence[Part], start: float) -> None:
         self.parts = list(parts)
@@ -146,7 +151,8 @@ class Stopwatch:
 class Watch:
     """A progress bar on a terminal, and nothing elsewhere; Ctrl-C or a time limit ends a fit early.
 
-    An estimator stops learning, and keeps the best so far, when its callback raises KeyboardInterrupt.
+    An estimator stops learning, and keeps the best so far, when its callback raises KeyboardInterrupt. The
+    `time_limit`, in seconds, is that of the whole run. Tests give a `clock` of their own.
     """
 
     def __init__(

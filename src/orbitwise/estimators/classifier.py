@@ -13,21 +13,19 @@ from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
 from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
-from orbitwise.estimators.estimator import EngineEstimator, learning, resolve_likelihood, warn_of_one_class
-from orbitwise.estimators.invariances import Invariance, functional_of
+from orbitwise.estimators.estimator import EngineEstimator, learning
+from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
     Channels,
     answering,
-    check_inputs,
     check_settings,
-    input_shape,
+    resolve_likelihood,
     training_rows,
 )
 from orbitwise.functionals.functional import Evaluation, Functional
@@ -37,6 +35,7 @@ from orbitwise.inference.calibration import (
     held_out_loss,
     least_noise,
     two_columns,
+    warn_of_one_class,
 )
 from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.fit_result import FitResult
@@ -319,8 +318,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 "Classification needs at least two classes, but the labels hold one class only: "
                 f"{self.classes_.tolist()[0]!r}."
             )
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        generator = torch.Generator(self.device).manual_seed(seed)
+        generator = self._generator(self.device)
         self.model_ = self._prepared(x, torch.from_numpy(codes))
         model, (rows,) = self.model_.latent, self.model_.observations
         if self.noise == "leave_one_out" and not isinstance(model.likelihood, Gaussian):
@@ -335,7 +333,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
             )
         self.inference_ = engine
         self._store(self._run(model, self.model_.observations, generator), torch.from_numpy(codes))
-        said = self._probabilities(*self._row_moments(rows.x)).argmax(1).cpu()
+        said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
         name, given = type(self).__name__, torch.from_numpy(codes)
         warn_of_one_class(name, self.classes_, said, has_no_label, given, GIVE)
@@ -361,42 +359,26 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         return self.model_.latent.likelihood
 
     def moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
-        """The posterior mean and variance of f for every row and output, as tensors."""
-        check_is_fitted(self)
-        return self._row_moments(check_inputs(self, X).to(self.device) - self.form_.background)
+        """The posterior mean and variance of f for every row and output, as tensors [n, outputs]."""
+        return self._moments_at(self._inputs(X))
 
-    def _row_moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch.no_grad():
-            parts = [self.posterior_.moments(self.functional_, part) for part in x.split(ROWS_AT_ONCE)]
-        mean = torch.cat([part.mean for part in parts])
-        variance = torch.cat(
-            [part.variance if part.variance.dim() > 1 else part.variance[:, None] for part in parts]
-        )
-        return mean, variance.expand_as(mean)
+    def _moments_at(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        moments = self._row_moments(self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
+        return moments.mean, moments.variance
 
     def _prepared(self, x: NDArray[np.float64], codes: torch.Tensor) -> RegressionModel:
         """The model to be learned, and codes of the labels as its targets."""
         likelihood = class_likelihood(self.likelihood, len(self.classes_))
         targets = likelihood.encode_labels(codes, len(self.classes_))
-        previous = getattr(self, "model_", None) if self.warm_start else None
-        if previous is not None and previous.observations[0].x.shape[1] == x.shape[1]:
-            self._set_orbit(previous.latent.functional, x)
-            latent = previous.latent
-            rows = self._rows(x)
-        else:
-            functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
-            functional = functional.double().to(self.device)
-            self._set_orbit(functional, x)
-            rows = self._rows(x)
-            base = default_kernel(rows, functional.is_identity and x.shape[1] <= 20)
+        latent = self._previous(x.shape[1])
+        functional, inputs = self._begin(x, latent)
+        rows = Observations(Evaluation(), torch.from_numpy(inputs), targets)
+        if latent is None:
+            base = default_kernel(rows.x, functional.is_identity and x.shape[1] <= 20)
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
             latent = LatentModel(process, functional, likelihood)
         unit = torch.ones(targets.shape[1], dtype=torch.float64)
-        rows = Observations(Evaluation(), rows, targets.to(self.device))
-        return RegressionModel(latent.to(self.device), (rows,), TargetScale(torch.zeros_like(unit), unit))
-
-    def _rows(self, x: NDArray[np.float64]) -> torch.Tensor:
-        return torch.from_numpy(np.array(x)).to(self.device) - self.form_.background
+        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit)).to(self.device)
 
     def _store(self, result: FitResult, codes: torch.Tensor) -> None:
         """Remember the fit; for one-hot codes also the scale of the softmax and the noise asked for."""

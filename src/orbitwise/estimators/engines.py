@@ -277,6 +277,7 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     tilt: Tensor | None = None
     history: list[float] = []
     half_bound: float | None = None
+    converged = False
     for part in (2, 1):
         frozen = model.at(freeze_functional(model.functional, max(2, num_nodes // part), generator))
         size = max(1, num_inducing // part)
@@ -293,6 +294,7 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
                 objective.improve_tilt()
             training = settings.maximize(objective, model)
             history += training.history
+            converged = training.has_settled
             settings = replace(settings, num_restarts=0)
         if isinstance(objective, SparseModel):
             tilt, inducing = objective.tilt, objective.held_inducing()
@@ -302,7 +304,6 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
             half_bound = _half_bound(model, observations, inducing, tilt, generator)
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
     polished = _polished(model, observations, final, inducing, tilt, generator)
-    converged = training.has_settled
     return _sparse_result(model, final, polished, converged, objective, history, half_bound)
 
 

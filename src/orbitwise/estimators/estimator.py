@@ -10,7 +10,7 @@ import math
 import sys
 import warnings
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
@@ -19,7 +19,6 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -35,6 +34,7 @@ from orbitwise.estimators.engines import (
     Tilts,
     run_engine,
 )
+from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
     Start,
@@ -44,11 +44,17 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
 )
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
-from orbitwise.estimators.validation import InputForm, Order, answering, check_inputs, require_finite
+from orbitwise.estimators.validation import (
+    InputForm,
+    Order,
+    answering,
+    check_inputs,
+    input_shape,
+    require_finite,
+)
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
-from orbitwise.inference.calibration import one_class
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
@@ -56,7 +62,7 @@ from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.likelihoods.likelihood import Likelihood, column_variance
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import Moments, Process
@@ -95,32 +101,6 @@ def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Ca
         return fit
 
     return decorate
-
-
-def warn_of_one_class(
-    name: str,
-    classes: NDArray[Any],
-    predicted: Int[torch.Tensor, " t"],
-    has_no_label: Bool[torch.Tensor, " t"],
-    codes: Int[torch.Tensor, " n"],
-    advice: str,
-) -> None:
-    """Warn where an estimator predicts one class for all training rows, or for all unlabelled ones."""
-    kind = one_class(predicted, has_no_label, codes)
-    if kind is None or len(classes) == 1:
-        return
-    rows = predicted if kind == "training" else predicted[has_no_label]
-    most = rows.mode().values
-    count = int((rows == most).sum())
-    share = f"{count:,} of {len(rows):,}"
-    if count == len(rows):
-        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
-    warnings.warn(
-        f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
-        f"{len(classes)} classes. {advice}.",
-        UserWarning,
-        stacklevel=users_level(sys._getframe()),
-    )
 
 
 ITERATIONS, DRAWN_ITERATIONS = 200, 40
@@ -266,14 +246,80 @@ class FittedForm(ABC):
         return self.form_.channels
 
 
-class LearnedOrbit(FittedForm, ABC):
+class FittedProcess(FittedForm, ABC):
+    """Mixed into estimators with a posterior of g: new inputs, and the moments of f = L g there."""
+
+    posterior_: Posterior
+    functional_: Functional
+
+    @property
+    def _place(self) -> str:
+        return getattr(self, "device", "cpu")
+
+    def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
+        """New inputs [n, d] as they were at the fit: channels first, on the device, without the background.
+
+        Inputs of other functionals (not `plain`) may be pairs [n, 2, d].
+        """
+        check_is_fitted(self)
+        return check_inputs(self, X, plain).to(self._place) - self.form_.background
+
+    def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
+        """The rows to predict, some at a time; functionals that belong to all of x are lowered at once."""
+        if functional.is_identity:
+            yield from (self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
+            return
+        rows = (functional @ self.functional_).atoms(x)
+        step = max(1, ROWS_AT_ONCE * len(rows.points) // rows.num_rows)
+        for start in range(0, len(rows.points), step):
+            yield rows.rows(slice(start, start + step))
+
+    @torch.no_grad()
+    def _row_moments(self, rows: Iterable[Block]) -> Moments:
+        """The posterior moments of rows, with a variance [n, c] for every output."""
+        parts = [self.posterior_.row_moments(block) for block in rows]
+        mean = torch.cat([part.mean for part in parts])
+        # one column for all outputs, or one for each
+        variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts])
+        return Moments(mean, variance.expand_as(mean), torch.cat([part.mean_square for part in parts]))
+
+
+class LearnedOrbit(FittedProcess, ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
-    posterior_: Posterior
-    functional_: Functional
     fit_result_: FitResult
+    invariance: Invariance
+    random_state: int | np.random.RandomState | None
+    callback: Callback | None
+    verbose: bool
     stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
+
+    def _generator(self, device: str = "cpu") -> torch.Generator:
+        """A generator seeded by `random_state`."""
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        return torch.Generator(device).manual_seed(seed)
+
+    def _begin(
+        self, x: NDArray[np.float64], previous: LatentModel | None = None
+    ) -> tuple[Functional, NDArray[np.float64]]:
+        """The functional of f to be learned, on the CPU, and the rows without their background.
+
+        It is that of a `previous` model, or a copy of what `invariance` stands for. Sets `orbit_`.
+        """
+        if previous is None:
+            functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
+        else:
+            functional = previous.functional.cpu()
+        functional = functional.double()
+        self._set_orbit(functional, x)
+        return functional, x - self.form_.background
+
+    def _report(self, step: int, bound: float) -> None:
+        if self.callback is not None:
+            self.callback(step, bound)
+        if self.verbose:
+            print(f"{getattr(self, 'inference_', 'sparse')} {step:5d}  {bound:,.1f}")
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -292,8 +338,8 @@ class LearnedOrbit(FittedForm, ABC):
         """Warn of an orbit all of whose moves are off."""
         if not isinstance(self.orbit_, DrawnOrbit) or bool(self.orbit_.active.any()):
             return
-        row = torch.from_numpy(np.array(x[:1])).to(self._place)
-        generator = torch.Generator(self._place).manual_seed(0)
+        row = torch.from_numpy(np.array(x[:1]))
+        generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             moved = self.orbit_.move(row, self.orbit_.noise((1, 8), generator, row))
         if torch.allclose(moved, row[:, None].expand_as(moved)):
@@ -364,27 +410,28 @@ class LearnedOrbit(FittedForm, ABC):
         result = self.fit_result_
         return expected_seconds(result.objective, list(result.parameters), self.orbit_)
 
-    @property
-    def _place(self) -> str:
-        return getattr(self, "device", "cpu")
-
     @answering
     def sample_orbit(
         self, X: ArrayLike, n: int = 8, random_state: int | np.random.RandomState | None = 0
     ) -> NDArray[np.float64]:
         """n random points of the orbit of every row of X, laid out as these are: [rows, n, features]."""
-        check_is_fitted(self)
-        x = check_inputs(self, X).to(self._place) - self.form_.background
+        x = self._inputs(X)
         if self.orbit_ is None:
-            repeated = np.repeat(np.asarray(x.cpu())[:, None], n, axis=1)
-            return self.form_.outward(repeated + self.form_.background)
-        generator = torch.Generator(self._place).manual_seed(
-            int(check_random_state(random_state).randint(2**31))
-        )
-        with torch.no_grad():
-            orbit = drawn_form(self.orbit_)
-            moved = orbit.move(x, orbit.noise((len(x), n), generator, x))
+            moved = x[:, None].expand(-1, n, -1)
+        else:
+            orbit, noise = self._drawn(x, n, random_state)
+            with torch.no_grad():
+                moved = orbit.move(x, noise)
         return self.form_.outward(moved.cpu().numpy() + self.form_.background)
+
+    @torch.no_grad()
+    def _drawn(
+        self, x: torch.Tensor, n: int, random_state: int | np.random.RandomState | None
+    ) -> tuple[DrawnOrbit, torch.Tensor]:
+        """The orbit in its drawn form, and the noise [rows, n, p] of n moves of every row."""
+        seed = int(check_random_state(random_state).randint(2**31))
+        orbit = drawn_form(self.orbit_)
+        return orbit, orbit.noise((len(x), n), torch.Generator(self._place).manual_seed(seed), x)
 
     def insensitivity(
         self, X: ArrayLike, n: int = 4, random_state: int | np.random.RandomState | None = 0
@@ -394,16 +441,11 @@ class LearnedOrbit(FittedForm, ABC):
         E[(f(x) - f(x_a))²] over the prior variance of f(x), under prior and posterior. A function of which x
         tells nothing about x_a has a prior change of 2, an invariant one of 0 (LIM-A eq. 5).
         """
-        check_is_fitted(self)
-        x = check_inputs(self, X).to(self._place) - self.form_.background
+        x = self._inputs(X)
         if self.orbit_ is None:
             return {}
-        generator = torch.Generator(self._place).manual_seed(
-            int(check_random_state(random_state).randint(2**31))
-        )
+        orbit, noise = self._drawn(x, n, random_state)
         with torch.no_grad():
-            orbit = drawn_form(self.orbit_)
-            noise = orbit.noise((len(x), n), generator, x)
             return {name: self._change(x, orbit.move(x, noise * mask)) for name, mask in self._moves(noise)}
 
     def _moves(self, noise: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -437,8 +479,7 @@ class EngineEstimator(LearnedOrbit, ABC):
     """Mixed into estimators that run one of three engines: their settings, starts, and evidence elsewhere."""
 
     checkpoint: str | None
-    callback: Callback | None
-    verbose: bool
+    warm_start: bool
     num_nodes: int | None
     max_nodes: int | None
     max_seconds: float | None
@@ -456,6 +497,11 @@ class EngineEstimator(LearnedOrbit, ABC):
         super().check_parts()
         self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
 
+    def _previous(self, width: int) -> LatentModel | None:
+        """The model of the last fit where this one starts from it: a warm start, on as many features."""
+        last: RegressionModel | None = getattr(self, "model_", None) if self.warm_start else None
+        return None if last is None or last.width != width else last.latent
+
     def begin_at(self, start: Start) -> None:
         """Have the next fit, by exact inference, resume from a member's solution; later ones begin anew."""
         self._start = start
@@ -465,12 +511,6 @@ class EngineEstimator(LearnedOrbit, ABC):
         """The exact evidence of the training data with the functional frozen by `freeze`, on other nodes."""
         model = self.model_.at(freeze(self.model_.latent.functional))
         return float(model.exact.evidence()) - model.log_unit
-
-    def _report(self, step: int, bound: float) -> None:
-        if self.callback is not None:
-            self.callback(step, bound)
-        if self.verbose:
-            print(f"{self.inference_} {step:5d}  {bound:,.1f}")
 
     def _run(
         self,
@@ -519,14 +559,11 @@ class EngineEstimator(LearnedOrbit, ABC):
         return Progress.of(self.checkpoint, self.inference_, settings, model, data, generator)
 
 
-class RegressionPredictions(FittedForm, ABC):
+class RegressionPredictions(FittedProcess, ABC):
     """Mixed into regressors: predictions of f and of its functionals, in units of the targets."""
 
-    posterior_: Posterior
-    functional_: Functional
     model_: RegressionModel
     target_scale_: TargetScale
-    _place: str
     stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
 
     def check_parts(self) -> None:
@@ -575,12 +612,12 @@ class RegressionPredictions(FittedForm, ABC):
         The default is a 95 % interval and the median between its ends. Counts are whole numbers.
         """
         likelihood = self._other_likelihood()
-        moments = self._target_moments(X)
+        moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
         levels = [float(level) for level in np.atleast_1d(np.asarray(quantiles, dtype=np.float64))]
         with torch.no_grad():
             if likelihood is None:
                 noise = self._standardised_noise().to(moments.mean)
-                deviation = (column_variance(moments) + noise).sqrt()
+                deviation = (moments.variance + noise).sqrt()
                 values = [moments.mean + deviation * _normal_quantile(level) for level in levels]
             else:
                 values = [likelihood.predict_quantile(moments, level) for level in levels]
@@ -624,20 +661,16 @@ class RegressionPredictions(FittedForm, ABC):
             blocks = self._blocks(functional, x)
             shift = constant_part(functional, x).cpu()[:, None] * to.shift
             if return_std:
-                parts = [self.posterior_.row_moments(block) for block in blocks]
-                standardised = torch.cat([part.mean for part in parts])
-            else:
-                standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
+                moments = self._row_moments(blocks)
+                mean = to.as_given(moments.mean.cpu() * to.scale + shift)
+                return mean, to.as_given((moments.variance.cpu() * unit + noise).sqrt())
+            standardised = torch.cat([self.posterior_.row_mean(block) for block in blocks])
             mean = to.as_given(standardised.cpu() * to.scale + shift)
             if return_cov:
                 spread = self.posterior_.covariance((functional @ self.functional_).atoms(x))
                 spread = spread.cpu()[..., None] * unit
                 identity = torch.eye(len(spread), dtype=spread.dtype)[..., None]
                 return mean, to.as_given(spread + noise * identity)
-            if return_std:
-                # one column for all outputs, or one for each
-                variance = torch.cat([part.variance.reshape(len(part.mean), -1) for part in parts]).cpu()
-                return mean, to.as_given((variance * unit + noise).sqrt())
         return mean
 
     def _predict_other(
@@ -649,7 +682,7 @@ class RegressionPredictions(FittedForm, ABC):
                 f"return_cov goes with Gaussian noise, not with {type(likelihood).__name__}: ask for "
                 "return_std, or for draws by sample_y."
             )
-        moments = self._target_moments(X)
+        moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
         to = self.target_scale_
         with torch.no_grad():
             mean = to.as_given(to.targets(likelihood.predict(moments)))
@@ -658,43 +691,8 @@ class RegressionPredictions(FittedForm, ABC):
             variance = likelihood.predict_variance(moments, include_noise).cpu()
             return mean, to.as_given((variance * to.scale.square()).sqrt())
 
-    def _target_moments(self, X: ArrayLike) -> Moments:
-        """The posterior moments of f, standardised."""
-        x = self._inputs(X)
-        with torch.no_grad():
-            parts = [self.posterior_.row_moments(block) for block in self._blocks(Evaluation(), x)]
-        return Moments(
-            torch.cat([part.mean for part in parts]),
-            torch.cat([column_variance(part) for part in parts]),
-            torch.cat([part.mean_square for part in parts]),
-        )
-
-    def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
-        """The rows to predict, some at a time; functionals that belong to all of x are lowered at once."""
-        if functional.is_identity:
-            yield from (self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
-            return
-        rows = (functional @ self.functional_).atoms(x)
-        step = max(1, ROWS_AT_ONCE * len(rows.points) // rows.num_rows)
-        for start in range(0, len(rows.points), step):
-            yield rows.rows(slice(start, start + step))
-
-    def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
-        check_is_fitted(self)
-        return check_inputs(self, X, plain).to(self._place) - self.form_.background
-
 
 def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
-
-
-def resolve_likelihood(given: str | Likelihood, named: Mapping[str, Callable[[], Likelihood]]) -> Likelihood:
-    """The likelihood of this name, or a copy of an instance; an instance of any class is taken."""
-    if isinstance(given, Likelihood):
-        return copy.deepcopy(given).double()
-    if not isinstance(given, str) or given not in named:
-        names = ", ".join(map(repr, named))
-        raise ValueError(f"likelihood must be one of {names}, or a Likelihood, not {given!r}.")
-    return named[given]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, final
@@ -12,7 +11,6 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
@@ -21,9 +19,8 @@ from orbitwise.estimators.estimator import (
     EngineEstimator,
     RegressionPredictions,
     learning,
-    resolve_likelihood,
 )
-from orbitwise.estimators.invariances import Invariance, functional_of
+from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.regression_model import (
     Observation,
@@ -32,7 +29,7 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.validation import Channels, check_training, input_shape
+from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -322,17 +319,9 @@ class InvariantGPRegressor(
         likelihood = self._checked_likelihood(targets, weight, observations)
         is_gaussian = isinstance(likelihood, Gaussian)
         self.inference_ = self._engine(len(x), len(weight), is_gaussian, observations)
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        generator = torch.Generator().manual_seed(seed)
-        previous = getattr(self, "model_", None) if self.warm_start else None
-        if previous is not None and previous.observations[0].x.shape[1] == x.shape[1]:
-            functional, kernel = previous.latent.functional.cpu(), previous.latent.process.kernel.cpu()
-        else:
-            functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
-            previous, kernel = None, self.kernel
-        functional = functional.double()
-        self._set_orbit(functional, x)
-        x = x - self.form_.background
+        generator, previous = self._generator(), self._previous(x.shape[1])
+        functional, x = self._begin(x, previous)
+        kernel = self.kernel if previous is None else previous.process.kernel.cpu()
         model = prepare(
             x,
             targets,
@@ -350,7 +339,7 @@ class InvariantGPRegressor(
             is_vector=is_vector,
         ).at(functional)
         if previous is not None:
-            _resume(model.latent, previous.latent)
+            _resume(model.latent, previous)
         self.target_scale_ = model.target_scale
         self.model_ = model = model.to(self.device)
         if self.inference_ == "exact":

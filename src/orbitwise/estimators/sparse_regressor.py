@@ -5,7 +5,6 @@ A stream holds the sums over all rows seen, to which batches add.
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,15 +16,14 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored, require
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
-from orbitwise.estimators.invariances import Invariance, functional_of
+from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
-from orbitwise.estimators.validation import Channels, check_training, input_shape
+from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
@@ -381,12 +379,11 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
-        generator = torch.Generator().manual_seed(int(check_random_state(self.random_state).randint(2**31)))
-        functional = copy.deepcopy(functional_of(self.invariance, self.n_features_in_, input_shape(self)))
-        self._set_orbit(functional.double(), x)
+        generator = self._generator()
+        functional, rows = self._begin(x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
         model = prepare(
-            x - self.form_.background,
+            rows,
             targets,
             weight,
             frozen,
@@ -493,6 +490,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         )
 
     def _journal(self, *parts: nn.Module | Tensor | torch.Generator | None) -> Journal | None:
+        if self.checkpoint is None:
+            return None
         settings = [getattr(self, name) for name in SETTINGS]
         progress = Progress.of(self.checkpoint, "sparse", settings, *parts)
         return None if progress is None else progress.journal
@@ -530,9 +529,3 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     def _likelihood(self) -> Gaussian:
         check_is_fitted(self)
         return self._stream.likelihood
-
-    def _report(self, step: int, bound: float) -> None:
-        if self.callback is not None:
-            self.callback(step, bound)
-        if self.verbose:
-            print(f"sparse {step:5d}  {bound:,.1f}")

@@ -6,8 +6,9 @@ data frames or lists. Dates and durations are refused, because they are not numb
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from functools import wraps
@@ -50,6 +51,7 @@ from orbitwise.estimators.invariances import (
     own_shape,
     whole_points,
 )
+from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.transforms.images import check_image_shape
 
 P = ParamSpec("P")
@@ -605,6 +607,16 @@ def _missed(name: str, hint: object, value: object, least: int) -> list[str]:
 
 def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and math.isfinite(value)
+
+
+def resolve_likelihood(given: str | Likelihood, named: Mapping[str, Callable[[], Likelihood]]) -> Likelihood:
+    """The likelihood of this name, or a copy of an instance; an instance of any class is taken."""
+    if isinstance(given, Likelihood):
+        return copy.deepcopy(given).double()
+    if not isinstance(given, str) or given not in named:
+        names = ", ".join(map(repr, named))
+        raise ValueError(f"likelihood must be one of {names}, or a Likelihood, not {given!r}.")
+    return named[given]()
 
 
 def check_variance(value: object, name: str) -> None:

@@ -10,6 +10,9 @@ otherwise. `--shift` draws all problems anew. On CO2 the evidence of all rows of
 searched kernel is set beside that of the lecture's hand-built kernel, learned from the values of the lecture
 and from the starts of a search; evidence is that of the structure, hyperparameters integrated (Laplace) or
 counted (BIC).
+
+The record has "problems", each with the structure that made the data, the one that was found, whether they
+are the same, and both scores; "found" of "of" counts them; "co2" compares the two kernels of carbon dioxide.
 """
 
 from __future__ import annotations

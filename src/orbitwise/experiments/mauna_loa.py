@@ -7,6 +7,10 @@ that changes slowly, irregularities and correlated noise, each with an amplitude
 Other trends take the place of the first. None is chosen by the years that judge: hyperparameters are
 integrated out by importance sampling, and trends are weighed by their evidence on the years that train
 (Lecture 2.7). `--end 1984` asks the same twenty years earlier. A run that was stopped resumes.
+
+The record has one entry for each first year that is not trained on, with "models" by their trend, each at the
+optimum and with hyperparameters integrated out ("marginalised"), and "average", all trends weighed by their
+evidence: coverage, error and log density up to each horizon, and the growth per year.
 """
 
 from __future__ import annotations

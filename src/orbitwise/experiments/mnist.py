@@ -5,6 +5,10 @@
 The number of inducing points grows during training, hyperparameters are relearned as it grows, and the last
 numbers are polished only. Bounds are those of the whole orbit, estimated without bias. Nothing is chosen with
 test images: they are used to report the curve.
+
+The record has "stages", one for each number of inducing points: the bound and the learned hyperparameters;
+and "curve", one or two rows for each number in --report: the bound with its standard error, leave-one-out and
+test errors, at the noise of the evidence and at that of leave-one-out (for numbers from --loo-from upwards).
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ import argparse
 import json
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gpytorch.kernels import ScaleKernel
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orbitwise import datasets
@@ -52,41 +59,39 @@ ORBITS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def load(kind: str, device: str, num_train: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows between 0 and 1, and labels; "rotated" turns image i by draw i of default_rng(101), 0 to 2π.
+class Images(NamedTuple):
+    """Rows of pixels between 0 and 1, and labels, for training and for the test."""
 
-    "rotated_12000" is the set of 12,000 turned images for training and 50,000 for testing.
+    x: Float[Tensor, "n d"]
+    y: Int[Tensor, " n"]
+    x_test: Float[Tensor, "t d"]
+    y_test: Int[Tensor, " t"]
+
+
+def load(kind: str, device: str, num_train: int) -> Images:
+    """The first training images and all test images of a set.
+
+    "rotated" turns image i of MNIST by draw i of default_rng(101), from 0 to 2π; "rotated_12000" is the set
+    of 12,000 turned images for training and 50,000 for testing.
     """
-    if kind == "rotated_12000":
-        turned = datasets.load("mnist_rot_generated")
-        parts = [torch.from_numpy(each.reshape(-1, 784)) for each in (turned.x_train, turned.x_test)]
-        x, x_test = (part.to(device).float() / 255 for part in parts)
-        labels = [torch.from_numpy(each.astype(np.int64)) for each in (turned.y_train, turned.y_test)]
-        y, y_test = (each.to(device) for each in labels)
-        return x[:num_train], y[:num_train], x_test, y_test
-    data = datasets.load("mnist")
-    images = (
-        torch.from_numpy(np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)).to(device).float()
-        / 255
+    data = datasets.load("mnist_rot_generated" if kind == "rotated_12000" else "mnist")
+    x, x_test = (
+        torch.from_numpy(part.reshape(-1, 784)).to(device).float() / 255
+        for part in (data.x_train, data.x_test)
     )
-    labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(device)
+    y, y_test = (torch.from_numpy(part.astype(np.int64)).to(device) for part in (data.y_train, data.y_test))
     if kind == "rotated":
-        angles = torch.from_numpy(np.random.default_rng(101).uniform(0, 2 * np.pi, len(images))).to(images)
-        alpha = torch.zeros(len(images), 1, 6, device=device)
-        alpha[:, 0, 0] = angles
-        warp = AffineWarp(SHAPE)
-        images = torch.cat(
-            [warp(i, a)[:, 0] for i, a in zip(images.split(5000), alpha.split(5000), strict=True)]
-        )
-    return images[:num_train], labels[:num_train], images[60_000:], labels[60_000:]
+        angles = np.random.default_rng(101).uniform(0, 2 * np.pi, len(x) + len(x_test))
+        x, x_test = turned(x, angles[: len(x)]), turned(x_test, angles[len(x) :])
+    return Images(x[:num_train], y[:num_train], x_test, y_test)
 
 
-def predict_means(
-    posterior: SparsePosterior, functional: Functional, x: Tensor, generator: torch.Generator
-) -> Tensor:
-    """Posterior means in batches."""
-    with torch.no_grad():
-        return torch.cat([posterior.moments(functional, part, generator).mean for part in x.split(500)])
+def turned(images: Float[Tensor, "n d"], angles: NDArray[np.float64]) -> Float[Tensor, "n d"]:
+    """Every image turned by its own angle, in radians."""
+    alpha = torch.zeros(len(images), 1, 6).to(images)
+    alpha[:, 0, 0] = torch.from_numpy(angles).to(images)
+    parts = zip(images.split(5000), alpha.split(5000), strict=True)
+    return torch.cat([AffineWarp(SHAPE)(rows, moves)[:, 0] for rows, moves in parts])
 
 
 def evaluate(
@@ -94,38 +99,35 @@ def evaluate(
     functional: Functional,
     inducing: Tensor,
     noise: float,
-    data: tuple[Tensor, Tensor, Tensor, Tensor],
+    data: Images,
     generator: torch.Generator,
     with_leave_one_out: bool,
 ) -> list[dict[str, Any]]:
-    """Polish and report: a row for the noise of the evidence, and one for that of leave-one-out."""
+    """Find the best q for all training rows at once, and report bounds and errors.
+
+    One row is for the noise under which the bound is greatest, and another, if asked for, for the noise under
+    which the mean log loss of training labels, each predicted from all others, is least.
+    """
     x, y, x_test, y_test = data
     targets = one_hot(y, 10) - 0.1
     held = hold_rows(process, functional, inducing, x, targets, generator)
-    rows = []
+
+    def loss(value: float) -> float:
+        return held_out_loss(held.leave_one_out(value).mean, y)
+
     noises = {"evidence": least_noise(lambda value: -float(held.bound(value)), 2 * noise)}
     if with_leave_one_out:
-
-        def loss(value: float) -> float:
-            return held_out_loss(held.leave_one_out(value).mean, y)
-
         noises["leave-one-out"] = least_noise(loss, noises["evidence"])
+    rows = []
     for choice, value in noises.items():
         held_out = held.leave_one_out(value).mean
         scale = best_scale(held_out, y)
         posterior = SparsePosterior(process, inducing, held.optimum(value), held.projected.lower)
-        bound = unbiased_bound(
-            posterior,
-            functional,
-            Gaussian(value).to(x.device),
-            x,
-            targets,
-            held.projected.residual,
-            None,
-            generator,
-            num_passes=2,
-        )
-        means = predict_means(posterior, functional, x_test, generator)
+        observed = (Gaussian(value).to(x.device), x, targets, held.projected.residual, None, generator)
+        bound = unbiased_bound(posterior, functional, *observed, num_passes=2)
+        with torch.no_grad():
+            parts = [posterior.moments(functional, part, generator).mean for part in x_test.split(500)]
+        means = torch.cat(parts)
         rows.append(
             {
                 "noise_by": choice,
@@ -147,77 +149,57 @@ def evaluate(
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train one model and report its curve."""
-    device = arguments.device
+    device, settings = arguments.device, ORBITS[arguments.orbit]
     data = load(arguments.data, device, arguments.num_train)
-    x, y, *_ = data
     generator = torch.Generator(device).manual_seed(arguments.seed)
-    settings = ORBITS[arguments.orbit]
-    orbit = (
-        None
-        if settings is None
-        else ImageOrbit(SHAPE, num_samples=arguments.draws, draws="sobol", **settings).to(device)
-    )
+    orbit = None
+    if settings is not None:
+        orbit = ImageOrbit(SHAPE, num_samples=arguments.draws, draws="sobol", **settings).to(device)
     functional = Evaluation() if orbit is None else OrbitAverage(orbit)
-    kernel: Any = default_kernel(x[:2000].double(), separate_lengthscales=False)
+    kernel = default_kernel(data.x[:2000].double(), separate_lengthscales=False)
+    assert isinstance(kernel, ScaleKernel)
     process, likelihood = Process(None, kernel), Gaussian(0.05).to(device)
     start = time.perf_counter()
     record: dict[str, Any] = {"orbit": arguments.orbit, "data": arguments.data, "stages": [], "curve": []}
+    rates = Rates(kernel=arguments.rate, orbit=arguments.orbit_rate)
+    observed = (process, functional, likelihood, data.x, one_hot(data.y, 10) - 0.1)
     trainer: StochasticTrainer | None = None
     for size, steps in zip(arguments.inducing, arguments.steps, strict=True):
-        inducing = random_orbit_points(functional, x, size, generator)
+        inducing = random_orbit_points(functional, data.x, size, generator)
         if trainer is None:
-            rates = Rates(kernel=arguments.rate, orbit=arguments.orbit_rate)
-            trainer = StochasticTrainer(
-                process,
-                functional,
-                likelihood,
-                x,
-                one_hot(y, 10) - 0.1,
-                inducing,
-                generator,
-                arguments.batch,
-                rates,
-            )
+            trainer = StochasticTrainer(*observed, inducing, generator, arguments.batch, rates)
         else:
             trainer.replace_inducing(inducing)
         if steps:
             trainer.run(steps, warm_up=min(50, steps // 4))
-        seconds = time.perf_counter() - start
+        history, noise = trainer.history, likelihood.noise.item()
         stage = {
             "num_inducing": size,
-            "seconds": seconds,
-            "bound": trainer.history.smoothed[-1],
+            "seconds": time.perf_counter() - start,
+            "bound": history.smoothed[-1],
             "lengthscale": kernel.base_kernel.lengthscale.item(),
             "outputscale": kernel.outputscale.item(),
-            "noise": likelihood.noise.item(),
-            "back_offs": trainer.history.back_offs,
+            "noise": noise,
+            "back_offs": history.back_offs,
             "orbit": {} if orbit is None else orbit.learned(),
         }
         record["stages"].append(stage)
+        record["history"] = history.smoothed[:: max(1, len(history.smoothed) // 200)]
         print(json.dumps(stage), flush=True)
-        if size in arguments.report:
-            if orbit is not None:
-                orbit.num_samples = arguments.polish_draws
-            rows = evaluate(
-                process,
-                functional,
-                inducing,
-                likelihood.noise.item(),
-                data,
-                generator,
-                size >= arguments.loo_from,
-            )
-            torch.cuda.empty_cache()
-            for row in rows:
-                row["seconds"] = time.perf_counter() - start
-                print(json.dumps(row), flush=True)
-            record["curve"] += rows
-            if orbit is not None:
-                orbit.num_samples = arguments.draws
-    record["total_seconds"] = time.perf_counter() - start
-    assert trainer is not None
-    record["history"] = trainer.history.smoothed[:: max(1, len(trainer.history.smoothed) // 200)]
-    return record
+        if size not in arguments.report:
+            continue
+        if orbit is not None:
+            orbit.num_samples = arguments.polish_draws
+        with_leave_one_out = size >= arguments.loo_from
+        rows = evaluate(process, functional, inducing, noise, data, generator, with_leave_one_out)
+        torch.cuda.empty_cache()
+        for row in rows:
+            row["seconds"] = time.perf_counter() - start
+            print(json.dumps(row), flush=True)
+        record["curve"] += rows
+        if orbit is not None:
+            orbit.num_samples = arguments.draws
+    return record | {"total_seconds": time.perf_counter() - start}
 
 
 def main() -> None:

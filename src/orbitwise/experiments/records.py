@@ -37,7 +37,7 @@ def command_line(
 
 
 def write_record(record: object, out: Path) -> None:
-    """Write a record as JSON, in a folder that is made where it is missing."""
+    """Write a record as JSON, whole or not at all, in a folder that is made where it is missing."""
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, json.dumps(record, indent=1) + "\n")
 
@@ -55,7 +55,11 @@ def versions_and_machine(*packages: str) -> dict[str, dict[str, Any]]:
 
 @final
 class Record:
-    """What a run has found so far, in `values` and in the file `out`, if any."""
+    """What a run has found so far, in `values` and in the file `out`, if any.
+
+    A file that is there already is read first, so that a run that was stopped resumes with what is missing;
+    `empty` holds the entries of a new record.
+    """
 
     def __init__(self, out: Path | None, empty: dict[str, Any]) -> None:
         self.out = out

@@ -8,6 +8,10 @@ known ranges, plus small noise; the expectation is a sum over many more nodes th
 "images" moves real images within known ranges and learns these from the labels; images that varied before are
 expected to show more than the truth, and the unmoved ones say how much. The record is written after every
 fit, and fits that it has already are not run again.
+
+The record has "fits", each with the true and the learned upper end of every range, its standard error and the
+ends of its 95 % interval, and "summary": the coverage of the intervals, their width, and the bias of what was
+learned, for every problem and for all problems of part "model" together ("pooled").
 """
 
 from __future__ import annotations
@@ -58,7 +62,12 @@ NUM_POINTS, ANGLE_BEFORE = 6, 0.2
 @final
 @dataclass(frozen=True)
 class Setting:
-    """Inputs, the true half-widths of their ranges, and the lengthscale of g, in units of the inputs."""
+    """A problem of part "model".
+
+    `name` says which inputs are taken; `truth` gives the half-widths of the ranges of their moves by name, in
+    the units of the orbit, and zero for a move that is offered but not used; `lengthscale` is that of g, in
+    units of the inputs.
+    """
 
     name: str
     truth: Truth

@@ -8,6 +8,11 @@ which says how many inducing variables it needs: does that number foretell the t
 Gram matrices as a kernel of row numbers, which also counts the different entries it asks for: kernel
 evaluations that a fit from scratch would have to pay. The record is written after every cell, cells that it
 has already are not run again, and a picture is drawn beside it.
+
+The record has "cells", by model, rows, orbit and size of images: the evidence, the test error and what was
+learned; "sparsity" of the models at the smallest size: how many inducing variables bring the lower bound
+within each tolerance, in nats per row, of the exact evidence; and "correlations", the rank correlations of
+these numbers and of the evidence with the test error.
 """
 
 from __future__ import annotations
@@ -62,6 +67,7 @@ class Model(NamedTuple):
 
     @property
     def name(self) -> str:
+        """What the model is called in the record and in the picture."""
         return f"{self.kind} {'residual ' * self.residual}{self.activation} {self.depth}"
 
     def kernel(self, size: int) -> ScaleKernel:
@@ -118,6 +124,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The key of the cell in the record."""
         return f"{self.model.name} | {self.rows} | {self.orbit} | {self.size}"
 
 
@@ -168,6 +175,7 @@ class TableKernel(Kernel):
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
     ) -> Tensor:
+        """Look the entries up, and remember which were asked for."""
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
         if not diag:
             i, j = torch.broadcast_tensors(i[..., :, None], j[..., None, :])
@@ -176,7 +184,11 @@ class TableKernel(Kernel):
 
 
 class Columns:
-    """The engine on a Gram matrix, with inducing variables in the order of the greedy choice."""
+    """The sparse engine on a Gram matrix, with inducing variables in the order of the greedy choice.
+
+    Every row of the data is an input that holds its own number, so that the inducing variables are columns of
+    the Gram matrix. `exact` is the evidence that the bounds are compared with.
+    """
 
     def __init__(self, gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], noise: float) -> None:
         self.table = TableKernel(gram)
@@ -322,7 +334,7 @@ def draw(record: dict[str, Any], file: Path) -> None:
 
 
 class Learned(NamedTuple):
-    """What evidence chose, from how many rows."""
+    """What evidence chose: kernel, orbit and noise, from how many rows, and the seconds that it took."""
 
     kernel: ScaleKernel
     orbit: DrawnOrbit | None
@@ -392,19 +404,22 @@ class Rows:
     process: Process
     functional: Functional
     data: Data
-    count: int
+    num_rows: int
 
     @property
     def targets(self) -> Float[Tensor, "n 10"]:
-        return one_hot(self.data.y[: self.count], 10) - 0.1
+        """One-hot codes of the labels less their mean."""
+        return one_hot(self.data.y[: self.num_rows], 10) - 0.1
 
     @torch.no_grad()
     def gram(self) -> Float[Tensor, "n n"]:
-        return self.process.covariance(self.atoms(self.data.x[: self.count])).double()
+        """The covariance of f at the training rows."""
+        return self.process.covariance(self.atoms(self.data.x[: self.num_rows])).double()
 
     @torch.no_grad()
     def cross(self, x: Float[Tensor, "t d"]) -> Float[Tensor, "t n"]:
-        rows = self.atoms(self.data.x[: self.count])
+        """The covariance of f at other rows with f at the training rows, 500 at a time."""
+        rows = self.atoms(self.data.x[: self.num_rows])
         parts = [self.process.covariance(self.atoms(part), rows) for part in x.split(500)]
         return torch.cat(parts).double()
 
@@ -455,6 +470,7 @@ class Bench:
         self.learned: dict[tuple[Model, str, int], Learned] = {}
 
     def images(self, size: int) -> Data:
+        """The images of a size, which are read once."""
         if size not in self.data:
             options = self.options
             self.data[size] = Data.of(size, options.test, options.seed, options.device)
@@ -480,6 +496,7 @@ class Bench:
         return None
 
     def learn(self, cell: Cell) -> Learned:
+        """What evidence chooses for a cell, learned now."""
         options = self.options
         with_orbit = cell.orbit == "learned"
         rows = {

@@ -49,7 +49,29 @@ CONVENTIONS = {
 
 
 def to_json(orbit: Orbit, image_shape: Sequence[int] | None = None) -> str:
-    """The orbit as JSON text; a finite one needs `image_shape`, and its elements must have names."""
+    """Write an orbit as JSON text.
+
+    Parameters
+    ----------
+    orbit : Orbit
+        An `ImageOrbit`, a `DeformationOrbit`, a `FiniteOrbit` of flips and quarter turns, a composition of
+        these, or one of them frozen.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width); needed only by a finite orbit.
+
+    Returns
+    -------
+    str
+        Numbers with their units and conventions. Ranges that were learned to be zero are left out.
+
+    Examples
+    --------
+    >>> from orbitwise.export import from_json, to_json
+    >>> from orbitwise.orbits import ImageOrbit
+    >>> text = to_json(ImageOrbit((1, 8, 8), {"shear": 0.25}))
+    >>> from_json(text).learned()
+    {'shear': (-0.25, 0.25)}
+    """
     shape = image_shape_of(orbit, image_shape)
     text = json.dumps(
         {"format": FORMAT, "version": VERSION, "image_shape": list(shape)} | _written(orbit, shape), indent=1
@@ -60,7 +82,23 @@ def to_json(orbit: Orbit, image_shape: Sequence[int] | None = None) -> str:
 
 
 def from_json(text: str | bytes | Mapping[str, Any]) -> Orbit:
-    """The orbit that `to_json` wrote, from its text or from parsed JSON."""
+    """Read the orbit that `to_json` wrote.
+
+    Parameters
+    ----------
+    text : str, bytes or mapping
+        The JSON text, or what a JSON parser made of it. It may come from anywhere: nothing in it is executed.
+
+    Returns
+    -------
+    Orbit
+        An orbit that draws and moves as the one that was written.
+
+    Raises
+    ------
+    ValueError
+        If the text is not that of an orbit, or an entry is out of range; the message says which.
+    """
     data = _parsed(text)
     if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise ValueError(

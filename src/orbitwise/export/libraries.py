@@ -419,11 +419,39 @@ def to_torchvision(
     images: ArrayLike | Tensor | None = None,
     num_draws: int = 64,
 ) -> OrbitTransform | Builtin:
-    """The orbit as a module for v2 pipelines, or with `faithful=False` torchvision's nearest transform.
+    """Give an orbit as a module for torchvision's v2 pipelines.
 
-    The module draws from `generator`, for every image of a batch by itself, and needs no torchvision; its
-    error is zero. The error of the nearest transform is measured on `images`, by default on a standard
-    picture, with `num_draws` draws.
+    Parameters
+    ----------
+    orbit : Orbit
+        A learned orbit, such as `orbit_` of a fitted estimator.
+    faithful : bool, default=True
+        True gives the orbit itself, pixel for pixel as the model moves images, and needs no
+        torchvision. False gives the transform of torchvision that is most like it, with its measured error.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+    fill : float, default=0.0
+        The pixel value outside of the image.
+    generator : torch.Generator, default=None
+        Where draws come from, one for each image of a batch; None is torch's own.
+    images : array-like [n, C, H, W], default=None
+        Where the error of the most similar transform is measured; None takes a standard picture.
+    num_draws : int, default=64
+        The number of draws for that.
+
+    Returns
+    -------
+    OrbitTransform or Builtin
+        With `faithful=False` a `Builtin`: the transform, its error, and what it does differently.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from orbitwise.export import to_torchvision
+    >>> from orbitwise.orbits import ImageOrbit
+    >>> augment = to_torchvision(ImageOrbit((1, 8, 8), {"angle": 0.3}))
+    >>> augment(torch.rand(5, 1, 8, 8)).shape
+    torch.Size([5, 1, 8, 8])
     """
     if faithful:
         return OrbitTransform(orbit, image_shape, fill, generator)
@@ -459,10 +487,30 @@ def to_kornia(
     images: ArrayLike | Tensor | None = None,
     num_draws: int = 64,
 ) -> OrbitTransform | Builtin:
-    """The orbit as a module for batches [B, C, H, W], or with `faithful=False` kornia's nearest transform.
+    """Give an orbit as a module for batches [B, C, H, W], as kornia's augmentations are.
 
-    The module draws from `generator` and needs no kornia; its error is zero. The error of the nearest
-    transform is measured on `images`, by default on a standard picture, with `num_draws` draws.
+    Parameters
+    ----------
+    orbit : Orbit
+        A learned orbit, such as `orbit_` of a fitted estimator.
+    faithful : bool, default=True
+        True gives the orbit itself, pixel for pixel as the model moves images, and needs no
+        kornia. False gives the transform of kornia that is most like it, with its measured error.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+    fill : float, default=0.0
+        The pixel value outside of the image.
+    generator : torch.Generator, default=None
+        Where draws come from, one for each image of a batch; None is torch's own.
+    images : array-like [n, C, H, W], default=None
+        Where the error of the most similar transform is measured; None takes a standard picture.
+    num_draws : int, default=64
+        The number of draws for that.
+
+    Returns
+    -------
+    OrbitTransform or Builtin
+        With `faithful=False` a `Builtin`: the transform, its error, and what it does differently.
     """
     if faithful:
         return OrbitTransform(orbit, image_shape, fill, generator)
@@ -498,11 +546,31 @@ def to_albumentations(
     images: ArrayLike | Tensor | None = None,
     num_draws: int = 64,
 ) -> ImageTransform | Builtin:
-    """The orbit as an `ImageOnlyTransform`, or with `faithful=False` albumentations' nearest transform.
+    """Give an orbit as an `ImageOnlyTransform` of albumentations.
 
-    The first draws from the random state of its pipeline, applies with `probability`, and its error is zero.
-    The error of the nearest transform is measured on `images` [n, C, H, W], by default on a standard picture,
-    with `num_draws` draws.
+    Parameters
+    ----------
+    orbit : Orbit
+        A learned orbit, such as `orbit_` of a fitted estimator.
+    faithful : bool, default=True
+        True gives the orbit itself, pixel for pixel as the model moves images; draws come from the random
+        state of the pipeline. False gives the
+        transform of albumentations that is most like it, with its measured error.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+    fill : float, default=0.0
+        The pixel value outside of the image.
+    probability : float, default=1.0
+        How often an image is moved.
+    images : array-like [n, C, H, W], default=None
+        Where the error of the most similar transform is measured; None takes a standard picture.
+    num_draws : int, default=64
+        The number of draws for that.
+
+    Returns
+    -------
+    ImageOnlyTransform or Builtin
+        With `faithful=False` a `Builtin`: the transform, its error, and what it does differently.
     """
     library = LIBRARIES["albumentations"]
     if not faithful:

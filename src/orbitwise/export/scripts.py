@@ -43,10 +43,30 @@ def to_script(
     fill: float = 0.0,
     module: str = "augmentation",
 ) -> str:
-    """The text of a file `module`.py with a `transform`; with `faithful=False` it needs the library alone.
+    """Write the text of a Python file that makes a `transform` of an orbit.
 
-    `fill` is what lies outside the image. Neither form needs the library to be written; `run_script` tells
-    whether it runs.
+    The library need not be installed to write the file; `run_script` tells whether the file runs.
+
+    Parameters
+    ----------
+    orbit : Orbit
+        A learned orbit of images.
+    library : {"torchvision", "kornia", "albumentations"}
+        For which library.
+    image_shape : tuple of int, default=None
+        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+    faithful : bool, default=True
+        Whether the file imports Orbitwise to move images exactly as the model does. False writes a file that
+        needs the library alone, with its most similar transform.
+    fill : float, default=0.0
+        The pixel value outside of the image.
+    module : str, default="augmentation"
+        The name of the file without .py, for its docstring.
+
+    Returns
+    -------
+    str
+        The text of the file.
     """
     shape = image_shape_of(orbit, image_shape)
     learned = orbit.describe() or f"{orbit.size} elements"
@@ -63,9 +83,10 @@ def to_script(
 def run_script(
     text: str, library: LibraryName, image_shape: Sequence[int], *, faithful: bool = True
 ) -> str | None:
-    """Run the text of `to_script` on one image: None where it ran, or why the library it needs is not here.
+    """Run the text of `to_script` on one image of shape `image_shape`.
 
-    What goes wrong otherwise is raised: such a file must not be handed out.
+    Returns None if it ran, or else why the library that it needs cannot be imported. Any other error is
+    raised, because such a file must not be given to anybody.
     """
     content = compile(text, f"<{library}>", "exec")
     if not faithful or library == "albumentations":

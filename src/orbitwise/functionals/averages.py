@@ -32,7 +32,13 @@ from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit, freeze
 
 @final
 class OrbitAverage(Functional):
-    """f(x) = mean of g over the orbit of x (times the elements' weights, if any), or over its density."""
+    """f(x) = mean of g over the orbit of x (times the elements' weights, if any), or over its density.
+
+    Parameters
+    ----------
+    orbit : Orbit
+        Where inputs are moved. Its ranges, if they are learned, are parameters of the functional.
+    """
 
     def __init__(self, orbit: Orbit) -> None:
         super().__init__()
@@ -67,6 +73,11 @@ class LocalAverage(Functional):
 
     It serves RBF, polynomial, linear and constant kernels, their scalings and sums; for others there is
     `average_minus_value` of an orbit.
+
+    Parameters
+    ----------
+    width : float
+        Standard deviation of the Gaussian around x, in the units of x.
     """
 
     stored = Stored({"width": POSITIVE})
@@ -91,7 +102,19 @@ def average_minus_value(orbit: Orbit) -> Functional:
 def freeze_functional(
     functional: Functional, num_nodes: int, generator: torch.Generator | None = None, rule: Rule = "sobol"
 ) -> Functional:
-    """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared."""
+    """The functional with `num_nodes` fixed nodes for every drawn orbit; learnable bounds stay shared.
+
+    Parameters
+    ----------
+    functional : Functional
+        A combination or composition of functionals; those without drawn orbits stay as they are.
+    num_nodes : int
+        Nodes per drawn orbit. A subsampled finite orbit takes all its elements instead.
+    generator : torch.Generator, default=None
+        Where random nodes come from.
+    rule : "random", "sobol" or "gauss", default="sobol"
+        See `DrawnOrbit.freeze`.
+    """
     return _with_orbits(functional, lambda orbit: _freeze_orbit(orbit, num_nodes, generator, rule))
 
 

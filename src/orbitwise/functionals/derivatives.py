@@ -39,7 +39,13 @@ class DirectionalDerivative(Functional):
 
 @final
 class DirectionalDerivatives(Functional):
-    """∂_v g(x) along k directions, [k, d] for all rows or [n, k, d] for each: a block of k rows an input."""
+    """∂_v g(x) along k directions, [k, d] for all rows or [n, k, d] for each: a block of k rows an input.
+
+    Parameters
+    ----------
+    directions : Tensor of shape (k, d) or (n, k, d)
+        The v, for all rows or for each.
+    """
 
     directions: Tensor
 
@@ -66,7 +72,13 @@ class DirectionalDerivatives(Functional):
 
 @final
 class Gradient(Functional):
-    """All partial derivatives ∂g/∂x_k, or those of the `coordinates`: k rows an input, in one block."""
+    """All partial derivatives ∂g/∂x_k, or those of the `coordinates`: k rows an input, in one block.
+
+    Parameters
+    ----------
+    coordinates : sequence of int, default=None
+        The columns of x to differentiate by; None takes all.
+    """
 
     def __init__(self, coordinates: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -89,7 +101,15 @@ class Gradient(Functional):
 
 @final
 class TransformationDerivative(Functional):
-    """d/dα g(t_α x) at the identity, for one parameter of the transform (by number or name) or for all."""
+    """d/dα g(t_α x) at the identity, for one parameter of the transform (by number or name) or for all.
+
+    Parameters
+    ----------
+    transform : Transform
+        A continuous family.
+    parameter : int or str, default=None
+        The entry of α; None makes a block of the derivatives by all of them.
+    """
 
     def __init__(self, transform: Transform, parameter: int | str | None = None) -> None:
         super().__init__()
@@ -117,6 +137,15 @@ class FiniteDifference(Functional):
     """Central differences along v: (g(x+hv) - g(x-hv))/2h, or (g(x+hv) - 2g(x) + g(x-hv))/h² for order 2.
 
     It serves kernels whose derivatives are not known in closed form, and second derivatives with any kernel.
+
+    Parameters
+    ----------
+    direction : Tensor of shape (d,) or (n, d)
+        v, for all rows or for each.
+    step : float, default=1e-3
+        h, in units of |v|.
+    order : int, default=1
+        1 for the first derivative along v, 2 for the second.
     """
 
     direction: Tensor
@@ -161,6 +190,15 @@ def total_variation(
     """The total variation on [lower, upper] of a function of one input, at Gauss–Legendre nodes.
 
     The rows `slope.atoms(points)` with an absolute loss, weighted, penalise it.
+
+    Parameters
+    ----------
+    lower, upper : float
+        The ends of the interval.
+    num_nodes : int, default=100
+        Nodes of the quadrature; |f′| has kinks, so the error falls slowly with their number.
+    dtype : torch.dtype, default=torch.float64
+        The precision of points and weights.
     """
     if not -math.inf < lower < upper < math.inf:
         raise ValueError(f"Total variation needs a finite interval, not [{lower}, {upper}].")

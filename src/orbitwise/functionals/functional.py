@@ -477,7 +477,10 @@ def exact_atoms(
     weights: Float[Tensor, "n s"],
     tangents: Float[Tensor, "n s d"] | None = None,
 ) -> Atoms:
-    """Atoms without randomness: values, or derivatives where `tangents` are given."""
+    """Atoms without randomness: values, or derivatives where `tangents` are given.
+
+    Row i is Σ_s w_is g(p_is), or Σ_s w_is ∂_{v_is} g(p_is) with tangents v.
+    """
     order = torch.zeros(points.shape[-2], dtype=torch.long, device=points.device)
     return Atoms(points, weights, tangents, order if tangents is None else order + 1, torch.zeros_like(order))
 
@@ -540,7 +543,15 @@ class Evaluation(Functional):
 
 @final
 class Combination(Functional):
-    """Σ_j factor_j L_j."""
+    """Σ_j factor_j L_j.
+
+    Parameters
+    ----------
+    parts : list of Functional
+        The L_j, each of one row per input.
+    factors : list of float
+        One factor for each part.
+    """
 
     def __init__(self, parts: list[Functional], factors: list[float]) -> None:
         super().__init__()
@@ -571,7 +582,15 @@ class Combination(Functional):
 
 @final
 class Composition(Functional):
-    """`outer` of the function x ↦ inner_x(g)."""
+    """`outer` of the function x ↦ inner_x(g).
+
+    Parameters
+    ----------
+    outer : Functional
+        What is observed, such as a slope.
+    inner : Functional
+        The function of g that it is observed of, such as an orbit average; each input has one row of it.
+    """
 
     def __init__(self, outer: Functional, inner: Functional) -> None:
         super().__init__()

@@ -30,6 +30,11 @@ class FeatureMap(Functional):
     """g(φ(x)) for a differentiable map φ of rows [n, d] to rows of features [n, e]: g lives on features.
 
     Composed on the right of other functionals it pushes their points to φ(p) and their tangents to Jφ·v.
+
+    Parameters
+    ----------
+    features : callable
+        φ, a differentiable function or module from [n, d] to [n, e] that treats rows one by one.
     """
 
     stored = Stored(
@@ -88,6 +93,15 @@ class Wrap(Functional):
     The column becomes two, (p/2π)(cos 2πx_c/p, sin 2πx_c/p), in its place: g lives on one column more. Close
     by, distances on the circle are those of x, so lengthscales keep their meaning. With an RBF kernel of that
     column it is the periodic kernel. All shifts by p form a group that no sum over an orbit can exhaust.
+
+    Parameters
+    ----------
+    period : float
+        p, in the units of the column; where learning starts.
+    column : int, default=0
+        The column c that is wound around the circle.
+    learnable : bool, default=True
+        Whether the period is learned, as its logarithm.
     """
 
     stored = Stored({"period": POSITIVE, "learnable": OMITTED})

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.functionals.functional import Functional, Gradients, check_matrix
+from orbitwise.transforms.deformations import gaussian_filters
 from orbitwise.transforms.images import AffineWarp
 
 Move = tuple[str, float]
@@ -46,6 +47,15 @@ class ImageTangent(Functional):
     Each of the `moves` is a name of `MOVES`, whose tangent is the derivative by its amount, or a pair (name,
     amount), whose tangent is the moved image minus the image. `smoothing` is the width in pixels of the
     Gaussian that images are smoothed by before they move, 0 for none.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read.
+    moves : sequence of str or (str, float), default=MOVES
+        Names of `MOVES`, or names with amounts.
+    smoothing : float, default=0.0
+        Width in pixels of the Gaussian that images are smoothed by first.
     """
 
     stored = Stored({"smoothing": Field(least=0, most=10_000)})
@@ -109,7 +119,7 @@ def smoothed_images(
     _check_smoothing(smoothing)
     if smoothing == 0:
         return images
-    rows, columns = (_bell(size, smoothing, images) for size in warp.image_shape[1:])
+    rows, columns = (gaussian_filters(size, smoothing, images)[0] for size in warp.image_shape[1:])
     # S X Sᵀ for every channel
     return (rows @ images.reshape(len(images), *warp.image_shape) @ columns).flatten(1)
 
@@ -156,11 +166,3 @@ def _vertical_shear(amount: float) -> list[float]:
 def _check_smoothing(smoothing: float) -> None:
     if not 0 <= smoothing < math.inf:
         raise ValueError(f"smoothing is a width in pixels of 0 or more, not {smoothing}.")
-
-
-def _bell(size: int, width: float, like: Tensor) -> Float[Tensor, "{size} {size}"]:
-    """The symmetric matrix that smooths a line of pixels; its rows sum to one away from the edges."""
-    place = torch.arange(size, dtype=torch.float64)
-    reach = torch.arange(-math.ceil(10 * width), math.ceil(10 * width) + 1, dtype=torch.float64)
-    total = torch.exp(-0.5 * (reach / width).square()).sum()
-    return (torch.exp(-0.5 * ((place[:, None] - place) / width).square()) / total).to(like)

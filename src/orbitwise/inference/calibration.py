@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
+
+from orbitwise.inference.optimise.cost import users_level
 
 
 def cross_entropy(scores: Float[Tensor, "n c"], labels: Tensor, scale: float) -> float:
@@ -120,3 +126,29 @@ def one_class(
     is_chance = share ** len(others) >= CHANCE
     left = (others != most).double().mean().item()
     return "unlabelled" if left < NEGLECTED * (1 - share) and not is_chance else None
+
+
+def warn_of_one_class(
+    name: str,
+    classes: NDArray[np.generic],
+    predicted: Int[Tensor, " t"],
+    has_no_label: Bool[Tensor, " t"],
+    codes: Int[Tensor, " n"],
+    advice: str,
+) -> None:
+    """Warn where an estimator predicts one class for all training rows, or for all unlabelled ones."""
+    kind = one_class(predicted, has_no_label, codes)
+    if kind is None or len(classes) == 1:
+        return
+    rows = predicted if kind == "training" else predicted[has_no_label]
+    most = rows.mode().values
+    count = int((rows == most).sum())
+    share = f"{count:,} of {len(rows):,}"
+    if count == len(rows):
+        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
+    warnings.warn(
+        f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
+        f"{len(classes)} classes. {advice}.",
+        UserWarning,
+        stacklevel=users_level(sys._getframe()),
+    )

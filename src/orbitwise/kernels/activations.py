@@ -19,7 +19,17 @@ ACTIVATIONS = ("erf", "relu")
 
 
 def second_moment(activation: Activation, covariance: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """E[φ(u)φ(v)] for (u, v) with these variances and this covariance, in a new tensor."""
+    """E[φ(u)φ(v)] for (u, v) with these variances and this covariance, in a new tensor.
+
+    Parameters
+    ----------
+    activation : "relu" or "erf"
+        φ.
+    covariance : Tensor
+        cov(u, v), any shape that broadcasts with the variances.
+    left, right : Tensor
+        The variances of u and v, not negative.
+    """
     return (_Rectified if activation == "relu" else _Sigmoid).apply(covariance, left, right)
 
 

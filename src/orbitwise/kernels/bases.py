@@ -102,6 +102,15 @@ class CentredLinearKernel(Kernel):
 
     `centre` has `ard_num_dims` entries, or one for all columns. Times a periodic kernel, it is the time at
     which a growing cycle had no size.
+
+    Parameters
+    ----------
+    ard_num_dims : int, default=None
+        The number of columns that have a centre of their own; None shares one.
+    variance_constraint : gpytorch.constraints.Interval, default=None
+        A constraint other than positivity by exponentials.
+    **arguments
+        `batch_shape`, `active_dims` and `eps` of a GPyTorch kernel.
     """
 
     has_lengthscale = False
@@ -294,6 +303,19 @@ def start(
 
     With `normalize_y` amplitudes are those of standardised targets, as `InvariantGPRegressor` takes them. A
     `seed` draws a start at random around the usual one, for restarts.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        A kernel that `parse` or GPyTorch made of base kernels, sums, products and scales; it is changed.
+    x : array-like of shape (n,) or (n, d)
+        Inputs: their spread gives lengthscales, their spectrum periods.
+    y : array-like of shape (n,)
+        Targets: their variance is shared out among the summands.
+    normalize_y : bool, default=True
+        Whether amplitudes refer to standardised targets.
+    seed : int, default=None
+        Draws a start around the usual one.
     """
     columns, targets = _as_columns(x), _as_vector(y)
     variance = 1.0 if normalize_y else max(float(np.var(targets)), 1e-12)
@@ -316,6 +338,19 @@ def spectral_mixture(
     GPyTorch's own starts draw frequencies at random (`initialize_from_data`), or need an even grid
     (`initialize_from_data_empspect`). With `normalize_y` the weights are those of standardised targets, as
     `InvariantGPRegressor` takes them. A `seed` moves the start at random, for restarts. x is [n] or [n, d].
+
+    Parameters
+    ----------
+    x : array-like of shape (n,) or (n, d)
+        Inputs, evenly spaced or not.
+    y : array-like of shape (n,)
+        Targets.
+    num_mixtures : int, default=8
+        Components, the trend included.
+    seed : int, default=None
+        Moves the start at random.
+    normalize_y : bool, default=True
+        Whether weights refer to standardised targets.
     """
     columns, targets = _as_columns(x), _as_vector(y)
     if len(columns) != len(targets):

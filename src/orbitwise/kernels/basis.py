@@ -22,7 +22,13 @@ from orbitwise.kernels.bases import KernelArguments, LogScale
 
 @final
 class PolynomialBasis(nn.Module):
-    """1, x_i, x_i², …, x_i^order for every column i; columns do not mix, and the constant comes once."""
+    """1, x_i, x_i², …, x_i^order for every column i; columns do not mix, and the constant comes once.
+
+    Parameters
+    ----------
+    order : int
+        The highest power, 0 for a constant alone.
+    """
 
     stored = Stored({"order": Field(least=0, most=1000)})
 
@@ -43,7 +49,15 @@ class PolynomialBasis(nn.Module):
 
 @final
 class FourierBasis(nn.Module):
-    """1, cos(2πjx_i/period), sin(2πjx_i/period), j = 1 … order, for every column i."""
+    """1, cos(2πjx_i/period), sin(2πjx_i/period), j = 1 … order, for every column i.
+
+    Parameters
+    ----------
+    order : int
+        The highest number of waves per period.
+    period : float, default=1.0
+        The period, in the units of x.
+    """
 
     stored = Stored({"order": Field(least=0, most=1000), "period": POSITIVE})
 
@@ -65,7 +79,15 @@ class FourierBasis(nn.Module):
 
 @final
 class BumpBasis(nn.Module):
-    """exp(-|x - c_j|²/2l²) around every centre c_j; dense bumps of width l make an RBF kernel of √2·l."""
+    """exp(-|x - c_j|²/2l²) around every centre c_j; dense bumps of width l make an RBF kernel of √2·l.
+
+    Parameters
+    ----------
+    centres : Tensor of shape (j, d)
+        The c_j; they are not learned.
+    width : float, default=1.0
+        l, in the units of x.
+    """
 
     centres: Tensor
 
@@ -101,6 +123,21 @@ class BasisKernel(Kernel):
     "isotropic", variance·I; "separate", a variance for each of `num_features` features; "geometric",
     variance·γ^-degree, where the degree of a feature is the basis's own (a power, a frequency), or its
     number.
+
+    Parameters
+    ----------
+    basis : callable
+        φ, one of the bases of this module or one of your own.
+    weights : "isotropic", "separate" or "geometric", default="isotropic"
+        The form of Σ.
+    num_features : int, default=None
+        J, for weights="separate" only.
+    variance_prior, ratio_prior : gpytorch.priors.Prior, default=None
+        Priors of the variance(s), and of γ.
+    variance_constraint, ratio_constraint : gpytorch.constraints.Interval, default=None
+        Constraints other than positivity by exponentials.
+    **arguments
+        `batch_shape`, `active_dims` and `eps` of a GPyTorch kernel.
     """
 
     has_lengthscale = False

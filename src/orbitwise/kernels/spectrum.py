@@ -28,7 +28,11 @@ class Peaks(NamedTuple):
 
 
 def frequency_grid(x: Array) -> Array:
-    """Frequencies from one cycle over the range of x to the Nyquist frequency of the median spacing."""
+    """Frequencies from one cycle over the range of x to the Nyquist frequency of the median spacing.
+
+    The grid is `OVERSAMPLING` times finer than the resolution 1/range, up to `LARGEST_GRID` frequencies; it
+    is empty for fewer than three different points.
+    """
     points = np.unique(x)
     if len(points) < 3:
         return np.zeros(0)
@@ -66,7 +70,11 @@ def detrend(x: Array, y: Array, degree: int = 2) -> tuple[Array, float]:
 
 
 def spectral_peaks(x: Array, y: Array, num_peaks: int = 3) -> Peaks:
-    """The strongest lines of y over one column x, by repeated fits of all lines found so far."""
+    """The strongest lines of y over one column x, by repeated fits of all lines found so far.
+
+    Each step takes the frequency where the periodogram of what is left is highest, refines it between its
+    neighbours on the grid, and fits all lines found so far again. Long data are thinned to `MOST_ROWS` rows.
+    """
     if len(x) > MOST_ROWS:
         keep = np.linspace(0, len(x) - 1, MOST_ROWS).astype(int)
         order = np.argsort(x, kind="stable")[keep]

@@ -534,6 +534,23 @@ def parse(
     `num_dims` is the number of columns of the inputs. Kernels with one hyperparameter per column need it, and
     columns are checked against it. `separate_lengthscales` writes `ard` into every base kernel.
     Hyperparameters start at 1 where the text gives none; `orbitwise.kernels.start` sets them from data.
+
+    Parameters
+    ----------
+    text : str
+        Base kernels joined by + and *, with powers, brackets and numbers for amplitudes:
+        "2*rbf[0](lengthscale=3)*periodic + linear".
+    num_dims : int, default=None
+        The number of columns of the inputs.
+    separate_lengthscales : bool, default=False
+        Whether every base kernel has one lengthscale per column.
+    dtype : torch.dtype, default=torch.float64
+        The precision of the hyperparameters.
+
+    Raises
+    ------
+    SpellingError
+        Where the text spells no kernel; the message points to the place.
     """
     if num_dims is not None and (isinstance(num_dims, bool) or num_dims < 1):
         raise ValueError(f"num_dims must be a whole number of at least 1, or None, not {num_dims!r}.")
@@ -554,6 +571,20 @@ def spell(kernel: Kernel, values: bool = False, digits: int = 6) -> str:
     """The spelling of a kernel made of base kernels, sums, products and scales; the inverse of `parse`.
 
     With `values`, hyperparameters and amplitudes are written too, to `digits` digits.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        A kernel of base kernels, sums, products and scales.
+    values : bool, default=False
+        Whether hyperparameters are written.
+    digits : int, default=6
+        Significant digits of the values.
+
+    Returns
+    -------
+    str
+        Text that `parse` makes the same kernel of, up to rounding where values are written.
     """
     return str(expression_of(kernel, values, digits))
 

@@ -150,6 +150,22 @@ class WideNetworkKernel(WideKernel):
     layer's weights have variance σ_w²/d, so inputs of unit spread in each column are of the right size. The
     default is the one that keeps the scale of ReLU layers. A kernel of erf units is bounded: wrap it in a
     `ScaleKernel` to learn its height.
+
+    Parameters
+    ----------
+    depth : int, default=1
+        Hidden layers.
+    activation : "relu" or "erf", default="relu"
+        What is applied to the units of each.
+    weight_variance : float, default=2.0
+        σ_w², where learning starts.
+    bias_variance : float, default=0.1
+        σ_b², where learning starts; 0 for no biases.
+    residual : bool, default=False
+        Whether layers after the first add to what they see.
+    **arguments
+        `weight_variance_prior`, `bias_variance_prior`, `weight_variance_constraint` and
+        `bias_variance_constraint`, and what every GPyTorch kernel takes.
     """
 
     def __init__(
@@ -305,6 +321,23 @@ class WideConvolutionKernel(WideKernel):
     `depth` counts convolutional layers, each followed by the activation; after the first they may be residual
     blocks. The readout is affine, of all positions, or with `pooling` of their average: with circular padding
     the kernel is then invariant to translations. Inputs are rows of h·w (or c·h·w) pixels.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read.
+    depth : int, default=2
+        Convolutional layers.
+    filter_size : int, default=3
+        The side of a filter in pixels, odd.
+    activation, weight_variance, bias_variance, residual
+        As in `WideNetworkKernel`.
+    padding : "zero" or "circular", default="zero"
+        What lies outside the image.
+    pooling : bool, default=False
+        Whether the readout averages over positions; its cost is that of all pairs of positions.
+    **arguments
+        As in `WideNetworkKernel`.
     """
 
     padding: Padding

@@ -26,6 +26,17 @@ class Gaussian(Likelihood):
 
     A learned variance stays above `floor`, which should be small compared with the square of the targets. One
     that is not `learnable` is as given, and may be 0.
+
+    Parameters
+    ----------
+    noise : float, default=0.1
+        σ², where learning starts.
+    num_outputs : int, default=0
+        The number of variances; 0 is one for all outputs.
+    learnable : bool, default=True
+        Whether the variance is learned.
+    floor : float, default=1e-8
+        The least variance that is learned.
     """
 
     is_additive = True

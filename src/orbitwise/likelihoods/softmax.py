@@ -20,7 +20,17 @@ from orbitwise.process.process import Moments
 
 @final
 class Softmax(Likelihood):
-    """Targets [n, c] are one-hot labels, or counts. Not quadratic in f: exact and frozen rows only."""
+    """Targets [n, c] are one-hot labels, or counts. Not quadratic in f: exact and frozen rows only.
+
+    Parameters
+    ----------
+    num_classes : int
+        The number of outputs of f.
+    num_nodes : int, default=256
+        Nodes of expectations, at least 4 per class.
+    seed : int, default=0
+        The scrambling of the nodes.
+    """
 
     is_quadratic = False
     is_separable = False

@@ -22,6 +22,15 @@ class StudentT(Likelihood):
     """ε = scale·t with `degrees` of freedom, both learned. Not quadratic in f: exact and frozen rows only.
 
     Far from the data -E[∂² log p] is negative; a natural-gradient step takes it for 0.
+
+    Parameters
+    ----------
+    scale : float, default=0.3
+        Where learning of the scale starts.
+    degrees : float, default=4.0
+        Where learning of the degrees of freedom starts; 1 is Cauchy noise, many are Gaussian.
+    num_nodes : int, default=40
+        Gauss-Hermite nodes of expectations.
     """
 
     is_quadratic = False

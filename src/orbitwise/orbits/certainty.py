@@ -78,7 +78,11 @@ def decimals_of(error: float) -> int:
 
 
 def describe(ranges: Mapping[str, Interval], units: Mapping[str, Unit]) -> str:
-    """One phrase for each range; a range from zero is named by its other end."""
+    """One phrase for each range; a range from zero is named by its other end.
+
+    Names that start with "angle" are shown in degrees, those with "log_" as per cent of change, and others as
+    `units` says. A range that moves nothing is "not needed".
+    """
     phrases = []
     for name, (low, high) in ranges.items():
         unit = unit_of(name, units)

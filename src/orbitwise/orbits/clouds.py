@@ -25,6 +25,21 @@ class PointCloudOrbit(DrawnOrbit):
     large angles more often.) `shift` bounds b, the same along every axis at first, each learned by itself;
     `jitter` is the standard deviation of the noise of every coordinate. What is zero is off; the rest is
     learned, or what `learnable` names.
+
+    Parameters
+    ----------
+    num_points, num_dimensions : int
+        How a row is read: points one after the other, of 2 or 3 coordinates.
+    angle : float or (lower, upper), default=0.0
+        Bounds of the angle of the rotation, in radians, at most π.
+    shift : float or (lower, upper), default=0.0
+        Bounds of the translation along every axis, in the units of the points.
+    jitter : float, default=0.0
+        Standard deviation of the noise of every coordinate.
+    learnable, two_sided : sequence of str
+        What is learned, and which ranges learn both their bounds.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True

@@ -24,6 +24,13 @@ class ComposedOrbit(DrawnOrbit):
     Stages are any orbits. Of a finite one each draw takes an element at random, all equally likely. Frozen,
     an exact finite stage is taken in full at every node, so that a composition of nothing but exact stages
     freezes to the exact average over all products of their elements.
+
+    Parameters
+    ----------
+    *stages : Orbit
+        What moves a row first, second, and so on; a composition among them is replaced by its stages.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`. Those of the stages are not used.
     """
 
     def __init__(

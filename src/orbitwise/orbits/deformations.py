@@ -28,6 +28,23 @@ class DeformationOrbit(DrawnOrbit):
     learned, or those named in `learnable`; thickness in `two_sided` moves both its bounds. The tangents hold
     for moves of about a pixel; larger ones are the business of `ImageOrbit`. `tangent_width` and `clip` are
     those of `TangentDeformation`.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read.
+    amplitude, smoothness : float
+        Size and width of the random fields, both in pixels.
+    thickness : float or (lower, upper), default=0.0
+        Bounds of β, in pixels.
+    tangent_width : float, default=1.0
+        Width in pixels of the Gaussian whose derivatives are the tangents.
+    clip : (low, high), default=None
+        The interval that pixels are clipped to, that of the image itself where None.
+    learnable, two_sided : sequence of str
+        What is learned, and whether thickness learns both its bounds.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True

@@ -42,6 +42,18 @@ def closure(*generators: SignedPermutations | LinearMaps, max_size: int = 10_000
 
     Raises a ValueError as soon as more than `max_size` elements are found: some generators (a rotation by an
     irrational part of a turn) generate an infinite group.
+
+    Parameters
+    ----------
+    *generators : SignedPermutations or LinearMaps
+        Generators of one kind, acting on the same number of coordinates.
+    max_size : int, default=10,000
+        The largest group that is built.
+
+    Returns
+    -------
+    FiniteOrbit
+        The orbit of the whole group, the identity first.
     """
     if not generators:
         raise ValueError("closure needs at least one generator.")
@@ -176,6 +188,19 @@ class FiniteOrbit(Orbit):
     over the orbit. `weights` gives each element a factor, say -1 for odd permutations; f is anti-symmetric.
     With `num_samples`, each row draws that many elements afresh, in `num_groups` independent groups, without
     replacement within a group.
+
+    Parameters
+    ----------
+    transform : Transform
+        A discrete family, all of whose elements are taken, or a continuous one with `elements`.
+    elements : Tensor of shape (e, p), default=None
+        The parameters of the elements that are taken.
+    weights : Tensor of shape (e,), default=None
+        A factor per element, 1 where None.
+    num_samples : int, default=None
+        Elements drawn per row; None takes all of them.
+    num_groups : int, default=2
+        Independent groups of draws, as in `DrawnOrbit`.
     """
 
     elements: Tensor | None
@@ -315,6 +340,15 @@ class WeightedOrbit(Orbit):
     "softmax" weights are positive and sum to one: f becomes insensitive to the elements that the data
     support. "free" weights take any sign and size, as the patches of a convolutional GP want. All start
     equal, where f is the average over the orbit; weights that the orbit has itself are kept as factors.
+
+    Parameters
+    ----------
+    orbit : Orbit
+        An exact finite orbit: a `FiniteOrbit` without `num_samples`, a `PatchOrbit` or a `FrozenOrbit`.
+    weighting : "softmax" or "free", default="softmax"
+        Whether weights are shares of one, or any numbers.
+    learnable : bool, default=True
+        Whether the weights are learned; otherwise they stay equal.
     """
 
     def __init__(self, orbit: Orbit, weighting: Weighting = "softmax", learnable: bool = True) -> None:

@@ -39,7 +39,10 @@ def smooth_curve(noise: Float[Tensor, "*batch t"], smoothness: Tensor) -> Float[
 
 
 def smooth_field(noise: Float[Tensor, "*batch h w"], smoothness: Tensor) -> Float[Tensor, "*batch h w"]:
-    """A smooth field of unit variance at every pixel, from white noise."""
+    """A smooth field of unit variance at every pixel, from white noise.
+
+    With W the Gaussian weights of `smoothing`, the field is W n Wᵀ.
+    """
     rows, columns = (smoothing(size, smoothness, noise) for size in noise.shape[-2:])
     # W n Wᵀ
     return rows @ noise @ columns.T
@@ -65,6 +68,23 @@ class ImageOrbit(DrawnOrbit):
     `Bounds`. `amplitude` is the standard deviation of the displacement in pixels (0 for none) and
     `smoothness` the width in pixels over which it varies; both are learned. `learnable` names what is
     learned, everything by default.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read.
+    affine : mapping from name to float or (lower, upper), default=None
+        Bounds of angle, log_scale_x, log_scale_y, shear, shift_x and shift_y; a name left out is fixed at 0.
+    amplitude : float, default=0.0
+        Standard deviation of the displacement of every pixel, in pixels; 0 for no deformation.
+    smoothness : float, default=4.0
+        Width in pixels over which the displacement varies.
+    learnable : sequence of str, default=None
+        What is learned, everything that is on where None.
+    two_sided : sequence of str, default=()
+        Affine parameters whose lower and upper bounds are learned separately.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True
@@ -182,6 +202,19 @@ class CropOrbit(DrawnOrbit):
     moves beyond that, in fractions of half the image (2/width is one pixel), with zeros where nothing was:
     alone it is the crop of a padded image. `learnable` names what is learned, all that is not zero by
     default.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read.
+    log_zoom : float, default=0.1
+        The largest logarithm of the magnification.
+    shift : float or (lower, upper), default=0.0
+        Bounds of both shifts, in fractions of half the image.
+    learnable, two_sided : sequence of str
+        What is learned, and which shifts learn both their bounds.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True

@@ -18,6 +18,19 @@ class JitterOrbit(DrawnOrbit):
 
     One `width` θ serves all coordinates, or with `separate` each learns its own. The average of an RBF of
     lengthscale ℓ over such orbits is the RBF of lengthscale √(ℓ² + 2θ²), lowered.
+
+    Parameters
+    ----------
+    num_features : int
+        The width d of the rows.
+    width : float, default=0.1
+        The θ that learning starts from.
+    separate : bool, default=False
+        Whether each coordinate learns a θ of its own.
+    learnable : bool, default=True
+        Whether θ is learned at all.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True

@@ -19,6 +19,17 @@ class MirrorOrbit(Orbit):
 
     The centre c is learned, one entry for each mirrored column, unless `learnable` is False. `is_odd` takes
     the difference: f then changes its sign in the mirror, and is zero at the centre.
+
+    Parameters
+    ----------
+    centre : float or sequence of float, default=0.0
+        Where learning of c starts: one entry for all mirrored columns, or one for each.
+    columns : sequence of int, default=None
+        The columns that are mirrored.
+    is_odd : bool, default=False
+        Whether f changes its sign in the mirror.
+    learnable : bool, default=True
+        Whether the centre is learned.
     """
 
     def __init__(

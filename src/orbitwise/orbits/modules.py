@@ -24,6 +24,17 @@ class ModuleOrbit(DrawnOrbit):
     and treats rows and samples one by one. In the second it draws by itself, from the generator alone; each
     group is a call of its own, so that samples of a call may depend on each other. Frozen or composed, the
     second form costs a call for every point, with a seed of its own for every node: prefer the first.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        What moves inputs; its parameters are learned with the model's.
+    num_noise : int, default=None
+        Entries of noise per draw; None for a module that draws by itself.
+    density : "uniform" or "normal", default="normal"
+        The distribution of the noise: uniform on [-1, 1], or standard normal.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`. A module that draws by itself takes random draws only.
     """
 
     stored = Stored(

@@ -118,7 +118,23 @@ def nodes_for(
     generator: torch.Generator | None,
     like: Tensor,
 ) -> Nodes:
-    """About `num_nodes` nodes and their weights, which sum to one; only the `active` entries matter."""
+    """About `num_nodes` nodes and their weights, which sum to one; only the `active` entries matter.
+
+    Parameters
+    ----------
+    noise : Noise
+        What the entries of a draw are.
+    active : Tensor of shape (q,)
+        Which entries move anything.
+    num_nodes : int
+        How many nodes; Gauss's product rule takes the largest square below it in two dimensions.
+    rule : "random", "sobol" or "gauss"
+        Plain draws, one scrambled Sobol set, or Gauss's nodes.
+    generator : torch.Generator or None
+        Where random numbers come from.
+    like : Tensor
+        What gives the nodes their precision and device.
+    """
     if num_nodes < 1:
         raise ValueError(f"num_nodes must be at least 1, not {num_nodes}.")
     if rule == "gauss":

@@ -46,6 +46,8 @@ class LearnedWidths:
     """Entries of a raw parameter that are widths: how wide they ordinarily are, and at most.
 
     They are learned as logarithms, or where there is a limit as logits of their share of it.
+
+    Where no limit is set the raw value is log(width), elsewhere logit(width/limit).
     """
 
     parameter: nn.Parameter
@@ -92,6 +94,21 @@ class Bounds(nn.Module):
     `start` gives (lower, upper) or a symmetric bound for each name; a name left out stays at the identity.
     `learnable` names the bounds that move (all given ones by default), `two_sided` those whose centre moves
     too. `natural` says how wide half a range of ordinary size is, where it is not as wide as at the start.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The parameters of the transform, in its order.
+    start : mapping from name to float or (lower, upper)
+        Where learning starts; a single number b means (-b, b).
+    learnable : sequence of str, default=None
+        The ranges whose width is learned, all of `start` where None.
+    two_sided : sequence of str, default=()
+        The ranges whose centre is learned too.
+    limits : mapping from name to float, default=None
+        The largest half-width, such as π for an angle; a name left out has no limit.
+    natural : mapping from name to float, default=None
+        Half-widths of ordinary size, the unit of the search for ranges.
     """
 
     limit: Tensor
@@ -212,6 +229,15 @@ class Widths(nn.Module):
     """Named widths; `learnable` names those that move (all that are not zero by default).
 
     `natural` says how wide a width of ordinary size is, where it is not as wide as at the start.
+
+    Parameters
+    ----------
+    start : mapping from name to float
+        The widths that learning starts from; 0 is off.
+    learnable : sequence of str, default=None
+        The widths that are learned, all that are on where None.
+    natural : mapping from name to float, default=None
+        Widths of ordinary size, the unit of the search for ranges.
     """
 
     moves: Tensor
@@ -436,6 +462,15 @@ class DrawnOrbit(Orbit):
 
     Draws come in `num_groups` independent groups (two halves by default), so that quadratic terms can be
     estimated without bias. `draws` are "random", or "sobol": a scrambled Sobol set for every group and row.
+
+    Parameters
+    ----------
+    num_samples : int, default=32
+        Points drawn per row and call, in all groups together; a multiple of `num_groups`.
+    num_groups : int, default=2
+        Independent groups; pairs of points of different groups give unbiased estimates of quadratic terms.
+    draws : "random" or "sobol", default="random"
+        Independent draws, or one scrambled Sobol set per group and row, which has far less variance.
     """
 
     is_drawn = True
@@ -545,7 +580,11 @@ def exact_points(
 def drawn_points(
     points: Float[Tensor, "n s d"], num_groups: int, population: int | None = None, independent: bool = True
 ) -> OrbitPoints:
-    """Points drawn in `num_groups` equal independent groups, each point with weight 1/s."""
+    """Points drawn in `num_groups` equal independent groups, each point with weight 1/s.
+
+    `population` is the size of the finite orbit that each group was drawn from without replacement. Groups
+    that are not `independent` inside, such as Sobol sets, are only ever paired with other groups.
+    """
     count, samples, _ = points.shape
     draw = torch.arange(num_groups, device=points.device).repeat_interleave(samples // num_groups) + 1
     weights = points.new_full((count, samples), 1 / samples)
@@ -568,6 +607,15 @@ class FrozenOrbit(Orbit):
     """A drawn orbit with fixed nodes ε (and weights), shared by all rows and scaled by the orbit's bounds.
 
     `nodes` may also be quadrature nodes with their weights.
+
+    Parameters
+    ----------
+    source : DrawnOrbit
+        The orbit whose `move` is used, and whose ranges stay learnable.
+    nodes : Tensor of shape (s, q)
+        The fixed noise.
+    weights : Tensor of shape (s,), default=None
+        The weight of each node, 1/s where None.
     """
 
     nodes: Tensor

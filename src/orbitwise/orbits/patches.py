@@ -12,8 +12,7 @@ from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.orbits.orbit import Orbit, OrbitPoints, exact_points
-from orbitwise.transforms.images import check_image_shape
-from orbitwise.transforms.transform import check_rows
+from orbitwise.transforms.images import check_image_shape, check_images
 
 
 @final
@@ -22,6 +21,15 @@ class PatchOrbit(Orbit):
 
     A patch keeps all channels, so that its width is channels·height·width. `WeightedOrbit` learns which
     places of the image count.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read.
+    patch_shape : (height, width)
+        The size of a patch, in pixels.
+    stride : int, default=1
+        Pixels between neighbouring patches, in both directions.
     """
 
     stored = Stored({"patch_shape": Field(least=1, most=2**20), "stride": Field(least=1, most=2**20)})
@@ -50,12 +58,7 @@ class PatchOrbit(Orbit):
         return math.prod(self.grid)
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
-        check_rows(x, type(self).__name__)
-        if x.shape[-1] != math.prod(self.image_shape):
-            raise ValueError(
-                f"Images of shape {self.image_shape} have {math.prod(self.image_shape)} pixels, "
-                f"but the inputs have width {x.shape[-1]}."
-            )
+        check_images(x, self.image_shape, type(self).__name__)
         windows = x.reshape(len(x), *self.image_shape)
         for axis, size in zip((2, 3), self.patch_shape, strict=True):
             windows = windows.unfold(axis, size, self.stride)

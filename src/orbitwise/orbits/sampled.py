@@ -28,6 +28,21 @@ class SampledOrbit(DrawnOrbit):
     For the normal density α has mean (lower+upper)/2 and standard deviation (upper-lower)/2. Both bounds are
     learned, or with `two_sided=False` their distance only; equal bounds keep their distance. An angle between
     uniform bounds covers a whole turn at most.
+
+    Parameters
+    ----------
+    transform : Transform
+        A continuous family t_α.
+    lower, upper : float, sequence or Tensor of shape (p,)
+        Bounds of α that learning starts from, one for all entries or one for each.
+    density : "uniform" or "normal", default="uniform"
+        How α is distributed between, or about, the bounds.
+    learnable : bool, default=True
+        Whether the bounds that differ are learned.
+    two_sided : bool, default=True
+        Whether both are learned, or their distance alone.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True

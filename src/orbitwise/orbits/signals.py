@@ -28,6 +28,21 @@ class SignalOrbit(DrawnOrbit):
     w, which varies over `smoothness` samples (an eighth of the length by default), and `jitter` the standard
     deviation of the noise. What is zero is off; the rest is learned, or what `learnable` names, a name in
     `two_sided` with both its bounds. Beyond its ends a signal is zero, or wraps around.
+
+    Parameters
+    ----------
+    signal_shape : int or (channels, length)
+        How a row is read: channels first.
+    shift, log_scale : float or (lower, upper), default=0.0
+        Bounds of the delay b in samples, and of the logarithm a of the factor.
+    warp, smoothness, jitter : float
+        Widths: of the smooth delay, and of what it varies over, in samples; of the noise of every entry.
+    boundary : "zero" or "wrap", default="zero"
+        What lies beyond the ends.
+    learnable, two_sided : sequence of str
+        What is learned, and which of shift and log_scale learn both their bounds.
+    num_samples, num_groups, draws
+        See `DrawnOrbit`.
     """
 
     is_smooth = True

@@ -30,15 +30,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Atoms, Block
+from orbitwise.kernels.bases import children_of
 
 Profile = Callable[[Tensor, int], Tensor]
 """κ and its derivatives, by order."""
 SMALLEST_DISTANCE = 1e-15
-
-
-def parts_of(kernel: AdditiveKernel | ProductKernel) -> list[Kernel]:
-    """The summands or factors of a kernel."""
-    return [part for part in kernel.kernels if isinstance(part, Kernel)]
 
 
 class Part(NamedTuple):
@@ -77,7 +73,7 @@ def _parts(whole: Part) -> list[Part]:
     if type(kernel) is not AdditiveKernel:
         return [whole]
     found = []
-    for part in parts_of(kernel):
+    for part in children_of(kernel):
         own = active_dims(part)
         chosen = columns if own is None else own if columns is None else columns[own]
         found += _parts(Part(scale, part, chosen))
@@ -99,6 +95,13 @@ def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
     """κ(q, order) of a kernel of the squared distance q in lengthscales, or None for a kernel not known here.
 
     A kernel class of your own may bring it as a method `radial_profile(q, order)`: κ, κ′ and κ″.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        A kernel without its scale; RBF, Matérn-3/2, Matérn-5/2 and rational quadratic are known.
+    rows : bool, default=False
+        Whether parameters of a batched kernel leave room for a dimension of rows.
     """
     own: Profile | None = getattr(kernel, "radial_profile", None)
     if own is not None:
@@ -241,7 +244,7 @@ def check_power(kernel: PolynomialKernel) -> int:
 
 def _is_separable(kernel: ProductKernel) -> bool:
     """Whether no two factors look at the same coordinate, so that the average of the product factorises."""
-    factors = [part for part in parts_of(kernel) if type(part) is not ConstantKernel]
+    factors = [part for part in children_of(kernel) if type(part) is not ConstantKernel]
     active = [dims for part in factors if (dims := active_dims(part)) is not None]
     if len(factors) < 2 or len(active) < len(factors):
         return len(factors) < 2
@@ -357,7 +360,7 @@ def jet(
         return jet(kernel.base_kernel, p, q, v, w, rows, blur).scale(scale)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         p, q, v, w = _selected(kernel, p, q, v, w)
-        total, *others = [jet(part, p, q, v, w, rows, blur) for part in parts_of(kernel)]
+        total, *others = [jet(part, p, q, v, w, rows, blur) for part in children_of(kernel)]
         for other in others:
             total = total + other if kind is AdditiveKernel else total * other
         return total

@@ -22,12 +22,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Atoms, Block
-from orbitwise.kernels.bases import CentredLinearKernel
+from orbitwise.kernels.bases import CentredLinearKernel, children_of
 from orbitwise.process.closed_forms import (
     Profile,
     active_dims,
     is_far,
-    parts_of,
     parts_of_sum,
     radial_profile,
     rbf,
@@ -55,6 +54,13 @@ def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float
     """cov(L g, L' g) of rows of values; without `right`, of `left` with itself, one half computed.
 
     None where points are so far from each other that products of them would cancel.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        A scaled radial kernel, as `takes_double_sums` checks.
+    left, right : Atoms
+        Rows of values, without batch dimensions; `right` is `left` where None.
     """
     (part,) = parts_of_sum(kernel)
     profile = radial_profile(part.kernel)
@@ -270,7 +276,7 @@ def gram(kernel: Kernel, pairs: PointPairs) -> Float[Tensor, "n m"]:
         return kernel.outputscale * gram(kernel.base_kernel, pairs)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         total: Tensor | None = None
-        for part in parts_of(kernel):
+        for part in children_of(kernel):
             block = gram(part, pairs)
             if total is not None:
                 block = total + block if type(kernel) is AdditiveKernel else total * block

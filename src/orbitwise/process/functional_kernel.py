@@ -20,6 +20,19 @@ class FunctionalKernel(Kernel):
     Batch dimensions, ARD, active dimensions, priors and constraints are the base kernel's. `normalize` gives
     every f(x) unit prior variance (LIM-A eq. 2). Functionals whose rows are drawn at random are refused,
     because their Gram matrix is not positive definite.
+
+    Parameters
+    ----------
+    base_kernel : gpytorch.kernels.Kernel
+        k_g, the covariance of g.
+    functional : Functional
+        L, of one exact row per input: an average over a finite or frozen orbit, a slope, a feature map.
+    normalize : bool, default=False
+        Whether k_f(x, x) is scaled to 1.
+    one_sided : "auto" or bool, default="auto"
+        See `Process`.
+    active_dims : sequence of int, default=None
+        The columns that the functional sees.
     """
 
     has_lengthscale = False

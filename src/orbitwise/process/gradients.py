@@ -23,6 +23,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Atoms, Block, Gradients, exact_atoms
 from orbitwise.process.closed_forms import (
     SHARP,
+    Blur,
     Part,
     check_blur,
     dot_product_profile,
@@ -54,41 +55,31 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
     if (slopes := left.slopes()) is None:
         return gradient_covariance(kernel, right, left).T
     total = slopes.points.new_zeros(slopes.num_rows, right.num_rows)
-    for part in parts_of_sum(kernel):
-        if part.has_slopes:
-            total = total + part.scale * _radial_covariance(part, slopes, right)
+    for pair in _pairs(kernel, slopes, right):
+        total = total + _pair_covariance(pair, slopes, right)
     return total
 
 
-def _radial_covariance(part: Part, left: Gradients, right: Block) -> Float[Tensor, "n m"]:
-    kernel, profile = part.kernel, radial_profile(part.kernel)
-    assert profile is not None
-    (n, s, _), (m, t, _) = left.points.shape, right.points.shape
-    lengthscale = kernel.lengthscale.to(left.points)
-    blur, factor = (variance_of(left), variance_of(right)), torch.ones_like(lengthscale[..., :1])
-    if blur != SHARP:
-        check_blur(kernel)
-        lengthscale, factor = widened(lengthscale, part.select(left.points).shape[-1], blur)
-    p, q = (part.select(block.points).flatten(0, 1) for block in (left, right))
-    p, q = in_lengthscales(p, q, lengthscale)
-    v = part.select(left.directions) / lengthscale
-    squares = snapped_squared_distance(p, q)
-    weights = factor * left.weights.flatten()[:, None] * right.weights.flatten()[None, :]
-    slope = (-2 * weights * profile(squares, 1)).reshape(n, s, m, t)
-    # (p - q)·v for every direction k: [n s k, m t]
+def _pair_covariance(pair: _Pair, left: Gradients, right: Block) -> Float[Tensor, "n m"]:
+    """What one radial kernel adds to the covariance of slopes with slopes or values."""
+    (n, s), (m, t) = left.weights.shape, right.weights.shape
+    p, q, v = pair.p, pair.q, pair.part.select(left.directions) * pair.metric
+    weights = left.weights.flatten()[:, None] * right.weights.flatten()
+    slope = (weights * pair.slope).reshape(n, s, m, t)
+    # δ·v for every direction k: [n s k, m t]
     along_v = (p.reshape(n, s, 1, -1) * v).sum(-1).reshape(-1, 1) - v.flatten(0, 2) @ q.T
     along_v = along_v.reshape(n, s, -1, m, t)
     if (others := right.slopes()) is None:
-        # ∂_v κ = 2κ′ (p - q)·v
+        # ∂_v κ = -S δ·v
         return -torch.einsum("nsmt,nskmt->nkm", slope, along_v).flatten(0, 1)
-    w = part.select(others.directions) / lengthscale
-    bend = (-4 * weights * profile(squares, 2)).reshape(n, s, m, t)
+    w = pair.part.select(others.directions) * pair.metric
     along_w = (p @ w.flatten(0, 2).T).reshape(n, s, m, t, -1) - (q.reshape(m, t, 1, -1) * w).sum(-1)
-    # first over t, then over s and d: Σ_s v_isk · (Σ_t slope_isjt w_jtl)
+    # S v·w first over t, then over s and d: Σ_s v_isk · (Σ_t S_isjt w_jtl); then B (δ·v)(δ·w)
     carried = torch.einsum("nsmt,mtld->nsmld", slope, w)
     first = torch.einsum("nskd,nsmld->nkml", v, carried)
-    second = torch.einsum("nskmt,nsmtl->nkml", along_v * bend[:, :, None], along_w)
-    return (first + second).reshape(left.num_rows, right.num_rows)
+    bend = (weights * pair.bend).reshape(n, s, 1, m, t)
+    second = torch.einsum("nskmt,nsmtl->nkml", along_v * bend, along_w)
+    return (first - second).reshape(left.num_rows, right.num_rows)
 
 
 NUMBERS_AT_ONCE = 2**21
@@ -141,6 +132,13 @@ class GradientOperator:
     every part of a sum). A product costs 6l²d operations a right-hand side, for all d derivatives or any
     number k of directions (then 4lkd more), and holds a few copies of the vectors and `NUMBERS_AT_ONCE`
     numbers beside them.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        A kernel for which `has_products` holds.
+    block : Gradients
+        The derivatives L.
     """
 
     @torch.no_grad()
@@ -238,15 +236,21 @@ def _pairs(kernel: Kernel, left: Block, right: Block) -> list[_Pair]:
     """The parts of a sum of kernels that have slopes."""
     if len(kernel.batch_shape) > 0 or left.points.dim() != 3 or right.points.dim() != 3:
         raise ValueError("Gradient products take one kernel and one block, without batch dimensions.")
-    return [_pair(part, _flat(left), _flat(right)) for part in parts_of_sum(kernel) if part.has_slopes]
+    blur = variance_of(left), variance_of(right)
+    return [_pair(part, _flat(left), _flat(right), blur) for part in parts_of_sum(kernel) if part.has_slopes]
 
 
-def _pair(part: Part, p: Tensor, q: Tensor) -> _Pair:
+def _pair(part: Part, p: Tensor, q: Tensor, blur: Blur) -> _Pair:
     kernel, p, q = part.kernel, part.select(p), part.select(q)
     scale = torch.as_tensor(part.scale, dtype=p.dtype, device=p.device)
     if (profile := radial_profile(kernel)) is not None:
-        metric = kernel.lengthscale.to(p).reciprocal()
-        p, q = in_lengthscales(p, q, kernel.lengthscale.to(p))
+        lengthscale = kernel.lengthscale.to(p)
+        if blur != SHARP:
+            check_blur(kernel)
+            lengthscale, factor = widened(lengthscale, p.shape[-1], blur)
+            scale = scale * factor
+        metric = lengthscale.reciprocal()
+        p, q = in_lengthscales(p, q, lengthscale)
         squares = snapped_squared_distance(p, q)
         slope = -2 * scale * profile(squares, 1)
         bend = slope if profile is rbf else 4 * scale * profile(squares, 2)

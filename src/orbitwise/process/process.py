@@ -33,13 +33,13 @@ from torch.utils.checkpoint import checkpoint
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.functionals.functional import Atoms, Block, Gradients
+from orbitwise.kernels.bases import children_of
 from orbitwise.kernels.wide_networks import WideNetworkKernel
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.closed_forms import (
     assembled,
     is_mixed,
     jet,
-    parts_of,
     pieces,
     radial_profile,
     variance_of,
@@ -67,7 +67,7 @@ def is_rotation_invariant(kernel: Kernel) -> bool:
     if type(kernel) is ScaleKernel:
         return is_rotation_invariant(kernel.base_kernel)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
-        return all(is_rotation_invariant(part) for part in parts_of(kernel))
+        return all(is_rotation_invariant(part) for part in children_of(kernel))
     # One lengthscale for each coordinate is never taken for invariant, even while they are equal:
     # values would agree, but gradients would not.
     if radial_profile(kernel) is not None or type(kernel) in (MaternKernel, LinearKernel):
@@ -123,6 +123,15 @@ class Process(Module):
     Rows are one block of atoms, or a list of blocks of different widths, never padded. `one_sided` says when
     one side of a double sum over a group is skipped: "auto" where the kernel is proved invariant to the
     group, True where you assert it (checked once on a few rows), False never.
+
+    Parameters
+    ----------
+    mean : gpytorch.means.Mean or None
+        E[g]; None is zero.
+    kernel : gpytorch.kernels.Kernel
+        The covariance of g, of one output. Derivatives need one known in `closed_forms`.
+    one_sided : "auto" or bool, default="auto"
+        When one side of the double sum over a group is skipped.
     """
 
     stored = Stored(
@@ -280,6 +289,15 @@ def block_covariance(
 
     It is computed in tiles of about `PAIRS_AT_ONCE` kernel evaluations, or in bands of `row_block` rows of
     `left` (of points, where these are gradients).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        k_g.
+    left, right : Atoms or Gradients
+        The rows of both sides; `right` is `left` where None.
+    row_block : int, default=None
+        Rows of a band; None chooses tiles by `PAIRS_AT_ONCE`.
     """
     if is_mixed(left) or (right is not None and is_mixed(right)):
         return _sum_of_pieces(kernel, left, right, row_block)

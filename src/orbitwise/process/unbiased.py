@@ -45,6 +45,13 @@ def pair_factors(atoms: Atoms, method: Method = "halves") -> PairFactors:
     "halves" uses only pairs of different groups of a family; "all_pairs" uses every pair of different draws.
     A family of one group always uses all pairs, with the weights of a finite population where the group was
     drawn without replacement.
+
+    Parameters
+    ----------
+    atoms : Atoms
+        Rows with the record of how their atoms were drawn.
+    method : "halves" or "all_pairs", default="halves"
+        Which pairs count.
     """
     if method not in ("halves", "all_pairs"):
         raise ValueError(f"method must be 'halves' or 'all_pairs', not {method!r}.")

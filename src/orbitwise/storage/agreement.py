@@ -65,14 +65,15 @@ def _check_predictions(model: ProcessModel, num_numbers: int) -> None:
         for each in (*module.parameters(), *module.buffers())
     ]
     require(all(each.dtype != torch.float32 for each in tensors), "parts of different precision")
-    probes = _probes(model)
+    probes, lowered = _probes(model), []
     for functional in (model.latent_functional, model.functional_):
         check_points(functional, posterior, num_numbers)
         rows = functional.atoms(probes, torch.Generator(probes.device).manual_seed(0))
+        lowered.append(rows)
         require(rows.num_rows == 2 and rows.points.shape[-1] == posterior.width, "rows of another width")
         require(is_plain_numbers(rows.points) and is_plain_numbers(rows.weights), "rows that are not finite")
     with torch.no_grad():
-        moments, mean = posterior.row_moments(rows), posterior.row_mean(rows)
+        moments, mean = posterior.row_moments(lowered[-1]), posterior.row_mean(lowered[-1])
     shape = (2, posterior.num_outputs)
     require(moments.mean.shape == mean.shape == shape, "predictions of another shape")
     whole = (mean, moments.mean, moments.variance)

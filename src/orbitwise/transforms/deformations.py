@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.declarations import SMALLEST, Field, Stored
-from orbitwise.transforms.images import check_image_shape
+from orbitwise.transforms.images import check_image_shape, check_images
 from orbitwise.transforms.transform import Transform
 
 
@@ -51,12 +51,8 @@ class TangentDeformation(Transform):
         self.parameter_names = (*fields, "thickness")
 
     def check(self, x: Tensor) -> None:
-        super().check(x)
-        if x.shape[-1] != math.prod(self.image_shape):
-            raise ValueError(
-                f"Images of shape {self.image_shape} have {math.prod(self.image_shape)} pixels, "
-                f"but the inputs have width {x.shape[-1]}."
-            )
+        """Raise a ValueError unless x holds images of this shape."""
+        check_images(x, self.image_shape, type(self).__name__)
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
         _, height, width = self.image_shape
@@ -73,7 +69,7 @@ class TangentDeformation(Transform):
         """t_x, t_y and √(t_x² + t_y²) of every channel [n 1 c h·w], per pixel; zero lies outside."""
         _, height, width = self.image_shape
         images = x.reshape(len(x), 1, *self.image_shape)
-        rows, columns = (_gaussian(size, self.tangent_width, x) for size in (height, width))
+        rows, columns = (gaussian_filters(size, self.tangent_width, x) for size in (height, width))
         # t_x = S X Dᵀ and t_y = D X Sᵀ, with S the smoothing and D its derivative
         along_x = (rows[0] @ images @ columns[1].T).flatten(-2)
         along_y = (rows[1] @ images @ columns[0].T).flatten(-2)
@@ -90,7 +86,7 @@ class TangentDeformation(Transform):
         return torch.cat(parts, dim=1).flatten(2)
 
 
-def _gaussian(size: int, width: float, like: Tensor) -> tuple[Tensor, Tensor]:
+def gaussian_filters(size: int, width: float, like: Tensor) -> tuple[Tensor, Tensor]:
     """The matrices that smooth and differentiate a line of pixels; a ramp has slope 1 away from edges."""
     place = torch.arange(size, dtype=like.dtype, device=like.device)
     apart = place[:, None] - place

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.transforms.permutations import SignedPermutations
-from orbitwise.transforms.transform import Transform
+from orbitwise.transforms.transform import Transform, central_differences, check_rows
 
 AFFINE_PARAMETERS = ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", "shift_y")
 
@@ -31,6 +31,15 @@ def check_image_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
         )
     channels, height, width = (int(size) for size in ((1, *shape) if len(shape) == 2 else shape))
     return channels, height, width
+
+
+def check_images(x: object, image_shape: tuple[int, int, int], name: str) -> None:
+    """Raise a ValueError unless the rows of x are images of this shape; `name` says who asks."""
+    width, pixels = check_rows(x, name), math.prod(image_shape)
+    if width != pixels:
+        raise ValueError(
+            f"Images of shape {image_shape} have {pixels} pixels, but the inputs have width {width}."
+        )
 
 
 def flips(image_shape: Sequence[int], horizontal: bool = True, vertical: bool = False) -> SignedPermutations:
@@ -62,6 +71,11 @@ class AffineWarp(Transform):
     pixel lower by `shear` pixels to the right; shifts are fractions of half the image's width and height
     (positive moves the content right and down; 2/width is one pixel). The content is scaled, then sheared,
     then rotated, then moved.
+
+    Parameters
+    ----------
+    image_shape : (height, width) or (channels, height, width)
+        How a row of pixels is read. All channels move together.
     """
 
     parameter_names = AFFINE_PARAMETERS
@@ -71,12 +85,8 @@ class AffineWarp(Transform):
         self.image_shape = check_image_shape(image_shape)
 
     def check(self, x: Tensor) -> None:
-        super().check(x)
-        if x.shape[-1] != math.prod(self.image_shape):
-            raise ValueError(
-                f"Images of shape {self.image_shape} have {math.prod(self.image_shape)} pixels, "
-                f"but the inputs have width {x.shape[-1]}."
-            )
+        """Raise a ValueError unless x holds images of this shape."""
+        check_images(x, self.image_shape, type(self).__name__)
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
         return warp(x, self.grid(alpha), self.image_shape)
@@ -101,15 +111,23 @@ class AffineWarp(Transform):
 
     def tangent(self, x: Float[Tensor, "n d"], step: float = 1e-2) -> Float[Tensor, "n p d"]:
         """Central differences, because a bilinear warp has a kink at the identity."""
-        self.check(x)
-        steps = step * torch.eye(self.num_parameters, dtype=x.dtype, device=x.device).expand(len(x), -1, -1)
-        return (self(x, steps) - self(x, -steps)) / (2 * step)
+        return central_differences(self, x, step)
 
 
 def warp(
     x: Float[Tensor, "n d"], grid: Float[Tensor, "n s h w 2"], image_shape: tuple[int, int, int]
 ) -> Float[Tensor, "n s d"]:
-    """Read each image at the s grids of its row, bilinearly, zero outside."""
+    """Read each image at the s grids of its row, bilinearly, zero outside.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, d)
+        Images as rows.
+    grid : Tensor of shape (n, s, h, w, 2)
+        The place (x, y) that each pixel of each result is read from, between -1 and 1 inside the image.
+    image_shape : (channels, height, width)
+        How a row is read.
+    """
     count, samples, height, width, _ = grid.shape
     images = x.reshape(count, *image_shape)
     # One image and s grids: stack the grids along the height, so that the image is not copied s times.

@@ -28,6 +28,15 @@ class SignedPermutations(Transform):
 
     `is_group` states that the elements are closed under composition, as those of the functions below are; for
     a list of your own, `orbitwise.orbits.finite` builds the group that it generates.
+
+    Parameters
+    ----------
+    index : Tensor of shape (e, d)
+        Where each coordinate of the moved row is read from, one permutation of 0, …, d-1 per element.
+    sign : Tensor of shape (e, d), default=None
+        1 or -1 for each coordinate of the moved row; None changes no sign.
+    is_group : bool, default=False
+        Whether the elements are closed under composition. It is not checked.
     """
 
     parameter_names = ("element",)
@@ -98,7 +107,17 @@ def exchange_permutations(
     block_size: int = 1,
     max_elements: int = MAX_ELEMENTS,
 ) -> SignedPermutations:
-    """All exchanges of blocks that carry the same label, such as like atoms of a molecule (block_size=3)."""
+    """All exchanges of blocks that carry the same label, such as like atoms of a molecule (block_size=3).
+
+    Parameters
+    ----------
+    labels : sequence of length b
+        One label per block, such as the elements of the atoms of a molecule.
+    block_size : int, default=1
+        Consecutive coordinates that move together.
+    max_elements : int, default=50,000
+        A ValueError is raised where the group would be larger: it grows with the factorials of the counts.
+    """
     # Entries of tensors and arrays are not plain values, whose equality means the same label.
     labels = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
     if not labels or block_size < 1:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.transforms.transform import Transform
+from orbitwise.transforms.transform import Transform, central_differences
 
 Boundary = Literal["zero", "wrap"]
 TANGENT_STEP = 0.5
@@ -34,7 +34,15 @@ def check_signal_shape(signal_shape: int | Sequence[int]) -> tuple[int, int]:
 
 @final
 class TimeShift(Transform):
-    """x(t - α): the signal comes α samples later, in all channels; α need not be whole."""
+    """x(t - α): the signal comes α samples later, in all channels; α need not be whole.
+
+    Parameters
+    ----------
+    signal_shape : int or (channels, length)
+        How a row is read: channels first.
+    boundary : "zero" or "wrap", default="zero"
+        What lies beyond the ends: zeros, or the signal once more.
+    """
 
     parameter_names = ("shift",)
 
@@ -44,6 +52,7 @@ class TimeShift(Transform):
         self.boundary: Boundary = _check_boundary(boundary)
 
     def check(self, x: Tensor) -> None:
+        """Raise a ValueError unless x holds signals of this shape."""
         super().check(x)
         check_length(x, self.signal_shape)
 
@@ -52,12 +61,20 @@ class TimeShift(Transform):
 
     def tangent(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n p d"]:
         """Central differences, because linear interpolation has a kink at the identity."""
-        return _central_difference(self, x)
+        return central_differences(self, x, TANGENT_STEP)
 
 
 @final
 class TimeWarp(Transform):
-    """x(t - α_t): every sample has a delay of its own, the same in all channels."""
+    """x(t - α_t): every sample has a delay of its own, the same in all channels.
+
+    Parameters
+    ----------
+    signal_shape : int or (channels, length)
+        How a row is read: channels first. There are as many parameters as samples in the length.
+    boundary : "zero" or "wrap", default="zero"
+        What lies beyond the ends: zeros, or the signal once more.
+    """
 
     def __init__(self, signal_shape: int | Sequence[int], boundary: Boundary = "zero") -> None:
         super().__init__()
@@ -66,6 +83,7 @@ class TimeWarp(Transform):
         self.parameter_names = tuple(f"delay_{time}" for time in range(self.signal_shape[1]))
 
     def check(self, x: Tensor) -> None:
+        """Raise a ValueError unless x holds signals of this shape."""
         super().check(x)
         check_length(x, self.signal_shape)
 
@@ -74,7 +92,7 @@ class TimeWarp(Transform):
 
     def tangent(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n p d"]:
         """Central differences, because linear interpolation has a kink at the identity."""
-        return _central_difference(self, x)
+        return central_differences(self, x, TANGENT_STEP)
 
 
 def read_delayed(
@@ -122,10 +140,3 @@ def _check_boundary(boundary: Boundary) -> Boundary:
     if boundary not in ("zero", "wrap"):
         raise ValueError(f"boundary must be 'zero' or 'wrap', not {boundary!r}.")
     return boundary
-
-
-def _central_difference(transform: Transform, x: Tensor) -> Tensor:
-    transform.check(x)
-    steps = TANGENT_STEP * torch.eye(transform.num_parameters, dtype=x.dtype, device=x.device)
-    steps = steps.expand(len(x), -1, -1)
-    return (transform(x, steps) - transform(x, -steps)) / (2 * TANGENT_STEP)

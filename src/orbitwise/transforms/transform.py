@@ -77,8 +77,15 @@ class Transform(nn.Module, ABC):
         return torch.cat(columns, dim=1)
 
 
-def check_rows(x: object, name: str) -> None:
-    """Raise a ValueError unless x is a non-empty floating-point matrix; `name` says who asks."""
+def central_differences(transform: Transform, x: Float[Tensor, "n d"], step: float) -> Float[Tensor, "n p d"]:
+    """(t_α(x) - t_{-α}(x))/2h for steps α of size h along every parameter: tangents across a kink."""
+    steps = step * torch.eye(transform.num_parameters, dtype=x.dtype, device=x.device)
+    steps = steps.expand(len(x), -1, -1)
+    return (transform(x, steps) - transform(x, -steps)) / (2 * step)
+
+
+def check_rows(x: object, name: str) -> int:
+    """The width of a non-empty floating-point matrix x, or a ValueError; `name` says who asks."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(
@@ -86,6 +93,7 @@ def check_rows(x: object, name: str) -> None:
         )
     if x.dim() != 2 or x.numel() == 0:
         raise ValueError(f"{name} takes a non-empty matrix of inputs [n, d], not shape {tuple(x.shape)}.")
+    return x.shape[1]
 
 
 def element_numbers(transform: Transform, alpha: Shaped[Tensor, "n s 1"]) -> Int[Tensor, "n s"]:

@@ -13,7 +13,13 @@ from orbitwise.transforms.transform import Transform, element_numbers
 
 @final
 class Translation(Transform):
-    """x + α. With `num_dimensions` below the width of x, every point of the cloud moves by the same α."""
+    """x + α. With `num_dimensions` below the width of x, every point of the cloud moves by the same α.
+
+    Parameters
+    ----------
+    num_dimensions : int
+        The number of entries of α. The width of a row must be a multiple of it.
+    """
 
     def __init__(self, num_dimensions: int) -> None:
         super().__init__()
@@ -30,7 +36,13 @@ class Translation(Transform):
 
 @final
 class Scaling(Transform):
-    """x·exp(α): one log-scale for all coordinates, or one for each of `num_dimensions` axes of a cloud."""
+    """x·exp(α): one log-scale for all coordinates, or one for each of `num_dimensions` axes of a cloud.
+
+    Parameters
+    ----------
+    num_dimensions : int, default=None
+        The axes that have a scale of their own; None scales all coordinates alike.
+    """
 
     def __init__(self, num_dimensions: int | None = None) -> None:
         super().__init__()
@@ -82,7 +94,15 @@ class Rotation(Transform):
 
 @final
 class LinearMaps(Transform):
-    """A finite list of linear maps x ↦ A_e x; element 0 is the identity."""
+    """A finite list of linear maps x ↦ A_e x; element 0 is the identity.
+
+    Parameters
+    ----------
+    matrices : Tensor of shape (e, d, d)
+        The A_e, in floating-point numbers.
+    is_group : bool, default=False
+        Whether the maps are closed under composition. It is not checked.
+    """
 
     parameter_names = ("element",)
     matrices: Tensor

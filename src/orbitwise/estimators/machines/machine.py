@@ -37,7 +37,7 @@ from orbitwise.declarations import (
     is_plain_numbers,
     require,
 )
-from orbitwise.estimators.estimator import FittedForm, learning, warn_of_one_class
+from orbitwise.estimators.estimator import FittedForm, learning
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
@@ -62,7 +62,7 @@ from orbitwise.estimators.validation import (
     training_rows,
 )
 from orbitwise.functionals.functional import Evaluation
-from orbitwise.inference.calibration import cautious_scale, two_columns
+from orbitwise.inference.calibration import cautious_scale, two_columns, warn_of_one_class
 from orbitwise.inference.optimise.cost import check_cost, users_level
 from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores
 from orbitwise.inference.risk.problem import Solution

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.module import Module
@@ -129,13 +130,16 @@ def parts_of(modules: Modules, named_parameters: Mapping[str, NamedParameter]) -
     """All parameters of the modules that are learned, each once, with names that are all different."""
     named = _named(modules)
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
-    for _, root in named:
-        for module in root.modules():
-            for name, parameter in module._parameters.items():
-                places = owners.setdefault(id(parameter), [])
-                if parameter is not None and not any(one is module and key == name for one, key in places):
-                    places.append((module, name))
-    registrations = _registrations([root for _, root in named])
+    every = list(dict.fromkeys(module for _, root in named for module in root.modules()))
+    for module in every:
+        for name, parameter in module._parameters.items():
+            owners.setdefault(id(parameter), []).append((module, name))
+    registrations: list[Registration] = [
+        (name, prior, closure(module))
+        for module in every
+        if isinstance(module, Module)
+        for name, (prior, closure, _) in module._priors.items()
+    ]
     parts, seen, unused = [], set(), set(named_parameters)
     for prefix, root in named:
         for dotted, parameter in root.named_parameters():
@@ -180,9 +184,7 @@ def _part(
     moves = torch.ones(raw.numel(), dtype=torch.bool) if named.moves is None else named.moves.flatten()
     labels = tuple(named.labels or ())
     if not labels and raw.numel() > 1:
-        shape = raw.squeeze().shape
-        places = torch.cartesian_prod(*(torch.arange(size) for size in shape)).reshape(raw.numel(), -1)
-        labels = tuple(",".join(map(str, place)) for place in places.tolist())
+        labels = tuple(",".join(map(str, place)) for place in np.ndindex(*raw.squeeze().shape))
     index = moves.nonzero()[:, 0].to(raw.device)
     part = Part(named.name, raw, owners, named.transform, named.slope, labels, index)
     return replace(part, registered=_registered(part, registrations))
@@ -233,16 +235,6 @@ def _read(module: nn.Module, attribute: str, read: Callable[[], Tensor]) -> Call
             module._parameters[attribute] = kept
 
     return transform
-
-
-def _registrations(roots: Sequence[nn.Module]) -> list[Registration]:
-    """All priors that GPyTorch modules registered: name, prior, and what it is a prior of."""
-    modules = {id(each): each for root in roots for each in root.modules() if isinstance(each, Module)}
-    return [
-        (name, prior, closure(module))
-        for module in modules.values()
-        for name, (prior, closure, _) in module._priors.items()
-    ]
 
 
 def _registered(part: Part, registrations: list[Registration]) -> Distribution | None:

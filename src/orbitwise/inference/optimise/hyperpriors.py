@@ -206,7 +206,10 @@ def fitting_hyperprior(
         )
     if len(prior.event_shape):
         return prior, _joint_mass(name, prior, value, low, high)
-    support_low, support_high = _support(prior)
+    support_low, support_high = (
+        torch.as_tensor(getattr(prior.support, name, missing), dtype=torch.float64)
+        for name, missing in (("lower_bound", -math.inf), ("upper_bound", math.inf))
+    )
     if bool((low < support_low).any()) or bool((high > support_high).any()):
         ends = f"{low.min().item():.4g} to {high.max().item():.4g}"
         covered = f"{support_low.max().item():.4g} to {support_high.min().item():.4g}"
@@ -246,15 +249,6 @@ def _joint_mass(name: str, prior: Distribution, value: Tensor, low: Tensor, high
             "the parameter's ends; give a prior of single entries."
         )
     return 0.0
-
-
-def _support(prior: Distribution) -> tuple[Tensor, Tensor]:
-    ends = (
-        getattr(prior.support, name, missing)
-        for name, missing in (("lower_bound", -math.inf), ("upper_bound", math.inf))
-    )
-    low, high = (torch.as_tensor(end, dtype=torch.float64) for end in ends)
-    return low, high
 
 
 def _log_mass(

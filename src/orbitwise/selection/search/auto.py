@@ -334,7 +334,6 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     invariance = None
     image_shape = None
     orbit_ = None
-    _place = "cpu"
     form_ = InputForm()
     evidence_kind_: str
     inference_: str

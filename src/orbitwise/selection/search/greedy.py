@@ -481,14 +481,10 @@ class Search:
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: Array) -> list[Hypothesis]:
         """From what the parent knows, and from the data, because what it knows may hide the new term."""
         x, y = self.data.x, self.data.y
-        lines = []
+        starts = starts_from_parent(hypothesis, new, x, y, left)
         if new is not None and new.name == "linear":
-            lines = starts_with_line(hypothesis, new, x, y)
-        return [
-            *starts_from_parent(hypothesis, new, x, y, left),
-            *lines,
-            *starts_from_data(hypothesis, new, x, y),
-        ]
+            starts += starts_with_line(hypothesis, new, x, y)
+        return starts + starts_from_data(hypothesis, new, x, y)
 
     def _restarts(self, key: Key) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.data.x, self.data.y
@@ -507,12 +503,12 @@ class Search:
         found: list[Fitted | None] = []
         for each in fits:
             found.append(each)
-            self._record(each, stage)
+            if each is not None:
+                self._record(each, stage)
         return found
 
-    def _record(self, found: Fitted | None, stage: str) -> None:
-        if found is None:
-            return
+    def _record(self, found: Fitted, stage: str) -> None:
+        """Add one fit to the history, and report the best so far."""
         self.history.append(
             {
                 "step": self.step,
