@@ -8,14 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import Field, Stored
-from orbitwise.functionals.functional import Functional
+from orbitwise.declarations import Field, Stored, require
+from orbitwise.functionals.functional import Atoms, Functional
 from orbitwise.inference.model import Posterior
 from orbitwise.inference.sparse.projection import (
     EstimatedProcess,
     Estimates,
     Inducing,
     Projection,
+    check_inducing,
     frozen_rows,
     inducing_factor,
     lower_rows,
@@ -46,6 +47,13 @@ class SparsePosterior(Posterior):
         self.q = q
         with torch.no_grad():
             self.lower = inducing_factor(self.prior, inducing) if lower is None else lower
+        points = inducing.points if isinstance(inducing, Atoms) else inducing
+        self.num_outputs, self.width = q.mean.shape[1], points.shape[-1]
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the inducing variables, their factor and q do not fit each other."""
+        check_inducing(self.inducing, self.lower)
+        require(len(self.q.mean) == len(self.lower), "a q of other inducing points")
 
     def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
         return self.row_moments(lower_rows(self.prior, functional, self.inducing, x, generator))

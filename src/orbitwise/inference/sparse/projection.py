@@ -16,8 +16,9 @@ from gpytorch.module import Module
 from jaxtyping import Float
 from torch import Tensor
 
+from orbitwise.declarations import require
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
-from orbitwise.inference.linear_algebra import cholesky, solve_lower
+from orbitwise.inference.linear_algebra import check_factor, cholesky, solve_lower
 from orbitwise.inference.sparse.whitened import Whitened, WhitenedFactor
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
@@ -71,6 +72,14 @@ class EstimatedProcess(Module, ABC):
         generator: torch.Generator | None,
     ) -> Estimates:
         """Estimates for every row of x."""
+
+
+def check_inducing(inducing: Inducing, lower: Float[Tensor, "u u"]) -> None:
+    """Raise a ValueError unless this is a factor of K_uu for these inducing variables."""
+    count = inducing.num_rows if isinstance(inducing, Atoms) else len(inducing)
+    require(isinstance(inducing, Atoms) or inducing.dim() == 2, "inducing points that are not [u, d]")
+    require(lower.shape == (count, count), "a factor of other inducing variables")
+    check_factor(lower)
 
 
 class PriorMoments(NamedTuple):

@@ -12,8 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import Field, Stored
-from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
+from orbitwise.declarations import SMALLEST, Field, Stored, is_plain_numbers, require
+from orbitwise.inference.linear_algebra import (
+    check_factor,
+    check_solution,
+    cholesky,
+    log_determinant,
+    solve_factored,
+)
 
 DOUBLES = Field((Tensor,), dtypes=("float64",))
 
@@ -33,6 +39,20 @@ class Whitened:
             self.mean = solve_factored(self.lower, shift)
         else:
             self.mean = solve_factored(self.lower, shift.T[..., None])[..., 0].T
+
+    def check_parts(self) -> None:
+        """Raise a ValueError unless mean and factor are those of precision and shift: S⁻¹m = h."""
+        size, outputs = self.shift.shape
+        require(min(self.shift.shape) > 0, "a shift of another shape")
+        shapes = ((size, size), (outputs, size, size))
+        require(self.precision.shape in shapes, "a precision of another shape")
+        is_like = self.lower.shape == self.precision.shape and self.mean.shape == self.shift.shape
+        require(is_like, "a mean of another shape")
+        check_factor(self.lower)
+        mean, shift = self.mean, self.shift
+        if not self.is_shared:
+            mean, shift = mean.T[..., None], shift.T[..., None]
+        check_solution(self.lower, mean, shift)
 
     @classmethod
     def prior(cls, size: int, outputs: int, shared: bool, device: torch.device | None = None) -> Whitened:
@@ -100,6 +120,12 @@ class WhitenedFactor(nn.Module):
     def of(cls, mean: Float[Tensor, "u c"], raw: Float[Tensor, "*c u u"]) -> WhitenedFactor:
         """One of the shapes of these parameters, whose values it is given later."""
         return cls(*mean.shape, shared=raw.dim() == 2)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the diagonal of C is too small or too large to compute with."""
+        with torch.no_grad():
+            diagonal = self.factor.diagonal(dim1=-1, dim2=-2)
+        require(is_plain_numbers(diagonal, SMALLEST), "a factor whose diagonal is out of range")
 
     @property
     def is_shared(self) -> bool:
