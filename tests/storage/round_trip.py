@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from orbitwise.storage.container import pack, unpack
-from orbitwise.storage.reader import Reader
-from orbitwise.storage.writer import Writer
+from orbitwise.storage.objects import Reader, Writer
 
 
 def again(value: Any) -> Any:

@@ -15,7 +15,7 @@ from orbitwise.estimators.validation import InputForm
 from orbitwise.functionals import Composition, Evaluation, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, PatchOrbit
 from orbitwise.process.process import as_blocks
-from orbitwise.storage.agreement import MOST_PAIRS, _check_atoms, check_agreement, most_atoms, num_outputs
+from orbitwise.storage.agreement import MOST_PAIRS, check_agreement, check_points, most_atoms
 from orbitwise.transforms import coordinate_permutations
 
 RANDOM = np.random.default_rng(0)
@@ -34,7 +34,7 @@ def test_fitted_models_agree_with_themselves(model: Any):
     check_agreement(model)
     assert torch.equal(torch.get_rng_state(), state)
     outputs = {REGRESSOR: 1, SEVERAL: 2, CLASSIFIER: 3, SPARSE: 1}[model]
-    assert num_outputs(model.posterior_) == outputs
+    assert model.posterior_.num_outputs == outputs
 
 
 def put(name: str, value: Any) -> Callable[[Any], None]:
@@ -73,7 +73,7 @@ WRONG: list[tuple[Any, Callable[[Any], None], str]] = [
     (CLASSIFIER, put("classes_", np.array([0.0, np.nan, 1.0])), "not in order"),
     (CLASSIFIER, put("classes_", np.array([["a"], ["b"], ["c"]])), "no list of labels"),
     (CLASSIFIER, put("likelihood", "stick_breaking"), "other classes"),
-    (CLASSIFIER, put("likelihood", "poisson"), "unknown likelihood"),
+    (CLASSIFIER, put("likelihood", "poisson"), "likelihood must be one of"),
     (CLASSIFIER, put("inference_", "magic"), "unknown kind"),
     (CLASSIFIER, put("orbit_", JitterOrbit(3, 0.1)), "width 3"),
     (SPARSE, put("posterior_", SEVERAL.posterior_), "other outputs"),
@@ -121,7 +121,7 @@ def test_a_posterior_has_more_points_in_a_file_that_holds_more():
     model.posterior_.rows = replace(rows, points=points, weights=weights)
     with pytest.raises(ValueError, match=r"9 of every new row with .* of the posterior"):
         check_agreement(model, num_numbers=0)
-    _check_atoms(model.functional_, model.posterior_, num_numbers=1)
+    check_points(model.functional_, model.posterior_, num_numbers=1)
 
 
 def test_two_rows_are_not_compared_in_more_memory_than_there_is():
@@ -138,7 +138,7 @@ def test_two_rows_are_not_compared_in_more_memory_than_there_is():
     )
     functional = OrbitSum(PatchOrbit((1, 5, 5), (1, 2)))
     with pytest.raises(ValueError, match="far too many pairs of points: 20 of every new row"):
-        _check_atoms(functional, model.posterior_, num_numbers=2**40)
+        check_points(functional, model.posterior_, num_numbers=2**40)
 
 
 def test_a_group_may_be_large():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orbitwise.inference.disk import replacing, sweep
 from orbitwise.storage import write_atomically
-from orbitwise.storage.atomic import replacing, sweep
 
 
 def test_bytes_and_text_are_written(tmp_path: Path):
@@ -123,7 +123,7 @@ def test_a_temporary_file_that_was_swept_before_it_was_locked_is_made_again(tmp_
             swept[0].unlink()
         return True
 
-    monkeypatch.setattr("orbitwise.storage.atomic.try_lock", late)
+    monkeypatch.setattr("orbitwise.inference.disk.try_lock", late)
     write_atomically(tmp_path / "model", b"new")
     assert (tmp_path / "model").read_bytes() == b"new"
     assert len(swept) == 1

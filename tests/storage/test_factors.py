@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orbitwise.inference.linear_algebra import solve_factored
-from orbitwise.storage.agreement import check_factor, check_solution
+from orbitwise.inference.linear_algebra import check_factor, check_solution, solve_factored
 
 
 def factor(size: int = 6, *batch: int) -> Tensor:

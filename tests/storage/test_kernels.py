@@ -40,7 +40,7 @@ from orbitwise.kernels import CentredLinearKernel
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import FunctionalKernel
 from orbitwise.storage import StorageError
-from orbitwise.storage.foreign import name_of
+from orbitwise.storage.recipes import name_of
 from orbitwise.transforms import negation
 from tests.storage.round_trip import again
 

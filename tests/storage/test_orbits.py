@@ -24,7 +24,7 @@ from orbitwise.orbits import (
     closure,
 )
 from orbitwise.storage import StorageError
-from orbitwise.storage.writer import Writer
+from orbitwise.storage.objects import Writer
 from orbitwise.transforms import (
     AffineWarp,
     Intensity,
@@ -186,6 +186,9 @@ def test_a_finite_orbit_keeps_the_shape_of_its_images():
 
 
 def test_nodes_of_another_width_are_refused():
-    frozen = FrozenOrbit(JitterOrbit(3), torch.zeros(2, 5))
-    with pytest.raises(StorageError, match="nodes of another width"):
+    with pytest.raises(ValueError, match="Nodes have 5 entries, but the noise has 3"):
+        FrozenOrbit(JitterOrbit(3), torch.zeros(2, 5))
+    frozen = FrozenOrbit(JitterOrbit(3), torch.zeros(2, 3))
+    frozen.nodes = torch.zeros(2, 5)
+    with pytest.raises(StorageError, match="Nodes have 5 entries, but the noise has 3"):
         again(frozen)

@@ -9,8 +9,7 @@ import torch
 from orbitwise.functionals import Combination, Evaluation
 from orbitwise.orbits import PatchOrbit, WeightedOrbit
 from orbitwise.storage import StorageError
-from orbitwise.storage.reader import Reader
-from orbitwise.storage.writer import Writer
+from orbitwise.storage.objects import Reader, Writer
 
 
 def node(kind: str, state: Any = None, **arguments: Any) -> dict[str, Any]:

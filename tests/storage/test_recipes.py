@@ -13,15 +13,14 @@ from jaxtyping import Float
 from torch import nn
 
 from orbitwise import functionals, orbits, transforms
-from orbitwise.declarations import Field
+from orbitwise.declarations import START, Field
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
 from orbitwise.functionals.functional import Atoms
 from orbitwise.kernels import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
 from orbitwise.orbits import ImageOrbit, Orbit, PointCloudOrbit
 from orbitwise.orbits.orbit import MOST_SAMPLES
 from orbitwise.storage import StorageError
-from orbitwise.storage.foreign import known_classes, recipe_of
-from orbitwise.storage.recipes import START, field_of, has_kind, in_range, is_own
+from orbitwise.storage.recipes import field_of, has_kind, in_range, is_own, known_classes, recipe_of
 from orbitwise.transforms import Transform
 from tests.storage.round_trip import again
 
@@ -101,7 +100,7 @@ def test_arguments_are_attributes_or_as_declared():
         "num_points", "num_dimensions", "angle", "jitter", "num_samples", "num_groups", "draws",
     ]  # fmt: skip
     assert recipe.required == {"num_points"}
-    told = {name: recipe.tell(orbit, name, each) for name, each in recipe.arguments.items()}
+    told = {name: recipe.tell(orbit, name) for name in recipe.arguments}
     assert (told["num_points"], told["angle"], told["jitter"]) == (3, START, 0.0)
     assert (recipe.arguments["num_samples"].least, recipe.arguments["num_samples"].most) == (1, MOST_SAMPLES)
 

@@ -15,7 +15,7 @@ from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.orbits import ImageOrbit
 from orbitwise.storage import StorageError, describe, load, save
 from orbitwise.storage import models as stored
-from orbitwise.storage.foreign import rebuild, recipe_of
+from orbitwise.storage.recipes import rebuild, recipe_of
 from tests.storage import round_trip
 
 RNG = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def test_arrays_that_do_not_fit_together_are_refused(name: str, change: Any, mes
     machine = SVC(gamma=0.5).fit(X, LABELS)
     recipe = recipe_of(SVC)
     assert recipe is not None
-    given = {name: recipe.tell(machine, name, each) for name, each in recipe.arguments.items()}
+    given = {name: recipe.tell(machine, name) for name in recipe.arguments}
     np.testing.assert_array_equal(rebuild(**given).decision_function(NEW), machine.decision_function(NEW))
     with pytest.raises(ValueError, match=message):
         rebuild(**{**given, name: change(given[name])})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orbitwise.functionals import FeatureMap, OrbitAverage
 from orbitwise.orbits import JitterOrbit, ModuleOrbit
 from orbitwise.storage import StorageError
-from orbitwise.storage.writer import Writer
+from orbitwise.storage.objects import Writer
 from tests.storage.round_trip import again
 
 KEYS = st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False)

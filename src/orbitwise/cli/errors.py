@@ -40,7 +40,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         text = "out of memory; use fewer rows (--rows) or a smaller --batch-size"
     elif isinstance(error, OSError) and error.strerror:
-        from orbitwise.storage.atomic import REASONS
+        from orbitwise.inference.disk import REASONS
 
         place = "" if error.filename is None else f": {error.filename}"
         number = error.errno or 0

@@ -27,7 +27,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from orbitwise.cli.errors import CommandError, nearest
-from orbitwise.storage.atomic import REASONS, replacing
+from orbitwise.inference.disk import REASONS, replacing
 
 INPUTS = ("x", "X", "images", "inputs", "data")
 """Usual names of arrays of inputs."""

@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from orbitwise.cli.errors import CommandError
-from orbitwise.inference.disk import Lock
+from orbitwise.inference.disk import REASONS, TEMPORARY, Lock, sweep
 from orbitwise.storage import StorageError, write_atomically
-from orbitwise.storage.atomic import REASONS, TEMPORARY, sweep
 from orbitwise.storage.container import brief
 
 FILES = ("model.orbitwise", "report.html", "picture.png", "comparison.json", "examples.npz", "settings.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored
-from orbitwise.estimators.engines import Engine, Tilts, check_engine, engine_for
+from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
+from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
 from orbitwise.estimators.estimator import EngineEstimator, learning
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
@@ -28,7 +28,7 @@ from orbitwise.estimators.validation import (
     resolve_likelihood,
     training_rows,
 )
-from orbitwise.functionals.functional import Evaluation
+from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,
@@ -278,6 +278,20 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         self.callback = callback
         self.warm_start = warm_start
         self.checkpoint = checkpoint
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        count, likelihood = len(self.classes_), self.model_.latent.likelihood
+        told = class_likelihood(self.likelihood, count)
+        codes = likelihood.encode_labels(torch.zeros(1, dtype=torch.long), count)
+        fits = type(told) is type(likelihood) and codes.shape[1] == self.posterior_.num_outputs
+        require(fits, "outputs of other classes")
+        require(self.inference_ in get_args(EngineName), "an unknown kind of inference")
+
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g, before its orbit was frozen to predict."""
+        return self.model_.latent.functional
 
     @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> InvariantGPClassifier:

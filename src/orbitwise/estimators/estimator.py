@@ -187,10 +187,8 @@ def shortfall(estimator: Any) -> str | None:
 
 def num_nodes_of(estimator: Any) -> int:
     """The nodes on which the answer of a search for ranges was found."""
-    result = getattr(estimator, "fit_result_", None)
-    if result is not None and result.search is not None:
-        return result.search.found.num_nodes
-    return estimator.search_[-1]["num_nodes"] if estimator.search_ else 0
+    stages = estimator.search_  # alone in files of earlier versions; the last may have been cut short
+    return getattr(estimator, "_num_nodes", stages[-1]["num_nodes"] if stages else 0)
 
 
 def argument_to_raise(estimator: Any) -> str:
@@ -237,6 +235,10 @@ class FittedForm(ABC):
         fitted={"form_": Field((InputForm,)), "n_features_in_": Field((int,), least=1)},
         sometimes={"feature_names_in_": REPORTED_ARRAY},
     )
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where what the estimator holds is of other inputs, outputs or classes."""
+        self.form_.check_fitted(self.n_features_in_, self)
 
     @property
     def channels_(self) -> Order | None:
@@ -350,7 +352,7 @@ class LearnedOrbit(FittedProcess, ABC):
 
     def _set_result(self, result: FitResult, process: Process) -> None:
         """Remember what an engine found: posterior, evidence, how learning went, and how sure ranges are."""
-        for name in ("search_", "stopped_by_", "certificate_", "_orbit_errors", "_orbit_intervals"):
+        for name in ("certificate_", *SEARCHED):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
@@ -363,6 +365,7 @@ class LearnedOrbit(FittedProcess, ABC):
         if result.search is None:
             return
         found = result.search.found
+        self._num_nodes = found.num_nodes
         self.search_ = [asdict(stage) for stage in found.stages]
         self.stopped_by_ = found.message
         if self.orbit_ is not None and found.curvature is not None:
@@ -490,6 +493,10 @@ class EngineEstimator(LearnedOrbit, ABC):
     inference_: EngineName
     tilts: Tilts = "remembered"
 
+    def check_parts(self) -> None:
+        super().check_parts()
+        self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
+
     def _previous(self, width: int) -> LatentModel | None:
         """The model of the last fit where this one starts from it: a warm start, on as many features."""
         last: RegressionModel | None = getattr(self, "model_", None) if self.warm_start else None
@@ -558,6 +565,10 @@ class RegressionPredictions(FittedProcess, ABC):
     model_: RegressionModel
     target_scale_: TargetScale
     stored = Stored(fitted={"target_scale_": Field((TargetScale,))})
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        self.target_scale_.check_fits(self.posterior_, self._likelihood, getattr(self, "noise_", None))
 
     @property
     def _likelihood(self) -> Likelihood:

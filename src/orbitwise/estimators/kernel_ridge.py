@@ -15,7 +15,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from orbitwise.declarations import FLAG, Stored
+from orbitwise.declarations import FLAG, Stored, require
 from orbitwise.estimators.estimator import learning
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
 from orbitwise.estimators.validation import Channels, answering, check_inputs, check_weights
@@ -116,6 +116,10 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
     _evidence_losses = (Squared,)
 
     stored = Stored(fitted={"_is_vector": FLAG})
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        require(not self._is_vector or self.machine_.coefficients.shape[1] == 1, "other outputs")
 
     def __init__(
         self,

@@ -19,13 +19,13 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from orbitwise.declarations import COUNT, EARLIER, POSITIVE, SMALLEST, Field, Stored
+from orbitwise.declarations import COUNT, POSITIVE, SMALLEST, Field, Stored, require
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
 from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
 from orbitwise.inference.exact import ExactEvidence
-from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
@@ -83,6 +83,17 @@ class TargetScale(NamedTuple):
 
     stored = Stored({"scale": POSITIVE})
 
+    def check_fits(self, posterior: Posterior, likelihood: Likelihood, told: object) -> None:
+        """Raise a ValueError where this scale, or the noise of a likelihood as told, is of other outputs."""
+        num_outputs = posterior.num_outputs
+        fits = self.scale.shape == self.shift.shape == (num_outputs,)
+        require(fits, "a scale of other outputs")
+        require(num_outputs == 1 or not self.is_vector, "several outputs in place of one")
+        if isinstance(likelihood, Gaussian):
+            for noise in (likelihood.noise.detach().cpu().numpy(), np.asarray(told)):
+                fits = noise.dtype.kind in "fiu" and noise.shape in ((), (1,), (num_outputs,))
+                require(fits, "noise of other outputs")
+
     def standardised(self, targets: Tensor) -> Tensor:
         """(y - shift) / scale."""
         return (targets - self.shift) / self.scale
@@ -114,6 +125,10 @@ class EvidenceTerms(NamedTuple):
     complexity: float
     constant: float
     jitter: float
+
+
+EARLIER = Field(read=lambda model: None)
+"""An argument that is in files of earlier versions only."""
 
 
 @final
@@ -168,6 +183,11 @@ class RegressionModel:
         x, targets = (torch.zeros(0, size, dtype=torch.float64) for size in (width, len(to.scale)))
         latent = LatentModel(process, functional, likelihood)
         return cls(latent, (Observations(Evaluation(), x, targets),), to)
+
+    def check_fits(self, width: int, num_outputs: int) -> None:
+        """Raise a ValueError where this is a model of other inputs or outputs."""
+        require(self.width == width, "a model of other inputs")
+        require(self.observations[0].targets.shape[1] == num_outputs, "a model of other outputs")
 
     @property
     def width(self) -> int:

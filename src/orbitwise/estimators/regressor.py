@@ -30,6 +30,7 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
 )
 from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
+from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
@@ -278,6 +279,11 @@ class InvariantGPRegressor(
         self.callback = callback
         self.warm_start = warm_start
         self.checkpoint = checkpoint
+
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g, before its orbit was frozen to predict."""
+        return self.model_.latent.functional
 
     @learning("log_evidence_", "noise_")
     def fit(

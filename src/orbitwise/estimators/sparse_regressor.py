@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from orbitwise.declarations import COUNT, Field, Stored
+from orbitwise.declarations import COUNT, Field, Stored, require
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
@@ -38,7 +38,7 @@ from orbitwise.inference.sparse.bounds import (
     safe_bracket,
 )
 from orbitwise.inference.sparse.certificate import Budget, Certificate, Outcome, learn
-from orbitwise.inference.sparse.inducing import Inducing, inducing_factor
+from orbitwise.inference.sparse.inducing import Inducing, check_inducing, inducing_factor
 from orbitwise.inference.sparse.model import ITERATIVE_ROWS, Selection, SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
@@ -67,6 +67,25 @@ class Stream:
     age: int = 0
 
     stored = Stored({"num_rows": COUNT, "age": COUNT})
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where totals, factor and q are not those of the same inducing variables."""
+        size, totals = len(self.lower), self.totals
+        check_inducing(self.inducing, self.lower)
+        require(totals is not None or self.q is not None, "neither totals nor q")
+        if totals is not None:
+            shapes = (totals.gram.shape, len(totals.product))
+            require(shapes == ((size, size), size), "totals of other variables")
+            require(bool(totals.gram.diagonal().ge(0).all()), "totals that no rows have")
+        require(self.q is None or len(self.q.mean) == size, "a q of other inducing variables")
+
+    @property
+    def num_outputs(self) -> int:
+        """How many columns the targets have."""
+        if self.totals is not None:
+            return self.totals.num_outputs
+        assert self.q is not None, "a stream without sums has learned q by steps"
+        return self.q.mean.shape[1]
 
     @classmethod
     @torch.no_grad()
@@ -525,6 +544,15 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     def _keep(self, result: FitResult, num_rows: float) -> None:
         self._set_result(result.in_units(-num_rows * self.target_scale_.log_unit), self._stream.process)
         self.noise_ = self.target_scale_.variance(self._standardised_noise())
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        require(self._stream.num_outputs == self.posterior_.num_outputs, "totals of other outputs")
+
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g, before its orbit was frozen to predict."""
+        return self._stream.functional
 
     @property
     def _likelihood(self) -> Gaussian:

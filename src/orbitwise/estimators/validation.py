@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from functools import wraps
+from itertools import pairwise
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import (
@@ -38,7 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
 
-from orbitwise.declarations import Stored
+from orbitwise.declarations import Stored, require
 from orbitwise.estimators.invariances import (
     PLURALS,
     check_family,
@@ -133,6 +134,22 @@ class InputForm:
     background: float = 0.0
 
     stored = Stored()
+
+    def check_fitted(self, width: int, estimator: object) -> None:
+        """Raise a ValueError where this is not the form of the `width` features of a fitted estimator."""
+        shape, own = self.image_shape, self.input_shape
+        is_image = shape is None or (len(shape) in (2, 3) and math.prod(shape) == width)
+        require(is_image, "images of another shape")
+        require(own is None or (len(own) in (2, 3) and math.prod(own) == width), "inputs of another shape")
+        require(self.channels in (None, "first", "last"), "channels that are neither first nor last")
+        has_channels = shape is not None and len(shape) == 3
+        require(self.channels is None or has_channels, "channels of images that have none")
+        names, classes = (getattr(estimator, name, None) for name in ("feature_names_in_", "classes_"))
+        if names is not None:
+            require(names.shape == (width,), "other names of features than it has features")
+            require(all(isinstance(each, str) for each in names), "names of features that are no text")
+        if classes is not None:
+            _check_classes(classes)
 
     @property
     def given(self) -> tuple[int, ...] | None:
@@ -608,6 +625,16 @@ def check_variance(value: object, name: str) -> None:
         raise ValueError(
             f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
         )
+
+
+def _check_classes(classes: NDArray[np.generic]) -> None:
+    """Raise a ValueError unless these are different labels of one kind, in order."""
+    require(classes.ndim == 1 and len(classes) >= 2, "classes that are no list of labels")
+    labels = classes.tolist()
+    kinds = str if isinstance(labels[0], str) else (bool, int, float)
+    require(all(isinstance(each, kinds) for each in labels), "classes of several kinds")
+    # false for NaN, and for classes that come twice
+    require(all(a < b for a, b in pairwise(labels)), "classes that are not in order")
 
 
 def answering(method: Callable[P, R]) -> Callable[P, R]:

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import MOST_COUNTED, NUMBER, REPORTED_ARRAY, SMALLEST, Field, Stored
+from orbitwise.declarations import MOST_COUNTED, NUMBER, REPORTED_ARRAY, SMALLEST, Field, Stored, require
 from orbitwise.estimators.estimator import learning
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
 from orbitwise.estimators.machines.machine import ALONE, KernelMachine
@@ -98,6 +98,13 @@ class VirtualSVC(ClassifierMixin, KernelMachine):
             "svc_": Field((SVC,)),
         }
     )
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        width = self.svc_.support_vectors_.shape[1]
+        require(width == self.n_features_in_, "support vectors of other inputs")
+        is_same = np.array_equal(self.svc_.classes_, self.classes_)
+        require(is_same, "support vectors of other classes")
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 
 from orbitwise import __version__
-from orbitwise.storage.atomic import write_atomically
+from orbitwise.inference.disk import write_atomically
 
 
 def command_line(

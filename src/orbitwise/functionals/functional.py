@@ -20,12 +20,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Stored
+from orbitwise.declarations import OMITTED, Stored, require
 from orbitwise.orbits.orbit import Group, Symmetry
 
 
 def _refuse_drawn(rows: Atoms) -> str | None:
     return "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None
+
+
+def _check_runs(symmetry: Symmetry | None, num_atoms: int) -> None:
+    """Raise a ValueError unless atoms come in whole runs of a symmetry."""
+    fits = symmetry is None or (symmetry.size > 0 and num_atoms % symmetry.size == 0)
+    require(fits, "a symmetry of other rows")
 
 
 @final
@@ -47,6 +53,15 @@ class Atoms:
     blur: Float[Tensor, " s"] | None = None
 
     stored = Stored({"groups": OMITTED}, refuse=_refuse_drawn)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where points, orders, blur and symmetry are not those of rows."""
+        require(self.points.dim() == 3 and min(self.points.shape) > 0, "points that are not [n, s, d]")
+        require(bool(((self.order == 0) | (self.order == 1)).all()), "orders other than 0 and 1")
+        require(self.tangents is not None or not bool(self.order.any()), "slopes without tangents")
+        require(not bool(self.draw.any()), "draws that are not there")
+        require(self.blur is None or bool((self.blur >= 0).all()), "a negative blur")
+        _check_runs(self.symmetry, self.num_atoms)
 
     @property
     def num_rows(self) -> int:
@@ -258,6 +273,11 @@ class Gradients:
     symmetry: Symmetry | None = None
 
     stored = Stored()
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where there are no rows, or the symmetry is that of others."""
+        require(self.num_rows > 0 and self.points.numel() > 0, "no rows")
+        _check_runs(self.symmetry, self.num_atoms)
 
     @property
     def num_rows(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, POSITIVE, Stored
+from orbitwise.declarations import LARGEST, OMITTED, POSITIVE, SMALLEST, Stored, require
 from orbitwise.functionals.functional import Atoms, Functional, check_matrix, exact_atoms
 from orbitwise.transforms.transform import check_rows
 
@@ -116,6 +116,10 @@ class Wrap(Functional):
         self.log_period = nn.Parameter(
             torch.tensor(math.log(period), dtype=torch.float64), requires_grad=learnable
         )
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the period is out of range."""
+        require(SMALLEST <= self.period.item() <= LARGEST, "a period out of range")
 
     @property
     def period(self) -> Tensor:

@@ -10,7 +10,7 @@ from gpytorch.means import Mean
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import Stored
+from orbitwise.declarations import SMALLEST, Stored, is_plain_numbers, require
 from orbitwise.kernels.bases import log_positive
 
 QUARTILES = 0.7413
@@ -43,6 +43,10 @@ class LinearTrend(Mean):
     def about(cls, centre: Float[Tensor, " d"]) -> LinearTrend:
         """The trend about a point, whose spread is told later."""
         return cls(centre.reshape(1, -1))
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where a spread is not positive."""
+        require(is_plain_numbers(self.spread, SMALLEST), "a spread that is not positive")
 
     def forward(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n"]:
         return (x - self.centre) / self.spread @ self.weights + self.bias

@@ -21,10 +21,12 @@ from gpytorch.means import ZeroMean
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import Field, Stored
+from orbitwise.declarations import Field, Stored, require
 from orbitwise.functionals.functional import Block
 from orbitwise.inference.linear_algebra import (
     Factor,
+    check_factor,
+    check_solution,
     cholesky,
     gaussian_draws,
     log_determinant,
@@ -119,6 +121,20 @@ class ExactPosterior(Posterior):
     jitter: float
 
     stored = Stored({"jitter": Field(least=0)})
+
+    def __post_init__(self) -> None:
+        self.num_outputs, self.width = self.targets.shape[1], as_blocks(self.rows)[0].points.shape[-1]
+
+    def check_parts(self) -> None:
+        """Raise a ValueError unless the weights solve (K+Σ)α = y-m for rows and targets that fit."""
+        blocks = as_blocks(self.rows)
+        require(len({block.points.shape[-1] for block in blocks}) == 1, "rows of different widths")
+        count = sum(block.num_rows for block in blocks)
+        require(len(self.targets) == count and self.num_outputs > 0, "targets of other rows")
+        check_factor(self.lower)
+        with torch.no_grad():
+            residual = self.targets - self.process.mean(self.rows)[:, None]
+        check_solution(self.lower, self.weights, residual)
 
     def row_moments(self, rows: Rows) -> Moments:
         """The posterior moments of rows that were lowered already."""

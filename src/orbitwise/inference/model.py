@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Stored
+from orbitwise.declarations import OMITTED, SMALLEST, Stored, is_plain_numbers, require
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import gaussian_draws
@@ -42,6 +42,12 @@ class Observations:
     scatter: Float[Tensor, "n c"] | None = None
 
     stored = Stored({"scatter": OMITTED})
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where there are no rows, or weights that are not positive."""
+        require(min(*self.x.shape, *self.targets.shape) > 0, "no rows")
+        positive = self.weight is None or is_plain_numbers(self.weight, SMALLEST)
+        require(positive, "weights that are not positive")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -176,6 +182,10 @@ class Posterior(ABC):
 
     process: Process
     """The prior of g, at the hyperparameters of the fit. Mixtures over hyperparameters have none."""
+    num_outputs: int
+    """How many functions the posterior is of; posteriors that can be stored know it."""
+    width: int
+    """How many columns the inputs of g have; posteriors that can be stored know it."""
 
     def mean(
         self, functional: Functional, x: Tensor, generator: torch.Generator | None = None

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orbitwise.declarations import Field, Stored
+from orbitwise.declarations import SMALLEST, Field, Stored, is_plain_numbers, require
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, Targets, Values
 from orbitwise.process.process import Moments
 
@@ -74,6 +74,11 @@ class Gaussian(Likelihood):
         if given is None:
             return cls(num_outputs=num_outputs, floor=floor)
         return cls(given, num_outputs, learnable=False, floor=floor)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the noise is out of range."""
+        least = 0.0 if self.is_fixed else SMALLEST
+        require(is_plain_numbers(self.noise.detach(), least), "noise out of range")
 
     @property
     def noise(self) -> Float[Tensor, " c"]:

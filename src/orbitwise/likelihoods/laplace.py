@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Stored
+from orbitwise.declarations import OMITTED, SMALLEST, Stored, is_plain_numbers, require
 from orbitwise.likelihoods.likelihood import Likelihood, Targets, Values
 
 
@@ -31,6 +31,11 @@ class Laplace(Likelihood):
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive and finite, not {scale!r}.")
         self.raw_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=torch.float64))
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the noise is out of range."""
+        numbers = [parameter.detach().exp() for parameter in self.parameters()]
+        require(all(is_plain_numbers(each, SMALLEST) for each in numbers), "noise out of range")
 
     @property
     def scale(self) -> Float[Tensor, ""]:

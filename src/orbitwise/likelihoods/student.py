@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.special import stdtr
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Field, Stored
+from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored, is_plain_numbers, require
 from orbitwise.likelihoods.likelihood import Likelihood, Targets, Values
 
 MOST_DEGREES = 1e6
@@ -46,6 +46,11 @@ class StudentT(Likelihood):
         self.raw_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=torch.float64))
         self.raw_degrees = nn.Parameter(torch.tensor(math.log(degrees), dtype=torch.float64))
         self.num_nodes = num_nodes
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the noise is out of range."""
+        numbers = [parameter.detach().exp() for parameter in self.parameters()]
+        require(all(is_plain_numbers(each, SMALLEST) for each in numbers), "noise out of range")
 
     @property
     def scale(self) -> Float[Tensor, ""]:

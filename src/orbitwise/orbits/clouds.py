@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import OMITTED, Field, Stored
+from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.nodes import Draws, Noise
 from orbitwise.orbits.orbit import ANGLE, Bounds, DrawnOrbit, Interval, Widths, divide
 from orbitwise.transforms.vectors import Rotation
@@ -44,7 +44,7 @@ class PointCloudOrbit(DrawnOrbit):
 
     is_smooth = True
 
-    stored = Stored({"angle": Field(switch="turns"), "shift": OMITTED, "jitter": Field(switch="jitters")})
+    stored = Stored({"angle": switch("turns"), "shift": OMITTED, "jitter": switch("jitters")})
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored
+from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored, switch
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.images import smooth_field
 from orbitwise.orbits.nodes import Draws, Noise
@@ -52,7 +52,7 @@ class DeformationOrbit(DrawnOrbit):
     stored = Stored(
         {
             "image_shape": Field(read="transform.image_shape"),
-            "amplitude": Field(switch="deforms"),
+            "amplitude": switch("deforms"),
             "smoothness": OMITTED,
             "thickness": OMITTED,
             "tangent_width": Field(least=SMALLEST, most=10_000, read="transform.tangent_width"),

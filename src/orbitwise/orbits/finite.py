@@ -5,10 +5,11 @@ All elements are taken, or some are drawn afresh without replacement (LIM-A eq. 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from orbitwise.declarations import Field, Stored
+from orbitwise.declarations import Field, Stored, require
 from orbitwise.orbits.orbit import (
     Interval,
     Orbit,
@@ -173,10 +174,10 @@ def _check_size(size: int, max_size: int) -> None:
 LARGEST_CHARACTER_TABLE = 512
 
 
-def _cost(arguments: Mapping[str, Any]) -> int:
+def _cost(arguments: Mapping[str, object]) -> int:
     """The bytes that building takes: all pairs of weighted elements are composed."""
     weights = arguments.get("weights")
-    return 0 if weights is None else 16 * weights.numel() ** 2
+    return 16 * weights.numel() ** 2 if isinstance(weights, Tensor) else 0
 
 
 @final
@@ -248,6 +249,12 @@ class FiniteOrbit(Orbit):
             self.symmetry = Symmetry(self, self.size, transform.isometric)
         else:
             self.symmetry = None
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the elements do not move rows of as many numbers as the images have."""
+        if self.image_shape is not None:
+            require(len(self.image_shape) == 3, "images of another shape than channels, height and width")
+            self.transform.check(torch.zeros(1, math.prod(self.image_shape), dtype=torch.float64))
 
     @property
     def size(self) -> int:

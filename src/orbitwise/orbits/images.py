@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import OMITTED, Field, Stored
+from orbitwise.declarations import OMITTED, Field, Stored, switch
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.nodes import Density, Draws, Noise
 from orbitwise.orbits.orbit import (
@@ -92,7 +92,7 @@ class ImageOrbit(DrawnOrbit):
     stored = Stored(
         {
             "affine": Field(is_omitted=True, fixed={}),
-            "amplitude": Field(switch="deforms"),
+            "amplitude": switch("deforms"),
             "smoothness": OMITTED,
         },
         {"has_affine": Field((bool,))},
@@ -222,7 +222,7 @@ class CropOrbit(DrawnOrbit):
     stored = Stored(
         {
             "image_shape": Field(read="warp.image_shape"),
-            "log_zoom": Field(switch="zooms"),
+            "log_zoom": switch("zooms"),
             "shift": OMITTED,
         }
     )

@@ -19,7 +19,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from orbitwise.declarations import MOST_COUNTED, OMITTED, SMALLEST, Field, Stored
+from orbitwise.declarations import (
+    MOST_COUNTED,
+    OMITTED,
+    SMALLEST,
+    Field,
+    Stored,
+    is_plain_numbers,
+    require,
+)
 from orbitwise.orbits.certainty import Interval, Unit, describe
 from orbitwise.orbits.nodes import Draws, Nodes, Noise, Rule, nodes_for
 from orbitwise.transforms.images import AffineWarp, check_image_shape
@@ -382,6 +390,10 @@ class Symmetry:
 
     stored = Stored({"size": Field(least=1, most=MOST_COUNTED)})
 
+    def check_parts(self) -> None:
+        """Raise a ValueError unless the size is that of the orbit that is the token."""
+        require(getattr(self.token, "size", None) == self.size, "a symmetry of another orbit")
+
 
 @dataclass(frozen=True)
 class OrbitPoints:
@@ -396,7 +408,9 @@ class OrbitPoints:
 
 MOST_SAMPLES = 4096
 """Draws that a file may ask for: each row is moved so often, and all pairs of its points are compared."""
-NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=1e12)
+LONGEST = 1e12
+"""Ranges of a file are no longer, in whatever unit."""
+NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=LONGEST)
 """How wide ranges ordinarily are; earlier versions did not store it."""
 
 
@@ -476,6 +490,17 @@ class DrawnOrbit(Orbit):
         self.num_samples = num_samples
         self.num_groups = num_groups
         self.draws: Draws = draws
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where a range makes no sense."""
+        for ranges in (getattr(self, part, None) for part in ("bounds", "widths")):
+            if isinstance(ranges, Bounds | Widths):
+                ends = [end for interval in ranges.intervals().values() for end in interval]
+                fits = all(abs(end) <= LONGEST for end in ends)
+                require(fits, "a range that is not finite, or absurdly long")
+                half = ranges.half_width if isinstance(ranges, Bounds) else ranges.values
+                require(is_plain_numbers(half.detach(), 0.0), "a range of negative length")
+                require(len(ranges.natural) == len(ranges.names), "natural sizes of other ranges")
 
     @property
     @abstractmethod
@@ -612,6 +637,8 @@ class FrozenOrbit(Orbit):
             )
         if not bool(nodes.isfinite().all() and weights.isfinite().all()):
             raise ValueError("Nodes and weights must be finite.")
+        if nodes.shape[1] != source.num_noise:
+            raise ValueError(f"Nodes have {nodes.shape[1]} entries, but the noise has {source.num_noise}.")
         self.source = source
         self.register_buffer("nodes", nodes)
         self.register_buffer("weights", weights)

@@ -9,7 +9,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import OMITTED, Field, Stored
+from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
@@ -49,11 +49,11 @@ class SignalOrbit(DrawnOrbit):
 
     stored = Stored(
         {
-            "shift": Field(switch="has_delay"),
+            "shift": switch("has_delay"),
             "log_scale": OMITTED,
-            "warp": Field(switch="warps"),
+            "warp": switch("warps"),
             "smoothness": OMITTED,
-            "jitter": Field(switch="jitters"),
+            "jitter": switch("jitters"),
         }
     )
 

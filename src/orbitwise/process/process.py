@@ -137,7 +137,6 @@ class Process(Module):
     stored = Stored(
         {"mean": Field(read="mean_module")},
         {"_checked": Field((list,), Field((Orbit,)))},
-        earlier={"mean_module": "mean"},
     )
 
     def __init__(self, mean: Mean | None, kernel: Kernel, one_sided: Literal["auto"] | bool = "auto") -> None:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.estimator import shortfall
+from orbitwise.inference.disk import write_atomically
 from orbitwise.report.contents import (
     Compared,
     Extremes,
@@ -40,7 +41,6 @@ from orbitwise.report.pictures import painter_for
 from orbitwise.report.predictions import Judged, Labelled, judge
 from orbitwise.report.ranges import Model, Range, learned_ranges, orbit_of, range_errors, symmetry_phrase
 from orbitwise.selection.compare import Comparison
-from orbitwise.storage.atomic import write_atomically
 
 Progress = Callable[[str], None]
 PAINTED_ROWS = 1000

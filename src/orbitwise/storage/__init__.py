@@ -1,6 +1,6 @@
 """Storage: fitted estimators in one file of safetensors and JSON, never pickle, and atomic writing."""
 
-from orbitwise.storage.atomic import write_atomically
+from orbitwise.inference.disk import write_atomically
 from orbitwise.storage.container import StorageError
 from orbitwise.storage.models import describe, load, save
 

@@ -7,6 +7,7 @@ edits a file can compute it again, so what it covers is checked as well when a m
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -14,7 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from typing import Any, final
+from typing import NamedTuple, TypeGuard, final
 
 import numpy as np
 import safetensors.numpy
@@ -40,14 +41,10 @@ MOST_HEADER = 2**23
 MOST_BYTES = 2**34
 MEMORY_PER_BYTE = 2
 """The bytes of the file and the tensors made of them are held at once."""
-
-
 TENSOR_DTYPES = {
     torch.bool, torch.float16, torch.float32, torch.float64,
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
 }  # fmt: skip
-
-
 WIDEST_SHARED = 4096
 """Rows may share their numbers in any number, but a row of one number repeated is no wider than this."""
 
@@ -57,7 +54,21 @@ class StorageError(ValueError):
     """A model cannot be stored, or a file cannot be loaded; the message says which, why, and what to do."""
 
 
-def pack(structure: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def damaged(what: str) -> StorageError:
+    """The error of a file whose structure cannot be one that was saved."""
+    return StorageError(f"The file is damaged or hostile: {what}.")
+
+
+@final
+class Place(NamedTuple):
+    """Where an array lies behind the header: its type, its shape, and the byte where it starts."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    start: int
+
+
+def pack(structure: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     """The bytes of a file."""
     metadata = {
         "format": FORMAT,
@@ -68,9 +79,8 @@ def pack(structure: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> by
     contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
     data = safetensors.numpy.save(contiguous, metadata)
     # The library writes metadata in an order that changes from time to time; equal models have equal files.
-    header = json.dumps(
-        {**json.loads(_header(data)), "__metadata__": metadata}, separators=(",", ":")
-    ).encode()
+    whole = {**json.loads(_header(data)), "__metadata__": metadata}
+    header = json.dumps(whole, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     return with_checksum(len(header).to_bytes(8, "little") + header + data[8 + len(_header(data)) :])
 
@@ -95,39 +105,39 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
     budget = default_budget() if max_bytes is None else max_bytes
     if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 1:
         raise ValueError(f"max_bytes must be a whole number of bytes of at least 1, or None, not {budget!r}.")
+    name = os.fspath(path)
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
-                raise StorageError(
-                    f"{os.fspath(path)} is not a regular file; give the file of a saved model."
-                )
+                raise StorageError(f"{name} is not a regular file; give the file of a saved model.")
             _check_budget(file.read(8), about.st_size, int(budget))
             file.seek(0)
             start = file.read(8 + MOST_HEADER)
-            _entries(_parsed(start), about.st_size - 8 - len(_header(start)))
+            _places(_parsed(start), about.st_size - 8 - len(_header(start)))
             file.seek(0)
             return file.read(about.st_size)
     except IsADirectoryError:
-        message = f"{os.fspath(path)} is a folder; give the file of a saved model."
+        message = f"{name} is a folder; give the file of a saved model."
     except FileNotFoundError:
-        message = f"There is no file {os.fspath(path)}; give the file of a saved model."
+        message = f"There is no file {name}; give the file of a saved model."
     except MemoryError:
-        message = f"{os.fspath(path)} does not fit into memory."
+        message = f"{name} does not fit into memory."
     except StorageError as error:
-        message = f"{os.fspath(path)}: {error}" if os.fspath(path) not in str(error) else str(error)
+        message = str(error) if name in str(error) else f"{name}: {error}"
     except (OSError, ValueError) as error:
-        message = f"{os.fspath(path)} cannot be read: {error}."
+        message = f"{name} cannot be read: {error}."
     raise StorageError(message)
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def unpack(data: bytes) -> tuple[dict[str, object], dict[str, NDArray[np.generic]]]:
     """Structure and arrays of a file whose format, version and checksum are right, or a StorageError.
 
     The arrays are views of the bytes, not copies.
     """
     header = _parsed(data)
     metadata = header["__metadata__"]
+    assert isinstance(metadata, dict)
     version = metadata.get("format_version")
     if not isinstance(version, str) or not re.fullmatch("[1-9][0-9]{0,8}", version):
         raise StorageError("The file is damaged: its format version is not a number.")
@@ -141,8 +151,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise StorageError("The file is damaged or truncated: its checksum is wrong. Use another copy of it.")
     body = 8 + len(_header(data))
     arrays = {
-        name: np.frombuffer(data, dtype, math.prod(shape), body + offset).reshape(shape)
-        for name, (dtype, shape, offset) in _entries(header, len(data) - body).items()
+        name: np.frombuffer(data, each.dtype, math.prod(each.shape), body + each.start).reshape(each.shape)
+        for name, each in _places(header, len(data) - body).items()
     }
     try:
         structure = json.loads(metadata["structure"])
@@ -155,37 +165,37 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 def _check_budget(start: bytes, size: int, budget: int) -> None:
     """Raise a StorageError where a file asks for too much memory, or cannot be one of ours."""
-    if len(start) < 8 or int.from_bytes(start, "little") > size - 8:
+    length, needed = int.from_bytes(start, "little"), MEMORY_PER_BYTE * size
+    if len(start) < 8 or length > size - 8:
         what = "is empty" if not size else "is not a model saved by orbitwise.save, or is truncated"
         raise StorageError(f"The file {what}.")
-    if int.from_bytes(start, "little") > MOST_HEADER:
+    if length > MOST_HEADER:
         raise StorageError(
             f"The file is not a model saved by orbitwise.save, or is damaged: its header of "
-            f"{int.from_bytes(start, 'little'):,} bytes is longer than {MOST_HEADER:,}."
+            f"{length:,} bytes is longer than {MOST_HEADER:,}."
         )
-    if MEMORY_PER_BYTE * size > budget:
+    if needed > budget:
         raise StorageError(
-            f"The file asks for {MEMORY_PER_BYTE * size / 1e9:.3g} GB of memory, more than the "
-            f"{budget / 1e9:.3g} GB that are allowed; if you trust it, pass a greater max_bytes in Python: "
-            f"orbitwise.load(path, max_bytes={MEMORY_PER_BYTE * size})."
+            f"The file asks for {needed / 1e9:.3g} GB of memory, more than the {budget / 1e9:.3g} GB that "
+            "are allowed; if you trust it, pass a greater max_bytes in Python: "
+            f"orbitwise.load(path, max_bytes={needed})."
         )
 
 
-def _entries(header: Mapping[str, Any], size: int) -> dict[str, tuple[Any, tuple[int, ...], int]]:
+def _places(header: Mapping[str, object], size: int) -> dict[str, Place]:
     """Type, shape and place of each array, which lie one after the other and fill `size` bytes exactly."""
     told: list[tuple[list[int], str, str, list[int]]] = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         fields = entry if isinstance(entry, dict) and len(entry) == 3 else {}
-        values: list[Any] = [fields.get(key) for key in ("dtype", "shape", "data_offsets")]
-        code, shape, offsets = values
+        code, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(code, str) or code not in DTYPES or not is_counts(shape) or len(shape) > 8:
             raise StorageError("The file is damaged: the type or the shape of an array is unknown.")
         if not is_counts(offsets):
             raise StorageError("The file is damaged: its arrays are not where they should be.")
         told.append((offsets, name, code, shape))
-    found: dict[str, tuple[Any, tuple[int, ...], int]] = {}
+    found: dict[str, Place] = {}
     end = 0
     for offsets, name, code, shape in sorted(told):
         dtype = np.dtype(DTYPES[code])
@@ -194,7 +204,7 @@ def _entries(header: Mapping[str, Any], size: int) -> dict[str, tuple[Any, tuple
         is_short = dtype.itemsize * math.prod(max(1, length) for length in shape) <= max(size, MOST_HEADER)
         if not is_short or offsets != [end, end + whole] or end + whole > size:
             raise StorageError("The file is damaged: its arrays are not where they should be.")
-        found[name] = dtype, tuple(shape), end
+        found[name] = Place(dtype, tuple(shape), end)
         end += whole
     if end != size:
         raise StorageError(
@@ -203,7 +213,7 @@ def _entries(header: Mapping[str, Any], size: int) -> dict[str, tuple[Any, tuple
     return found
 
 
-def is_counts(value: Any) -> bool:
+def is_counts(value: object) -> TypeGuard[list[int]]:
     """Whether a value of a file is a list of whole numbers of 0 or more."""
     return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
 
@@ -218,18 +228,15 @@ def _header(data: bytes) -> bytes:
     return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parsed(data: bytes) -> dict[str, object]:
     """The header of a file of ours, with a dictionary `__metadata__`."""
-    try:
-        header = json.loads(_header(data))
-        is_ours = isinstance(header, dict) and header["__metadata__"]["format"] == FORMAT
-    except StorageError:
-        raise
-    except (KeyError, TypeError, ValueError, RecursionError):
-        is_ours, header = False, {}
-    if not is_ours or not isinstance(header["__metadata__"], dict):
-        raise StorageError("The file is not a model saved by orbitwise.save, or is damaged.")
-    return header
+    text = _header(data)
+    with contextlib.suppress(ValueError, RecursionError):
+        header = json.loads(text)
+        metadata = header.get("__metadata__") if isinstance(header, dict) else None
+        if isinstance(metadata, dict) and metadata.get("format") == FORMAT:
+            return header
+    raise StorageError("The file is not a model saved by orbitwise.save, or is damaged.")
 
 
 def _place_of_checksum(data: bytes) -> tuple[int, int]:
@@ -247,7 +254,7 @@ def _checksum(data: bytes, start: int, end: int) -> str:
     return digest.hexdigest()
 
 
-def layout_of(tensor: Tensor) -> tuple[NDArray[Any], dict[str, Any]]:
+def layout_of(tensor: Tensor) -> tuple[NDArray[np.generic], dict[str, object]]:
     """The numbers of a tensor in the order they have in memory, each once, and what restores its layout.
 
     Products and solves round differently for rows and for columns, and covariances take a shorter way where
@@ -256,31 +263,29 @@ def layout_of(tensor: Tensor) -> tuple[NDArray[Any], dict[str, Any]]:
     """
     if tensor.dtype not in TENSOR_DTYPES or tensor.layout != torch.strided:
         raise StorageError(f"A tensor of {tensor.dtype} cannot be stored; convert it to float64.")
-    tensor = tensor.detach()
+    tensor, dims = tensor.detach(), range(tensor.dim())
     shared = [place for place, stride in enumerate(tensor.stride()) if stride == 0]
-    order = sorted(range(tensor.dim()), key=lambda place: -tensor.stride(place))
-    once = tensor[tuple(slice(0, 1) if place in shared else slice(None) for place in range(tensor.dim()))]
-    layout: dict[str, Any] = {"shape": list(tensor.shape), "order": order, "shared": shared}
+    order = sorted(dims, key=lambda place: -tensor.stride(place))
+    once = tensor[tuple(slice(0, 1) if place in shared else slice(None) for place in dims)]
+    layout: dict[str, object] = {"shape": list(tensor.shape), "order": order, "shared": shared}
     if tensor.device.type != "cpu":
         layout["on_device"] = True
     return np.array(once.permute(order).cpu().numpy(), order="C"), layout
 
 
-def tensor_of(array: NDArray[Any], layout: Any, largest: int, device: torch.device) -> Tensor:
+def tensor_of(
+    array: NDArray[np.generic], layout: Mapping[str, object], largest: int, device: torch.device
+) -> Tensor:
     """The tensor of an array and its layout, of at most `largest` entries, or a StorageError."""
     shape, order, shared = (layout.get(name) for name in ("shape", "order", "shared"))
-    dims = range(len(shape)) if is_counts(shape) else None
-    is_right = (
-        dims is not None
-        and is_counts(order)
-        and sorted(order) == list(dims)
-        and is_counts(shared)
-        and set(shared) <= set(dims)
-        and math.prod(shape) <= largest
-        and (not shared or len(shape) - 1 not in shared or shape[-1] <= WIDEST_SHARED)
-        and array.shape == tuple(1 if place in shared else shape[place] for place in order)
-    )
-    if not is_right:
+    if (
+        not (is_counts(shape) and is_counts(order) and is_counts(shared))
+        or sorted(order) != list(range(len(shape)))
+        or not set(shared) <= set(order)
+        or math.prod(shape) > largest
+        or (len(shape) - 1 in shared and shape[-1] > WIDEST_SHARED)
+        or array.shape != tuple(1 if place in shared else shape[place] for place in order)
+    ):
         raise StorageError(f"A tensor of shape {brief(shape)} does not fit its {array.shape} numbers.")
     # A copy of its own, aligned in memory as any other tensor is.
     tensor = torch.tensor(array).permute([order.index(place) for place in range(len(shape))])

@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, Stored
-from orbitwise.estimators.regression_model import RegressionModel, TargetScale
-from orbitwise.estimators.validation import InputForm
+from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field
 from orbitwise.functionals.averages import orbit_in
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.disk import write_atomically
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.losses import Loss
@@ -35,11 +34,19 @@ from orbitwise.orbits.certainty import describe_certainty
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.storage.agreement import check_agreement
-from orbitwise.storage.atomic import write_atomically
-from orbitwise.storage.container import FORMAT_VERSION, StorageError, brief, pack, printable, read, unpack
-from orbitwise.storage.reader import Reader
+from orbitwise.storage.container import (
+    FORMAT_VERSION,
+    StorageError,
+    brief,
+    damaged,
+    pack,
+    printable,
+    read,
+    unpack,
+)
+from orbitwise.storage.earlier import upgraded
+from orbitwise.storage.objects import Reader, Writer
 from orbitwise.storage.recipes import declaration_of, own_classes
-from orbitwise.storage.writer import Writer
 from orbitwise.transforms.images import check_image_shape
 
 ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
@@ -135,7 +142,7 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
         raise StorageError(f"{os.fspath(path)}: The file is damaged or hostile ({brief(error)}).") from error
 
 
-def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict[str, Any]:
+def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict[str, object]:
     """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes.
 
     It is as careful as `load`, and a terminal can print all text in it.
@@ -228,37 +235,23 @@ class NoObjective:
 
 SHAPE = Field((tuple, list, NoneType), Field((int,)), least=1)
 MAYBE_TEXT = Field((str, NoneType))
-EARLIER = {
-    "_background": Field((int, float)),
-    "_image_shape": SHAPE,
-    "_input_shape": SHAPE,
-    "_is_vector": FLAG,
-    "_scale": Field((int, float, Tensor), least=0, dtypes=("float64",)),
-    "_shift": Field((Tensor,), dtypes=("float64",)),
-    "channels_": MAYBE_TEXT,
-    "_functional": Field((Functional,)),
-    "_model": Field((RegressionModel,)),
-    "_problem_": Field((RegressionModel,)),
-}
-"""Fitted attributes of the first format; today they are in `form_`, `model_`, `target_scale_` or `scale_`."""
 LEFT_OUT = {"fit_result_"}
 PLAIN = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Likelihood, Orbit, Functional, Loss),
 )
-
 PARAMETERS = {
     "image_shape": SHAPE,
     "random_state": Field((int, NoneType), least=0, most=2**32 - 1),
     "verbose": Field((bool, int)),
-    "warm_start": Field((bool,)),
+    "warm_start": FLAG,
 }
 """What some settings must be; the others are checked when they are used, by `fit`."""
 OWN = ("callback", "checkpoint", "n_jobs")
 """Settings of the machine and the program that a model is used in: none is stored, and none is read."""
 
 
-def _own_settings(kind: type) -> dict[str, Any]:
+def _own_settings(kind: type) -> dict[str, object]:
     """The defaults of the settings that no file may choose, such as the folder that `fit` writes to."""
     known = inspect.signature(kind).parameters
     return {each: known[each].default for each in OWN if each in known}
@@ -305,8 +298,11 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
     return {**structure, "objects": writer.objects}, writer
 
 
-def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: str | None = None) -> Any:
+def put_together(
+    structure: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]], device: str | None = None
+) -> BaseEstimator:
     """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU."""
+    structure = upgraded(structure)
     name, known = structure.get("estimator"), known_estimators()
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
     if not isinstance(name, str) or name not in known:
@@ -316,66 +312,47 @@ def put_together(structure: dict[str, Any], arrays: Mapping[str, Any], device: s
     names = set(kind._get_param_names())
     if not isinstance(parameters, dict) or not set(parameters) <= names:
         raise StorageError(f"The file has other parameters than those of {name}.")
-    if not isinstance(fitted, dict):
+    fields = {**declared.fitted, **declared.sometimes}
+    if not isinstance(fitted, dict) or not set(declared.fitted) <= set(fitted) <= set(fields):
         raise StorageError(f"The file has other attributes than those of {name}.")
     place = _place(parameters.get("device", "cpu") if device is None else device)
     reader = Reader(structure.get("objects"), arrays, place)
-    parameters = {**parameters, **_own_settings(kind)}
     settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in names}
-    given = reader.arguments(parameters, settings, name, ())
+    given = reader.arguments({**parameters, **_own_settings(kind)}, settings, name, ())
     if "device" in names:
         given["device"] = str(place)
-    model: Any = kind(**given)
-    values = _fitted_values(reader, declared, fitted, name)
-    for each, value in values.items():
+    model = kind(**given)
+    for each, value in reader.arguments(fitted, fields, name, declared.fitted).items():
         setattr(model, each, value)
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
-        if "orbit_" in values and values["orbit_"] is None:
-            # earlier versions remembered learned orbits only
-            model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
     except ValueError as error:
-        raise StorageError(f"The file is damaged or hostile: it holds {brief(error)}.") from error
+        raise damaged(f"it holds {brief(error)}") from error
     if hasattr(model, "orbit_"):
-        if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
-            model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
-        model.fit_result_ = FitResult(
-            model.posterior_,
-            model.functional_,
-            model.log_evidence_,
-            model.evidence_kind_,
-            model.log_evidence_error_,
-            model.converged_,
-            NoObjective(),
-            # that of a search is of structures
-            history=[each for each in model.history_ if isinstance(each, int | float)],
-            certificate=getattr(model, "certificate_", None),
-        )
+        _complete(model)
     return model
 
 
-def _fitted_values(reader: Reader, declared: Stored, fitted: dict[str, Any], name: str) -> dict[str, Any]:
-    """The fitted attributes of an estimator; the first format held parts of some of them one by one."""
-    fields = {**declared.fitted, **declared.sometimes}
-    is_first = "form_" not in fitted
-    parts = {each: fitted[each] for each in fitted if is_first and each in EARLIER and each not in fields}
-    old = reader.arguments(parts, EARLIER, name, ())
-    now: dict[str, Any] = {}
-    if is_first and "form_" in fields:
-        image, own = (tuple(old.get(each) or ()) or None for each in ("_image_shape", "_input_shape"))
-        # all images had their channels first, before there was a choice
-        channels = old.get("channels_", "first" if len(image or ()) == 3 else None)
-        now["form_"] = InputForm(image, channels, own, old.get("_background", 0.0))
-    if "_shift" in old:
-        now["target_scale_"] = TargetScale(old["_shift"], old["_scale"], old["_is_vector"])
-    elif "_scale" in old:
-        now["scale_"] = old["_scale"]
-    if (model := old.get("_model", old.get("_problem_"))) is not None:
-        now["model_"] = model.at(old["_functional"]) if "_functional" in old else model
-    given = {each: value for each, value in fitted.items() if each not in parts}
-    if not set(declared.fitted) <= {*given, *now} <= set(fields):
-        raise StorageError(f"The file has other attributes than those of {name}.")
-    return {**now, **reader.arguments(given, fields, name, ())}
+def _complete(model: Any) -> None:
+    """Give a loaded Gaussian process what follows from its parts, and files therefore do not hold."""
+    if model.orbit_ is None and "orbit_" in vars(model):
+        # earlier versions remembered learned orbits only
+        model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
+    if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
+        model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
+    model.fit_result_ = FitResult(
+        model.posterior_,
+        model.functional_,
+        model.log_evidence_,
+        model.evidence_kind_,
+        model.log_evidence_error_,
+        model.converged_,
+        NoObjective(),
+        () if model.orbit_ is None else list(model.orbit_.parameters()),
+        # that of a search is of structures
+        history=[each for each in model.history_ if isinstance(each, int | float)],
+        certificate=getattr(model, "certificate_", None),
+    )
 
 
 def _place(name: Any) -> torch.device:

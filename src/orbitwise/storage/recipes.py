@@ -1,8 +1,12 @@
 """Recipes: how objects of a class are taken apart and built again, derived from the constructor of the class.
 
 A file may name the final classes of Orbitwise that say `stored` (see `orbitwise.declarations`) or are kernels
-or means, and the classes of other packages that `orbitwise.storage.foreign` lists. No name of a file is ever
+or means, and the classes of GPyTorch and scikit-learn that are listed here. No name of a file is ever
 imported. Numbers that are not finite, or so large or small that the product of two overflows, are refused.
+
+Kernels are stored by the arguments of their constructors: each parameter `raw_x` has a constraint
+`x_constraint` and may have a prior `x_prior`. An SVC is its support vectors, which are rows of the training
+data, and numbers beside them (see `rebuild`).
 """
 
 from __future__ import annotations
@@ -11,38 +15,78 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, final, get_args, get_origin, get_type_hints
+from typing import Literal, Protocol, Union, final, get_args, get_origin, get_type_hints, runtime_checkable
 
+import gpytorch
 import numpy as np
 import torch
+from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.constraints.constraints import softplus
 from gpytorch.kernels import Kernel
-from gpytorch.means import Mean
+from gpytorch.means import ConstantMean, Mean, ZeroMean
+from gpytorch.priors import Prior
+from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from jaxtyping import jaxtyped
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.svm import SVC
 from torch import Tensor, nn
 
-from orbitwise.declarations import LARGEST, Field, Stored
+from orbitwise.declarations import (
+    COUNT,
+    LARGEST,
+    OMITTED,
+    POSITIVE,
+    SMALLEST,
+    Field,
+    Stored,
+    is_plain_numbers,
+    require,
+)
 
-START = 0.01
-"""What a learnable range is made with, before it takes the tensors that it had."""
+ROOMS = (
+    *("transforms", "orbits", "functionals", "kernels", "process", "likelihoods", "losses"),
+    *("inference", "estimators", "selection"),
+)
+"""The packages of Orbitwise whose classes a file may name."""
 MOST_RECORDED = 2**1000
 """A whole number that is only told can be written as a float."""
+KERNELS = {
+    getattr(gpytorch.kernels, f"{name}Kernel")
+    for name in (
+        *("Additive", "Constant", "Cosine", "Linear", "Matern", "Periodic", "PiecewisePolynomial"),
+        *("Polynomial", "Product", "RBF", "RQ", "Scale", "SpectralMixture"),
+    )
+}
+DIVISORS = ("lengthscale", "period_length", "alpha", "ratio")
+"""Parameters of kernels that something is divided by."""
+CONSTRAINTS: dict[type[Interval], tuple[float, ...]] = {
+    Interval: (0.0, 1.0), GreaterThan: (0.0,), LessThan: (1.0,), Positive: (),
+}  # fmt: skip
+"""Constraints, and bounds to make one with; it then takes its own."""
+FUNCTIONS = {
+    "exp": torch.exp,
+    "inverse_sigmoid": inv_sigmoid,
+    "inverse_softplus": inv_softplus,
+    "log": torch.log,
+    "sigmoid": torch.sigmoid,
+    "softplus": softplus,
+}
+"""What maps the parameter of a constraint to its range and back."""
 
 
-def attribute_of(value: Any, name: str, each: Field) -> Any:
-    """What an object says of an argument of its constructor."""
-    if each.is_earlier:
-        return None
-    if each.switch:
-        return START if attrgetter(each.switch)(value) else 0.0
-    told = attrgetter(each.read or name)(value)
-    if isinstance(told, nn.ModuleList):
-        return list(told)
-    if isinstance(told, Tensor) and Tensor not in each.kinds and float in each.kinds:
-        return told.tolist() if list in each.kinds else told.item()
-    return told
+@runtime_checkable
+class Checked(Protocol):
+    """An object that knows whether its parts belong together."""
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where they do not."""
+        ...
 
 
 @final
@@ -52,60 +96,136 @@ class Recipe:
 
     `shapes` are annotations of tensors, which agree on the size of each dimension that they name. `several`
     is the argument that takes any number of values. Parameters and buffers of a module, and of its parts that
-    are no arguments, are stored and restored as they are, with the shapes that the constructor gave them
-    unless they may have `any_shape`.
+    are no arguments, are stored and restored as they are, with the shapes that the constructor gave them.
     """
 
     kind: type
-    arguments: Mapping[str, Field] = field(default_factory=dict)
-    required: frozenset[str] = frozenset()
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[type, ...]] = field(default_factory=dict)
+    declared: Stored
+    build: Callable[..., object]
+    arguments: Mapping[str, Field]
+    required: frozenset[str]
+    fixed: Mapping[str, object]
+    shapes: Mapping[str, tuple[type, ...]]
     several: str = ""
-    build: Callable[..., Any] | None = None
-    tell: Callable[[Any, str, Field], Any] = attribute_of
-    has_state: bool = True
-    any_shape: bool = False
-    declared: Stored = field(default_factory=Stored)
 
-    def make(self, arguments: Mapping[str, Any]) -> Any:
-        """An object of these arguments."""
+    def refusal(self, value: object) -> str | None:
+        """Why an object cannot be stored, None where it can."""
+        refuse = self.declared.refuse
+        return self.declared.never or (None if refuse is None else refuse(value))
+
+    def tell(self, value: object, name: str) -> object:
+        """What an object says of an argument of its constructor."""
+        each = self.arguments[name]
+        told = each.read(value) if callable(each.read) else attrgetter(each.read or name)(value)
+        if isinstance(told, nn.ModuleList):
+            return list(told)
+        if isinstance(told, Tensor) and not isinstance(told, each.kinds):
+            return tuple(told.tolist()) if tuple in each.kinds else told.item()
+        return told
+
+    def make(self, arguments: Mapping[str, object]) -> object:
+        """An object of these arguments; those that are None take their defaults."""
         with jaxtyped("context"):
             # all of them at once, so that a dimension has one size
             wrong = [name for name, value in arguments.items() if not self._has_shape(name, value)]
         require(not wrong, f"{' and '.join(wrong)} of other shapes than its other arguments")
-        given = {**self.fixed, **arguments}
+        given = {name: each for name, each in arguments.items() if each is not None or name in self.required}
         several = given.pop(self.several, [])
-        built = (self.build or self.kind)(*several, **given)
-        require(
-            not self.several or len(several) == len(self.tell(built, self.several, Field())),
-            f"{self.several} that it would not keep",
-        )
+        assert isinstance(several, list | tuple)
+        built = self.build(*several, **self.fixed, **given)
+        if self.several:
+            kept = self.tell(built, self.several)
+            require(
+                isinstance(kept, list | tuple) and len(kept) == len(several),
+                f"{self.several} that it would not keep",
+            )
         return built
 
-    def _has_shape(self, name: str, value: Any) -> bool:
+    def _has_shape(self, name: str, value: object) -> bool:
         shapes = self.shapes.get(name, ())
         return not (shapes and isinstance(value, Tensor)) or any(isinstance(value, each) for each in shapes)
 
-    def own_tensors(self, value: Any) -> Iterable[tuple[str, Tensor]]:
+    def own_tensors(self, value: object) -> Iterable[tuple[str, Tensor]]:
         """Parameters and buffers of a module itself and of its own parts, by name."""
-        if not (self.has_state and isinstance(value, nn.Module)):
+        if not isinstance(value, nn.Module) or isinstance(value, Prior):
             return
-        parts = {*self.arguments, *(each.read.partition(".")[0] for each in self.arguments.values())}
+        reads = (each.read for each in self.arguments.values())
+        parts = {*self.arguments, *(each.partition(".")[0] for each in reads if isinstance(each, str))}
         inner = [] if isinstance(value, Kernel) else [n for n, _ in value.named_children() if n not in parts]
         for part in ("", *inner):
             module, prefix = value.get_submodule(part), f"{part}." if part else ""
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is not None:
-                    yield prefix + name, tensor
+            for named in (module.named_parameters, module.named_buffers):
+                yield from ((prefix + name, tensor) for name, tensor in named(recurse=False))
+
+    def accepts(self, name: str, old: Tensor, new: Tensor) -> bool:
+        """Whether a tensor of a file may take the place of one that the constructor made."""
+        most = math.inf if name in self.declared.infinite else LARGEST
+        has_shape = new.shape == old.shape or issubclass(self.kind, Interval)
+        is_kind = new.dtype == old.dtype or (new.is_floating_point() and old.is_floating_point())
+        return has_shape and is_kind and is_plain_numbers(new, -most, most)
 
 
-def derived(kind: type, declared: Stored, build: Callable[..., Any] | None = None) -> Recipe:
+def recipe_of(kind: type) -> Recipe | None:
+    """The recipe of a class that is stored, None for any other."""
+    if kind in OTHERS:
+        return derived(kind, OTHERS[kind])
+    if kind in KERNELS or (is_own(kind) and issubclass(kind, Kernel)):
+        return derived(kind, _kernel_declaration(kind))
+    return derived(kind, declaration_of(kind)) if is_own(kind) else None
+
+
+def known_classes() -> dict[str, type]:
+    """All classes that the objects of a file may name."""
+    own = {name: kind for name, kind in own_classes().items() if not issubclass(kind, BaseEstimator)}
+    return {**own, **{kind.__name__: kind for kind in (*KERNELS, *OTHERS)}}
+
+
+def own_classes() -> dict[str, type]:
+    """The classes of Orbitwise that a file may name, all of `ROOMS`."""
+    for room in ROOMS:
+        import_module(f"orbitwise.{room}")
+    found: dict[str, type] = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("orbitwise.") and name.split(".")[1] in ROOMS:
+            classes = [each for each in vars(module).values() if isinstance(each, type)]
+            found |= {each.__name__: each for each in classes if each.__module__ == name and is_own(each)}
+    return found
+
+
+def is_own(kind: type) -> bool:
+    """Whether a class is a final one of Orbitwise that is stored."""
+    is_ours = kind.__module__.partition(".")[0] == "orbitwise" and "__final__" in vars(kind)
+    return is_ours and (isinstance(getattr(kind, "stored", None), Stored) or issubclass(kind, Kernel | Mean))
+
+
+def declaration_of(kind: type) -> Stored:
+    """What a class and its bases declare, the class before its bases."""
+    whole = Stored()
+    for base in reversed(kind.__mro__):
+        if isinstance(own := vars(base).get("stored"), Stored):
+            whole = Stored(
+                {**whole.arguments, **own.arguments},
+                {**whole.attributes, **own.attributes},
+                {**whole.fitted, **own.fitted},
+                {**whole.sometimes, **own.sometimes},
+                own.build or whole.build,
+                own.infinite or whole.infinite,
+                own.cost or whole.cost,
+                own.refuse or whole.refuse,
+                own.never or whole.never,
+            )
+    return whole
+
+
+def derived(kind: type, declared: Stored) -> Recipe:
     """The recipe that follows from the constructor of a class and what the class declares."""
-    build = build or (getattr(kind, declared.build) if declared.build else kind)
+    build = declared.build or kind
+    if isinstance(build, str):
+        build = getattr(kind, build)
     arguments: dict[str, Field] = {}
     shapes: dict[str, tuple[type, ...]] = {}
-    required, fixed, several = set(), {}, ""
+    fixed: dict[str, object] = {}
+    required, several = set[str](), ""
     for name, parameter, annotation in parameters_of(build):
         each = merged(field_of(annotation), declared.arguments.get(name, Field()))
         if each.is_omitted:
@@ -119,26 +239,10 @@ def derived(kind: type, declared: Stored, build: Callable[..., Any] | None = Non
         elif parameter.default is inspect.Parameter.empty:
             required.add(name)
         arguments[name] = each if issubclass(kind, nn.Module) else _in_double_precision(each)
-    return Recipe(kind, arguments, frozenset(required), fixed, shapes, several, build, declared=declared)
+    return Recipe(kind, declared, build, arguments, frozenset(required), fixed, shapes, several)
 
 
-def declaration_of(kind: type) -> Stored:
-    """What a class and its bases declare, the class before its bases."""
-    whole = Stored()
-    for base in reversed(kind.__mro__):
-        if isinstance(own := vars(base).get("stored"), Stored):
-            whole = replace(
-                own,
-                arguments={**whole.arguments, **own.arguments},
-                attributes={**whole.attributes, **own.attributes},
-                fitted={**whole.fitted, **own.fitted},
-                sometimes={**whole.sometimes, **own.sometimes},
-                infinite=own.infinite or whole.infinite,
-            )
-    return whole
-
-
-def parameters_of(build: Any) -> Iterable[tuple[str, inspect.Parameter, Any]]:
+def parameters_of(build: Callable[..., object]) -> Iterable[tuple[str, inspect.Parameter, object]]:
     """The parameters of a constructor, and of those that its **arguments go to, with their annotations."""
     if not isinstance(build, type) or issubclass(build, tuple):
         functions, hidden = [build], 0
@@ -153,12 +257,12 @@ def parameters_of(build: Any) -> Iterable[tuple[str, inspect.Parameter, Any]]:
         for name, each in parameters:
             if name not in known and each.kind is not inspect.Parameter.VAR_KEYWORD:
                 known.add(name)
-                yield name, each, hints.get(name, Any)
+                yield name, each, hints.get(name, object)
         if all(each.kind is not inspect.Parameter.VAR_KEYWORD for _, each in parameters):
             return
 
 
-def field_of(annotation: Any) -> Field:
+def field_of(annotation: object) -> Field:
     """The types of values and of their entries that an annotation allows."""
     origin, inside = get_origin(annotation), [each for each in get_args(annotation) if each is not ...]
     if origin in (Union, UnionType):
@@ -171,9 +275,9 @@ def field_of(annotation: Any) -> Field:
         return Field((dict,), each=field_of(inside[-1]))
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return Field((tuple, list), each=_either([field_of(each) for each in inside]))
-    if hasattr(annotation, "array_type"):
-        dtypes = annotation.dtypes if isinstance(annotation.dtypes, tuple) else ()
-        return Field((annotation.array_type,), dtypes=dtypes)
+    if (array := getattr(annotation, "array_type", None)) is not None:
+        dtypes = getattr(annotation, "dtypes", ())
+        return Field((array,), dtypes=dtypes if isinstance(dtypes, tuple) else ())
     if annotation is float:
         return Field((int, float))
     if annotation is None:
@@ -181,10 +285,11 @@ def field_of(annotation: Any) -> Field:
     return Field((annotation if isinstance(annotation, type) and origin is None else object,))
 
 
-def shapes_of(annotation: Any) -> tuple[type, ...]:
+def shapes_of(annotation: object) -> tuple[type, ...]:
     """The annotations of tensors of known shapes that a value may have; none where any tensor will do."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    return () if Tensor in members else tuple(each for each in members if hasattr(each, "array_type"))
+    shaped = [each for each in members if isinstance(each, type) and hasattr(each, "array_type")]
+    return () if Tensor in members else tuple(shaped)
 
 
 def _either(fields: list[Field]) -> Field:
@@ -213,29 +318,7 @@ def _in_double_precision(each: Field) -> Field:
     return replace(each, each=inside, dtypes=("float64",) if is_float else each.dtypes)
 
 
-def own_classes() -> dict[str, type]:
-    """The classes of Orbitwise that a file may name."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "orbitwise":
-            classes = [each for each in vars(module).values() if isinstance(each, type)]
-            found |= {each.__name__: each for each in classes if each.__module__ == name and is_own(each)}
-    return found
-
-
-def is_own(kind: type) -> bool:
-    """Whether a class is a final one of Orbitwise that is stored."""
-    is_ours = kind.__module__.partition(".")[0] == "orbitwise" and "__final__" in vars(kind)
-    return is_ours and (isinstance(getattr(kind, "stored", None), Stored) or issubclass(kind, Kernel | Mean))
-
-
-def require(holds: bool, what: str) -> None:
-    """Raise a ValueError that says what a file holds where something does not hold."""
-    if not holds:
-        raise ValueError(what)
-
-
-def has_kind(value: Any, each: Field) -> bool:
+def has_kind(value: object, each: Field) -> bool:
     """Whether a value of a file has one of the types of a field; no truth value counts as a number."""
     if isinstance(value, bool):
         return bool in each.kinds or object in each.kinds
@@ -243,17 +326,17 @@ def has_kind(value: Any, each: Field) -> bool:
         return False
     if each.dtypes and isinstance(value, Tensor):
         return str(value.dtype).removeprefix("torch.") in each.dtypes
-    return each.each is None or all(has_kind(entry, each.each) for entry in entries_of(value))
+    return each.each is None or all(has_kind(entry, each.each) for entry in _entries_of(value))
 
 
-def entries_of(value: Any) -> Iterable[Any]:
+def _entries_of(value: object) -> Iterable[object]:
     """The entries of a list or tuple, the values of a dictionary, none of anything else."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
 
 
-def in_range(value: Any, each: Field, largest: float) -> bool:
+def in_range(value: object, each: Field, largest: float) -> bool:
     """Whether the numbers of a value lie within a field's bounds; whole ones by default within `largest`."""
     if isinstance(value, bool) or (each.is_record and isinstance(value, float | Tensor | np.ndarray)):
         return True
@@ -261,42 +344,215 @@ def in_range(value: Any, each: Field, largest: float) -> bool:
         return abs(value) <= MOST_RECORDED
     if isinstance(value, int | float):
         most = each.most if each.most is not None else largest if isinstance(value, int) else LARGEST
-        least = max(each.least, -most)
         # false for NaN
-        return bool(least <= value <= most)
+        return max(each.least, -most) <= value <= most
     if isinstance(value, Tensor | np.ndarray):
         return is_plain_numbers(value, each.least, LARGEST if each.most is None else each.most)
-    return all(in_range(entry, each, largest) for entry in entries_of(value))
+    return all(in_range(entry, each, largest) for entry in _entries_of(value))
 
 
-def size_of(name: str, value: Any, each: Field) -> int:
+def size_of(name: str, value: object, each: Field) -> int:
     """How much an argument may make a constructor allocate: whole numbers, and products of shapes."""
     if each.most is not None or each.is_record or isinstance(value, bool):
         return 1
     if isinstance(value, int):
         return max(1, abs(value))
-    is_shape = name.endswith("shape") and isinstance(value, list | tuple)
-    return math.prod(size_of(name, size, each) for size in value) if is_shape else 1
+    if name.endswith("shape") and isinstance(value, list | tuple):
+        return math.prod(size_of(name, size, each) for size in value)
+    return 1
 
 
-def is_plain_numbers(
-    value: Any, least: float = -LARGEST, most: float = LARGEST, infinite: bool = False
-) -> bool:
-    """Whether all entries of floating-point numbers lie within bounds; NaN never does."""
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind != "f" or not value.size:
-            return True
-        return bool(least <= float(value.min())) and bool(float(value.max()) <= most)
-    if not value.is_floating_point() or not value.numel():
-        return True
-    if value.dtype not in (torch.float32, torch.float64):
-        return False
-    # as floats of Python, because single precision knows neither bound
-    low, high = (end.item() for end in torch.aminmax(value.detach()))
-    return low <= high if infinite else least <= low and high <= most
+def check_built(built: object) -> None:
+    """Raise a ValueError where an object that was built makes no sense."""
+    if isinstance(built, Checked):
+        built.check_parts()
+    elif isinstance(built, Kernel):
+        _check_kernel(built)
+    elif isinstance(built, Interval):
+        lower, upper = built.lower_bound, built.upper_bound
+        require(lower.shape == upper.shape, "bounds of different shapes")
+        require(bool((lower < upper).all()), "the lower bound is not below the upper one")
 
 
-def refusal(recipe: Recipe, value: Any) -> str | None:
-    """Why an object cannot be stored, None where it can."""
-    declared = recipe.declared
-    return declared.never or (declared.refuse(value) if declared.refuse is not None else None)
+def _check_kernel(kernel: Kernel) -> None:
+    for raw_name, raw in kernel.named_parameters(recurse=False):
+        name = raw_name.removeprefix("raw_")
+        # a column that does not matter may have any lengthscale: what is divided by it is then zero
+        most = sys.float_info.max if name == "lengthscale" else LARGEST
+        with torch.no_grad():
+            value = getattr(kernel, name)
+        require(value.shape == raw.shape, f"a {name} of another shape")
+        least = SMALLEST if name in DIVISORS else -LARGEST
+        require(is_plain_numbers(value, least, most), f"a {name} out of range")
+
+
+def _kernel_declaration(kind: type[Kernel]) -> Stored:
+    """What a kernel declares, and where it keeps its constraints and priors."""
+    declared = declaration_of(kind)
+    arguments = {"power": Field(least=0, most=100)}
+    for name, _, _ in parameters_of(kind):
+        is_idle = name.startswith("lengthscale_") and not kind.has_lengthscale
+        if name in ("batch_shape", "eps") or is_idle:
+            arguments[name] = OMITTED
+        elif name.endswith("_constraint"):
+            arguments[name] = Field((Interval, NoneType), read=partial(_part_of, f"raw_{name}"))
+        elif name.endswith("_prior"):
+            arguments[name] = Field((Prior, NoneType), read=partial(_part_of, name))
+
+    def refuse(kernel: Kernel) -> str | None:
+        if len(kernel.batch_shape):
+            return (
+                f"a kernel of batch shape {tuple(kernel.batch_shape)} cannot be stored; store kernels singly."
+            )
+        priors = [name for name, part in kernel.named_children() if isinstance(part, Prior)]
+        other = [name for name in priors if name not in arguments]
+        if other:
+            return f"the prior {other[0]} cannot be stored; give priors to the constructor."
+        return None if declared.refuse is None else declared.refuse(kernel)
+
+    return replace(declared, arguments={**arguments, **declared.arguments}, refuse=refuse)
+
+
+def _part_of(name: str, module: nn.Module) -> object:
+    """A constraint or a prior of a module, None where it has none of this name."""
+    return getattr(module, name, None)
+
+
+def name_of(function: object) -> str | None:
+    """The name of a constraint's function, None for none; "?" is none that a file knows."""
+    if function is None:
+        return None
+    if isinstance(function, nn.Softplus) and (function.beta, function.threshold) == (1.0, 20.0):
+        return "softplus"  # copies of kernels have copies of it
+    return next((name for name, known in FUNCTIONS.items() if known is function), "?")
+
+
+def _constraint(kind: type[Interval]) -> Stored:
+    """How a constraint is stored: the names of its functions; its bounds are tensors of its own."""
+
+    def build(transform: str | None, inverse: str | None) -> Interval:
+        functions = [None if name is None else FUNCTIONS[name] for name in (transform, inverse)]
+        return kind(*CONSTRAINTS[kind], *functions)  # pyright: ignore[reportArgumentType]
+
+    def refuse(constraint: Interval) -> str | None:
+        if "?" not in (name_of(constraint._transform), name_of(constraint._inv_transform)):
+            return None
+        return f"a constraint with a transform of its own cannot be stored; use {', '.join(FUNCTIONS)}."
+
+    return Stored(
+        {
+            "transform": Field(read=lambda constraint: name_of(constraint._transform)),
+            "inverse": Field(read=lambda constraint: name_of(constraint._inv_transform)),
+        },
+        build=build,
+        infinite=("lower_bound", "upper_bound"),
+        refuse=refuse,
+    )
+
+
+def _prior(**attributes: str) -> Stored:
+    """How a prior is stored: the arguments that it is made with, and the attributes that tell these."""
+    arguments = {name: Field((Tensor,), read=told) for name, told in attributes.items()}
+    return Stored({"validate_args": OMITTED, "transform": OMITTED, **arguments}, refuse=_refuse_prior)
+
+
+def _refuse_prior(prior: nn.Module) -> str | None:
+    return None if prior._transform is None else "a prior with a transform of its own cannot be stored."
+
+
+def _refuse_mean(mean: Mean) -> str | None:
+    parts = [*mean.children(), *getattr(mean, "batch_shape", ())]
+    return "a mean with priors, constraints or batches cannot be stored." if parts else None
+
+
+def rebuild(
+    C: float,
+    gamma: float,
+    class_weight: dict[object, float] | str | None,
+    classes: NDArray[np.generic],
+    class_weights: NDArray[np.number],
+    support: NDArray[np.number],
+    support_vectors: NDArray[np.number],
+    num_support: NDArray[np.number],
+    dual_coefficients: NDArray[np.number],
+    intercept: NDArray[np.number],
+    num_iterations: NDArray[np.number],
+    num_samples: int,
+) -> SVC:
+    """The SVC of these arrays, with the radial kernel exp(-gamma |x-x′|²).
+
+    The installed scikit-learn makes a small one of its own, which then takes these: whatever else that
+    version keeps of a fit is there, and nothing of a file reaches libsvm that was not checked.
+    """
+    require(classes.ndim == 1 and len(classes) >= 2, "no list of classes")
+    require(np.array_equal(np.unique(classes), classes), "classes out of order")
+    require(
+        support_vectors.ndim == 2 and min(support_vectors.shape) > 0, "support vectors that are no matrix"
+    )
+    many, count = len(classes), len(support_vectors)
+    for array, shape, kind in (
+        (support, (count,), "iu"),
+        (num_support, (many,), "iu"),
+        (dual_coefficients, (many - 1, count), "f"),
+        (intercept, (many * (many - 1) // 2,), "f"),
+        (class_weights, (many,), "f"),
+        (num_iterations, intercept.shape, "iu"),
+        (support_vectors, support_vectors.shape, "f"),
+    ):
+        require(array.shape == shape and array.dtype.kind in kind, f"an array of shape {array.shape}")
+        require(bool(np.isfinite(array).all()), "numbers that are not finite")
+    # libsvm walks through the support vectors by these counts
+    require(bool((num_support >= 0).all()) and int(num_support.sum()) == count, "counts of other vectors")
+    corners = np.zeros((many, support_vectors.shape[1]))
+    corners[:, 0] = np.arange(many)
+    # of numbers that are harmless, since libsvm may not end with others
+    built = SVC(C=1.0, gamma="scale").fit(corners, classes)
+    dual, offsets = dual_coefficients.astype(np.float64, order="C"), intercept.astype(np.float64)
+    # libsvm holds the two classes of a single machine the other way around
+    inner = (-dual, -offsets) if many == 2 else (dual, offsets.copy())
+    vars(built).update(
+        C=C, gamma=gamma, _gamma=float(gamma), class_weight=class_weight, class_weight_=class_weights,
+        support_=support.astype(np.int32), support_vectors_=support_vectors.astype(np.float64, order="C"),
+        _n_support=num_support.astype(np.int32), dual_coef_=dual, _dual_coef_=inner[0], intercept_=offsets,
+        _intercept_=inner[1], n_iter_=num_iterations.astype(np.int32),
+        _num_iter=num_iterations.astype(np.int32), shape_fit_=(num_samples, support_vectors.shape[1]),
+    )  # fmt: skip
+    return built
+
+
+def _refuse_svc(machine: SVC) -> str | None:
+    is_radial = machine.kernel == "rbf" and not isinstance(machine.gamma, str)
+    return None if is_radial else "only an SVC with the radial kernel and a gamma in numbers can be stored."
+
+
+OTHERS: dict[type, Stored] = {
+    **{kind: _constraint(kind) for kind in CONSTRAINTS},
+    gpytorch.priors.GammaPrior: _prior(concentration="concentration", rate="rate"),
+    gpytorch.priors.HalfCauchyPrior: _prior(scale="scale"),
+    gpytorch.priors.HalfNormalPrior: _prior(scale="scale"),
+    gpytorch.priors.LogNormalPrior: _prior(loc="loc", scale="scale"),
+    gpytorch.priors.NormalPrior: _prior(loc="loc", scale="scale"),
+    gpytorch.priors.UniformPrior: _prior(a="low", b="high"),
+    ZeroMean: Stored({"batch_shape": OMITTED}, refuse=_refuse_mean),
+    ConstantMean: Stored(
+        dict.fromkeys(("constant_prior", "constant_constraint", "batch_shape"), OMITTED), refuse=_refuse_mean
+    ),
+    SVC: Stored(
+        {
+            "C": POSITIVE,
+            "gamma": POSITIVE,
+            "classes": Field(read="classes_"),
+            "class_weights": Field(read="class_weight_"),
+            "support": Field(read="support_"),
+            "support_vectors": Field(read="support_vectors_"),
+            "num_support": Field(read="n_support_"),
+            "dual_coefficients": Field(read="dual_coef_"),
+            "intercept": Field(read="intercept_"),
+            "num_iterations": Field(read="n_iter_"),
+            "num_samples": replace(COUNT, least=1, read=lambda machine: machine.shape_fit_[0]),
+        },
+        build=rebuild,
+        refuse=_refuse_svc,
+    ),
+}
+"""Classes of other packages that a file may name, beside the kernels."""

@@ -26,7 +26,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, SMALLEST, TEXT, Field, Stored
+from orbitwise.declarations import (
+    NUMBER,
+    REPORTED,
+    REPORTED_ARRAY,
+    SMALLEST,
+    TEXT,
+    Field,
+    Stored,
+    is_plain_numbers,
+    require,
+)
 from orbitwise.estimators.estimator import FittedForm, learning
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
@@ -153,6 +163,18 @@ class RiskMachine(KernelMachine, ABC):
         },
         sometimes={"cv_error_": REPORTED, "evidence_kind_": TEXT, "log_evidence_": REPORTED},
     )
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        width = self.n_features_in_
+        require(self.machine_.rows[0].points.shape[-1] == width, "a machine of other inputs")
+        for name in ("gap_", "n_iter_", "objective_"):
+            array = getattr(self, name)
+            require(array.dtype.kind in "iuf" and array.ndim <= 1, f"{name} that are no numbers")
+        probes = np.random.default_rng(0).normal(size=(2, width))
+        values = self.machine_.values(Evaluation(), torch.from_numpy(probes))
+        require(values.shape[1] > 0, "no outputs")
+        require(is_plain_numbers(values), "a machine whose values are not finite")
 
     def _check_settings(self) -> None:
         """Raise an error for settings that a kernel machine cannot use."""
@@ -351,6 +373,11 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     scale_: float
 
     stored = Stored(fitted={"classes_": REPORTED_ARRAY, "scale_": NUMBER})
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        count, outputs = len(self.classes_), self.machine_.coefficients.shape[1]
+        require(outputs == (1 if count == 2 else count), "a machine of other classes")
 
     @learning("objective_", "scale_")
     def fit(

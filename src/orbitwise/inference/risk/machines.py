@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orbitwise.declarations import Stored
+from orbitwise.declarations import Stored, require
 from orbitwise.functionals.functional import Block, Evaluation, Functional, Gradients
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
 from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
@@ -88,6 +88,15 @@ class Machine:
     ) -> None:
         self.process, self.rows, self.basis = process, list(rows), basis
         self.coefficients, self.beta = coefficients, beta
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the coefficients are those of other rows, or of another basis."""
+        require(len({block.points.shape[-1] for block in self.rows}) == 1, "rows of different widths")
+        count = sum(block.num_rows for block in self.rows)
+        require(len(self.coefficients) == count, "coefficients of other rows")
+        width = basis_rows([self.rows[0].rows(slice(0, 1))], self.basis).shape[1]
+        fits = self.beta.shape == (width, self.coefficients.shape[1])
+        require(fits, "coefficients of another basis")
 
     def scaled(self, factors: Float[Tensor, " c"]) -> Machine:
         """Every output times its factor."""

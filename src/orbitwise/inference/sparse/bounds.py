@@ -63,7 +63,7 @@ class Totals(NamedTuple):
     num_rows: int
     log_weight: Float[Tensor, ""]
 
-    stored = Stored({"num_rows": COUNT}, earlier={"count": "num_rows"})
+    stored = Stored({"num_rows": COUNT})
 
     @property
     def num_outputs(self) -> int:

@@ -18,7 +18,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from orbitwise.declarations import COUNT, RECORD, Stored
+from orbitwise.declarations import COUNT, RECORD, Stored, require
 from orbitwise.inference import exact
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import (
@@ -104,6 +104,10 @@ class Certificate:
                     f"A certificate brackets the evidence, but its lower end {each.lower!r} is above the "
                     f"upper one {each.upper!r}: take both from one bracket."
                 )
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the reason for stopping is not one of `REASONS`."""
+        require(self.stopped in REASONS, "an unknown reason")
 
     @property
     def gap(self) -> float:

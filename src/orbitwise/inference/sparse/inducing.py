@@ -22,8 +22,9 @@ from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from orbitwise.declarations import require
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
-from orbitwise.inference.linear_algebra import cholesky, solve_lower
+from orbitwise.inference.linear_algebra import check_factor, cholesky, solve_lower
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
@@ -107,6 +108,14 @@ def inducing_factor(process: Process, inducing: Inducing) -> Float[Tensor, "u u"
     covariance = process.covariance(inducing_rows(inducing)).double()
     jitter = JITTER * covariance.diagonal().mean()
     return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
+
+
+def check_inducing(inducing: Inducing, lower: Float[Tensor, "u u"]) -> None:
+    """Raise a ValueError unless this is a factor of K_uu for these inducing variables."""
+    count = inducing.num_rows if isinstance(inducing, Atoms) else len(inducing)
+    require(isinstance(inducing, Atoms) or inducing.dim() == 2, "inducing points that are not [u, d]")
+    require(lower.shape == (count, count), "a factor of other inducing variables")
+    check_factor(lower)
 
 
 def check_finite(rows: Block) -> None:

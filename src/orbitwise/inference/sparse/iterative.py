@@ -14,7 +14,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import COUNT, OMITTED, RECORD, Field, Stored
+from orbitwise.declarations import (
+    COUNT,
+    OMITTED,
+    RECORD,
+    SMALLEST,
+    Field,
+    Stored,
+    is_plain_numbers,
+    require,
+)
 from orbitwise.inference.linear_algebra import (
     cholesky,
     handwritten_gradient,
@@ -336,6 +345,13 @@ class IterativePosterior(Posterior):
         self.solution = solution
         self.preconditioner = preconditioner if variance == "exact" else None
         self.max_iterations = max_iterations
+        self.num_outputs, self.width = sparse.num_outputs, sparse.width
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the solution is not one for these rows and outputs."""
+        require(self.solution.vectors.shape == self.rows.targets.shape, "a solution of other rows")
+        require(is_plain_numbers(self.noise, SMALLEST), "noise out of range")
+        require(self.solution.vectors.shape[1] == self.num_outputs, "a solution of other outputs")
 
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows that were lowered already."""

@@ -8,10 +8,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orbitwise.declarations import Field, Stored
-from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
+from orbitwise.declarations import Field, Stored, require
+from orbitwise.functionals.functional import Atoms
+from orbitwise.inference.linear_algebra import (
+    check_factor,
+    check_solution,
+    cholesky,
+    log_determinant,
+    solve_factored,
+)
 from orbitwise.inference.model import Posterior
-from orbitwise.inference.sparse.inducing import Inducing, Projection, frozen_rows, inducing_factor, project
+from orbitwise.inference.sparse.inducing import (
+    Inducing,
+    Projection,
+    check_inducing,
+    frozen_rows,
+    inducing_factor,
+    project,
+)
 from orbitwise.process.process import Moments, Process, Rows
 
 DOUBLES = Field((Tensor,), dtypes=("float64",))
@@ -37,6 +51,20 @@ class Whitened:
             self.mean = solve_factored(self.lower, shift)
         else:
             self.mean = solve_factored(self.lower, shift.T[..., None])[..., 0].T
+
+    def check_parts(self) -> None:
+        """Raise a ValueError unless mean and factor are those of precision and shift: S⁻¹m = h."""
+        size, outputs = self.shift.shape
+        require(min(self.shift.shape) > 0, "a shift of another shape")
+        shapes = ((size, size), (outputs, size, size))
+        require(self.precision.shape in shapes, "a precision of another shape")
+        is_like = self.lower.shape == self.precision.shape and self.mean.shape == self.shift.shape
+        require(is_like, "a mean of another shape")
+        check_factor(self.lower)
+        mean, shift = self.mean, self.shift
+        if not self.is_shared:
+            mean, shift = mean.T[..., None], shift.T[..., None]
+        check_solution(self.lower, mean, shift)
 
     @classmethod
     def prior(cls, size: int, outputs: int, shared: bool, device: torch.device | None = None) -> Whitened:
@@ -126,6 +154,13 @@ class SparsePosterior(Posterior):
         self.q = q
         with torch.no_grad():
             self.lower = inducing_factor(process, inducing) if lower is None else lower
+        points = inducing.points if isinstance(inducing, Atoms) else inducing
+        self.num_outputs, self.width = q.mean.shape[1], points.shape[-1]
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the inducing variables, their factor and q do not fit each other."""
+        check_inducing(self.inducing, self.lower)
+        require(len(self.q.mean) == len(self.lower), "a q of other inducing points")
 
     def row_moments(self, rows: Rows) -> Moments:
         """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""

@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored
+from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored, require
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
 from orbitwise.estimators.regression_model import RegressionModel
@@ -39,6 +39,7 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.selection.search.description import Words, component_phrase, summary
 from orbitwise.selection.search.greedy import Effort, Fitted, Record, Search, SearchData
 from orbitwise.selection.search.hypotheses import (
+    KINDS,
     Claim,
     Hypothesis,
     bare,
@@ -50,6 +51,9 @@ from orbitwise.selection.search.hypotheses import (
     relocated,
 )
 from orbitwise.selection.table import ResultTable
+
+STEPS = {"structure": str, "score": (int, float), "log_likelihood": (int, float), "num_parameters": int}
+"""What each entry of `history_` tells of a step, beside its number."""
 
 
 def decimal_years(dates: object) -> NDArray[np.float64]:
@@ -357,6 +361,31 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         },
         sometimes={"stopped_": TEXT},
     )
+
+    @property
+    def latent_functional(self) -> Functional:
+        """L of the model f = L g."""
+        return self.model_.latent.functional
+
+    def check_parts(self) -> None:
+        super().check_parts()
+        width = self.n_features_in_
+        self.model_.check_fits(width, self.posterior_.num_outputs)
+        for kind, columns, value, is_given in self._claims:
+            known = isinstance(kind, str) and kind in KINDS and isinstance(is_given, bool)
+            require(known, "an unknown claim")
+            are_columns = isinstance(columns, tuple | list) and all(
+                type(each) is int and 0 <= each < width for each in columns
+            )
+            require(are_columns, "a claim about other columns")
+            require(value is None or math.isfinite(value), "a claim that is not finite")
+        fits = self._extents.shape == (width,) and self._extents.dtype == np.float64
+        require(fits, "extents of other inputs")
+        for row in self.history_:
+            fits = "step" in row and all(isinstance(row.get(key), kind) for key, kind in STEPS.items())
+            require(fits, "a history that cannot be told")
+        # what it found can be put into words
+        self.summary()
 
     def __init__(
         self,

@@ -1,0 +1,327 @@
+"""Values and objects as JSON with their arrays beside it, and back; what is read is never trusted.
+
+A file lists its objects; each refers only to those before it, so that there are no cycles and nothing is
+nested deeply. What is shared between objects stays shared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from orbitwise.declarations import Field
+from orbitwise.storage.container import StorageError, brief, damaged, layout_of, tensor_of
+from orbitwise.storage.recipes import (
+    Recipe,
+    check_built,
+    has_kind,
+    in_range,
+    known_classes,
+    recipe_of,
+    size_of,
+)
+
+KEYS = (str, bool, int, float, np.generic)
+"""What may be a key of a dictionary."""
+MOST_OBJECTS = 5_000
+MOST_PARTS = 10_000
+DEEPEST = 60
+SMALLEST_LIMIT = 2**20
+"""Sizes up to this, or up to the size of the file where that is more, are not absurd."""
+SMALLEST_BUDGET = 2**28
+MEMORY_PER_BYTE = 4
+SMALLEST_WORK = 2**28
+WORK_PER_BYTE = 64
+"""How often all numbers of a file may be given to objects, which look at each."""
+MEMORY_PER_SIZE = 256
+"""What an object may take for each entry of a size that it is told: numbers, and a name for each."""
+
+
+@final
+class Writer:
+    """Turns values into JSON; `objects` and `arrays` collect what they refer to."""
+
+    def __init__(self) -> None:
+        self.objects: list[dict[str, object]] = []
+        self.arrays: dict[str, NDArray[np.generic]] = {}
+        # Values are kept beside what stands for them, so that no other gets their identity meanwhile.
+        self._known: dict[int, tuple[object, dict[str, object]]] = {}
+
+    def value(self, value: object, path: str) -> object:
+        """JSON that stands for a value; `path` says where it was found, for errors."""
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, np.generic):
+            return self.value(value.item(), path)
+        if isinstance(value, int | float):
+            is_plain = isinstance(value, int) or math.isfinite(value)
+            return value if is_plain else {"float": str(float(value))}
+        if isinstance(value, list | tuple) and type(value) in (list, tuple, torch.Size):
+            entries = [self.value(each, f"{path}[{i}]") for i, each in enumerate(value)]
+            return entries if isinstance(value, list) else {"tuple": entries}
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return {"mapping": self.values(value, path)}
+        if type(value) is dict and all(isinstance(key, KEYS) for key in value):
+            return {"pairs": [[self.value(key, path), self.value(each, path)] for key, each in value.items()]}
+        if id(value) not in self._known:
+            self._known[id(value)] = value, self._referred(value, path)
+        return self._known[id(value)][1]
+
+    def values(self, values: Mapping[str, object], path: str) -> dict[str, object]:
+        """JSON that stands for each of some values."""
+        return {name: self.value(each, f"{path}.{name}") for name, each in values.items()}
+
+    def _referred(self, value: object, path: str) -> dict[str, object]:
+        """Keep a tensor, an array or an object, and say where."""
+        if isinstance(value, Tensor):
+            try:
+                array, layout = layout_of(value)
+            except StorageError as error:
+                raise StorageError(f"{path}: {error}") from error
+            return {"tensor": {"name": self._keep(array), **layout}}
+        if isinstance(value, np.ndarray):
+            return {"array": self._array(value, path)}
+        recipe = recipe_of(type(value))
+        if recipe is None:
+            raise StorageError(
+                f"{path} is a {type(value).__name__}, which cannot be stored: a file holds data and classes "
+                "of Orbitwise and GPyTorch that it knows by name, and no code. Use one of those instead."
+            )
+        if reason := recipe.refusal(value):
+            raise StorageError(f"{path}: {reason}")
+        try:
+            arguments = {name: recipe.tell(value, name) for name in recipe.arguments}
+        except AttributeError as error:
+            raise StorageError(
+                f"{path}: a {type(value).__name__} cannot be stored, because it has no attribute for each "
+                f"argument of its constructor ({error}); give it one, or say in its `stored` how the "
+                "argument is read."
+            ) from error
+        attributes = {name: _attribute(value, name) for name in recipe.declared.attributes}
+        own = dict(recipe.own_tensors(value))
+        # what is None is so by default
+        told = {name: each for name, each in arguments.items() if each is not None or name in recipe.required}
+        node: dict[str, object] = {
+            "type": type(value).__name__,
+            "arguments": self.values(told, path),
+            "attributes": self.values({n: each for n, each in attributes.items() if each is not None}, path),
+            "state": self.values(own, path),
+            "learned": [name for name, each in own.items() if each.requires_grad],
+        }
+        self.objects.append(node)
+        return {"object": len(self.objects) - 1}
+
+    def _array(self, array: NDArray[np.generic], path: str) -> dict[str, object]:
+        if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
+            return {"name": self._keep(array.astype(array.dtype.newbyteorder("=")))}
+        if array.dtype.kind in "UO" and array.ndim == 1:
+            width = array.dtype.itemsize // 4 if array.dtype.kind == "U" else None
+            return {"width": width, "values": self.value(array.tolist(), path)}
+        raise StorageError(
+            f"{path} is an array of {array.dtype}, which cannot be stored; use numbers or text."
+        )
+
+    def _keep(self, array: NDArray[np.generic]) -> str:
+        name = f"tensor_{len(self.arrays)}"
+        self.arrays[name] = array
+        return name
+
+
+def _attribute(value: object, path: str) -> object:
+    """An attribute of an object or, dotted, of a part; None where there is no such part."""
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+@final
+class Reader:
+    """Turns JSON back into values, of classes known by name, and trusts none of it."""
+
+    def __init__(
+        self,
+        objects: object = (),
+        arrays: Mapping[str, NDArray[np.generic]] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.classes = known_classes()
+        self.arrays = {} if arrays is None else arrays
+        self.device = torch.device("cpu") if device is None else device
+        whole = sum(array.nbytes for array in self.arrays.values())
+        self.largest = max(SMALLEST_LIMIT, whole)
+        self._left = SMALLEST_BUDGET + MEMORY_PER_BYTE * whole
+        self._work_left = SMALLEST_WORK + WORK_PER_BYTE * whole
+        self._recipes: dict[str, Recipe] = {}
+        self._built: list[object] = []
+        self._parts: list[tuple[int, int]] = []
+        self._met: list[tuple[int, int]] = []
+        self._tensors: dict[str, tuple[Mapping[str, object], Tensor]] = {}
+        self._copies: dict[str, NDArray[np.generic]] = {}
+        if not isinstance(objects, list | tuple) or len(objects) > MOST_OBJECTS:
+            raise damaged("its objects are no list, or too many")
+        for place, node in enumerate(objects):
+            if not isinstance(node, dict) or set(node) != {
+                *("type", "arguments", "attributes", "state", "learned")
+            }:
+                raise damaged(f"object {place} is incomplete")
+            self._build(node)
+
+    def value(self, given: object, depth: int = 0) -> object:
+        """The value that JSON stands for, or a StorageError."""
+        if depth > DEEPEST:
+            raise damaged("its structure is nested too deeply")
+        if given is None or isinstance(given, bool | str | int):
+            return given
+        if isinstance(given, float) and math.isfinite(given):
+            return given
+        if isinstance(given, list):
+            return [self.value(each, depth + 1) for each in given]
+        if isinstance(given, dict) and len(given) == 1:
+            ((kind, content),) = given.items()
+            if kind == "tuple" and isinstance(content, list):
+                return tuple(self.value(each, depth + 1) for each in content)
+            if kind == "mapping" and isinstance(content, dict):
+                return {key: self.value(each, depth + 1) for key, each in content.items()}
+            if kind == "pairs" and isinstance(content, list):
+                return _dictionary([self.value(each, depth + 1) for each in content])
+            if kind == "float" and content in ("nan", "inf", "-inf"):
+                return float(content)
+            if kind == "object" and type(content) is int and 0 <= content < len(self._built):
+                self._met.append(self._parts[content])
+                return self._built[content]
+            if kind == "tensor" and isinstance(content, dict):
+                return self._tensor(content)
+            if kind == "array" and isinstance(content, dict):
+                return self._array(content)
+        raise damaged(f"{brief(given)} stands for nothing")
+
+    def arguments(
+        self, given: object, fields: Mapping[str, Field], what: str, required: Iterable[str]
+    ) -> dict[str, object]:
+        """The values of a mapping of these fields, of their types, and in it all that are required."""
+        if not isinstance(given, dict) or not set(required) <= set(given) <= set(fields):
+            raise damaged(f"{what} needs {', '.join(fields) or 'nothing'}")
+        values = {name: self.value(each) for name, each in given.items()}
+        for name, value in values.items():
+            self._count_work(value)
+            if not has_kind(value, fields[name]):
+                raise damaged(f"{name} of {what} is {brief(value)}")
+            if not in_range(value, fields[name], self.largest):
+                raise damaged(f"{name} of {what} has numbers out of range")
+        return values
+
+    def _count_work(self, value: object) -> None:
+        """Count the numbers that are looked at, however often they are named."""
+        self._work_left -= value.nbytes if isinstance(value, Tensor | np.ndarray) else 0
+        if self._work_left < 0:
+            raise damaged("it uses its numbers far too often")
+
+    def _spend(self, num_bytes: int) -> None:
+        """Take memory from the one budget of the file, before it is used."""
+        self._left -= num_bytes
+        if self._left < 0:
+            raise damaged("what it describes takes far more memory than what it holds")
+
+    def _build(self, node: Mapping[str, object]) -> None:
+        recipe = self._recipe(node["type"])
+        name, declared = recipe.kind.__name__, recipe.declared
+        self._met = []
+        arguments = self.arguments(node["arguments"], recipe.arguments, name, recipe.required)
+        attributes = self.arguments(node["attributes"], declared.attributes, name, ())
+        count, depth = sum(each for each, _ in self._met), max((each for _, each in self._met), default=0)
+        if count > MOST_PARTS or depth > DEEPEST:
+            raise damaged("its objects are nested too deeply")
+        size = math.prod(size_of(each, value, recipe.arguments[each]) for each, value in arguments.items())
+        if size > self.largest:
+            raise damaged(f"sizes of {name} are out of range")
+        self._spend(MEMORY_PER_SIZE * size + (0 if declared.cost is None else declared.cost(arguments)))
+        try:
+            built = recipe.make(arguments)
+            self._restore(recipe, built, node["state"], node["learned"])
+            for path, value in attributes.items():
+                part, _, last = path.rpartition(".")
+                setattr(attrgetter(part)(built) if part else built, last, value)
+            check_built(built)
+        except StorageError:
+            raise
+        except Exception as error:
+            raise damaged(f"no {name} can be built of what it holds ({brief(error)})") from error
+        self._built.append(built)
+        self._parts.append((count + 1, depth + 1))
+
+    def _recipe(self, name: object) -> Recipe:
+        kind = self.classes.get(name) if isinstance(name, str) else None
+        if kind is not None and name not in self._recipes and (recipe := recipe_of(kind)) is not None:
+            self._recipes[str(name)] = recipe
+        if kind is None or self._recipes[str(name)].declared.never:
+            raise StorageError(
+                f"The file names an unknown class {brief(name)}; it is hostile, or needs another version of "
+                "Orbitwise."
+            )
+        return self._recipes[str(name)]
+
+    def _restore(self, recipe: Recipe, built: object, state: object, learned: object) -> None:
+        """Give a module the tensors that it had."""
+        own = dict(recipe.own_tensors(built))
+        if not isinstance(state, dict) or set(state) != set(own) or not isinstance(learned, list):
+            raise damaged(f"{recipe.kind.__name__} has other tensors than those that it is made with")
+        for name, old in own.items():
+            new = self.value(state[name])
+            self._count_work(new)
+            if not isinstance(new, Tensor) or not recipe.accepts(name, old, new):
+                raise damaged(f"{name} of {recipe.kind.__name__} is wrong")
+            if isinstance(old, nn.Parameter):
+                old.data = new
+                old.requires_grad_(name in learned)
+            else:
+                part, _, last = name.rpartition(".")
+                setattr(attrgetter(part)(built) if part else built, last, new)
+
+    def _tensor(self, content: Mapping[str, object]) -> Tensor:
+        name = content.get("name")
+        if not isinstance(name, str) or name not in self.arrays:
+            raise damaged("it refers to a tensor that it does not hold")
+        if name not in self._tensors:
+            tensor = tensor_of(self.arrays[name], content, self.largest, self.device)
+            self._spend(tensor.numel() * tensor.element_size())
+            self._tensors[name] = content, tensor
+        layout, tensor = self._tensors[name]
+        if layout != content:
+            raise damaged("it gives one tensor two layouts")
+        return tensor
+
+    def _array(self, content: Mapping[str, object]) -> NDArray[np.generic]:
+        name, values, width = (content.get(key) for key in ("name", "values", "width"))
+        if isinstance(name, str) and name in self.arrays:
+            if name not in self._copies:
+                self._spend(self.arrays[name].nbytes)
+                self._copies[name] = self.arrays[name].copy()
+            return self._copies[name]
+        if isinstance(values, list):
+            entries = [self.value(each) for each in values]
+            if width is None and all(isinstance(each, str | int | float | None) for each in entries):
+                array = np.empty(len(entries), dtype=object)
+                array[:] = entries
+                return array
+            size = width if isinstance(width, int) and width >= 0 else self.largest + 1
+            fits = all(isinstance(each, str) and len(each) <= size for each in entries)
+            if fits and size * max(1, len(entries)) <= self.largest:
+                self._spend(4 * size * len(entries))
+                return np.array(entries, dtype=f"<U{max(1, size)}")
+        raise damaged("an array in it makes no sense")
+
+
+def _dictionary(pairs: list[object]) -> dict[object, object]:
+    found: dict[object, object] = {}
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str | bool | int | float):
+            raise damaged("a dictionary in it makes no sense")
+        found[pair[0]] = pair[1]
+    return found
