@@ -304,9 +304,11 @@ class Jet:
     mixed: Float[Tensor, "*#batch a b"] | None = None
 
     def scale(self, factor: Tensor | float) -> Jet:
+        """The jet of factor·k."""
         return Jet(factor * self.value, *(None if part is None else factor * part for part in self.parts[1:]))
 
     def shift(self, constant: Tensor | float) -> Jet:
+        """The jet of k + constant, whose derivatives are those of k."""
         return Jet(self.value + constant, *self.parts[1:])
 
     def __add__(self, other: Jet) -> Jet:
@@ -329,6 +331,7 @@ class Jet:
 
     @property
     def parts(self) -> tuple[Tensor | None, ...]:
+        """k, ∂_v k, ∂_w k and ∂_v∂_w k."""
         return self.value, self.left, self.right, self.mixed
 
 
@@ -346,6 +349,15 @@ def jet(
     `rows` says that the last batch dimension of the points counts rows, for which the kernel's own batch has
     no place. `blur` holds the variances of the Gaussians around all p and all q that the kernel is averaged
     over.
+
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        Any kernel of one output for values; for derivatives, one of those with closed forms.
+    p, q : Tensor of shape (*batch, a, d) and (*batch, b, d)
+        Both lists of points.
+    v, w : Tensor of the shape of p and q, default=None
+        The direction of the derivative at each point; None asks for none.
     """
     if blur != SHARP:
         check_blur(kernel)

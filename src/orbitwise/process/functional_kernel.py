@@ -54,10 +54,12 @@ class FunctionalKernel(Kernel):
 
     @property
     def is_stationary(self) -> bool:
+        """False: an average over an orbit depends on where its inputs lie, not on their difference alone."""
         return False
 
     @property
     def batch_shape(self) -> torch.Size:
+        """That of the base kernel."""
         return self.base_kernel.batch_shape
 
     @batch_shape.setter
@@ -67,6 +69,7 @@ class FunctionalKernel(Kernel):
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
     ) -> Tensor:
+        """cov(L_x g, L_y g) of all pairs [*batch, n, m], or with `diag` of row i with row i [*batch, n]."""
         if last_dim_is_batch:
             raise ValueError(
                 "FunctionalKernel moves whole inputs: last_dim_is_batch=True has no meaning for it."

@@ -94,7 +94,17 @@ def group_sums(atoms: Atoms, values: Float[Tensor, "*batch n s c"]) -> Float[Ten
 def reduce_quadratic(
     atoms: Atoms, unreduced: Float[Tensor, "*batch n s s"], method: Method = "halves"
 ) -> Tensor:
-    """Σ_st c_st w_s w_t r_st for every row."""
+    """Σ_st c_st w_s w_t r_st for every row.
+
+    Parameters
+    ----------
+    atoms : Atoms
+        The rows.
+    unreduced : Tensor of shape (*batch, n, s, s)
+        r(a_s, a_t) for all pairs of atoms of a row, such as their covariance.
+    method : "halves" or "all_pairs", default="halves"
+        Which pairs count; see `pair_factors`.
+    """
     factors = pair_factors(atoms, method).matrix()
     return torch.einsum("...ns,...nst,st,...nt->...n", atoms.weights, unreduced, factors, atoms.weights)
 
