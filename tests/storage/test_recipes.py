@@ -13,14 +13,22 @@ from jaxtyping import Float
 from torch import nn
 
 from orbitwise import functionals, orbits, transforms
-from orbitwise.declarations import START, Field
+from orbitwise.declarations import START, Field, Stored
 from orbitwise.functionals import Evaluation, Functional, OrbitAverage
 from orbitwise.functionals.functional import Atoms
 from orbitwise.kernels import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
 from orbitwise.orbits import ImageOrbit, Orbit, PointCloudOrbit
 from orbitwise.orbits.orbit import MOST_SAMPLES
 from orbitwise.storage import StorageError
-from orbitwise.storage.recipes import field_of, has_kind, in_range, is_own, known_classes, recipe_of
+from orbitwise.storage.recipes import (
+    declaration_of,
+    field_of,
+    has_kind,
+    in_range,
+    is_own,
+    known_classes,
+    recipe_of,
+)
 from orbitwise.transforms import Transform
 from tests.storage.round_trip import again
 
@@ -179,3 +187,15 @@ def test_linear_models_in_a_named_basis_come_back(basis: nn.Module):
 def test_a_basis_of_ones_own_is_refused():
     with pytest.raises(StorageError, match=r"a basis of your own is code .* use PolynomialBasis"):
         again(BasisKernel(torch.sin))
+
+
+def test_what_bases_declare_is_inherited():
+    class Base:
+        stored = Stored({"a": Field(least=0)}, build="make", cost=len, refuse=repr)
+
+    class Child(Base):
+        stored = Stored({"b": Field(least=1)}, infinite=("b",))
+
+    told = declaration_of(Child)
+    assert (told.build, told.cost, told.refuse, told.infinite) == ("make", len, repr, ("b",))
+    assert list(told.arguments) == ["a", "b"]

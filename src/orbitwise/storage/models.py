@@ -52,7 +52,7 @@ from orbitwise.transforms.images import check_image_shape
 ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
 
 
-def save(model: Any, path: str | os.PathLike[str], error_seconds: float = 0.0) -> None:
+def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0) -> None:
     """Write a fitted estimator to one file, in full or not at all.
 
     The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
@@ -90,7 +90,7 @@ def save(model: Any, path: str | os.PathLike[str], error_seconds: float = 0.0) -
     write_atomically(os.path.realpath(path), packed(model, error_seconds))
 
 
-def packed(model: Any, error_seconds: float = 0.0) -> bytes:
+def packed(model: object, error_seconds: float = 0.0) -> bytes:
     """The content of the file of a fitted estimator."""
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
@@ -161,7 +161,7 @@ def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:
-        about = _printable(told(structure))
+        about = {name: _printable(each) for name, each in told(structure).items()}
     except StorageError as error:
         raise StorageError(f"{os.fspath(path)}: {error}") from error
     num_bytes = sum(array.nbytes for array in arrays.values())
@@ -191,7 +191,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _check_equal(model: Any, copy: Any) -> None:
+def _check_equal(model: object, copy: object) -> None:
     """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
     for one, other in zip(_modules(model), _modules(copy), strict=True):
         left, right = one.state_dict(), other.state_dict()
@@ -211,7 +211,7 @@ def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
 
 
-def _printable(value: Any) -> Any:
+def _printable(value: object) -> object:
     """The same with text that a terminal can print, whatever a file says."""
     if isinstance(value, str):
         return printable(value)
@@ -355,7 +355,7 @@ def _complete(model: Any) -> None:
     )
 
 
-def _place(name: Any) -> torch.device:
+def _place(name: object) -> torch.device:
     if not isinstance(name, str) or not re.fullmatch(r"(cpu|mps|cuda)(:\d{1,3})?", name):
         raise StorageError(f"device must be 'cpu', 'mps' or 'cuda', with a number or not, not {brief(name)}.")
     place = torch.device(name)
