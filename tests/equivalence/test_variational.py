@@ -20,7 +20,7 @@ from orbitwise.inference.sparse import held_rows
 from orbitwise.inference.sparse.bounds import collapsed_bound, quadratic_totals
 from orbitwise.inference.sparse.held_rows import HeldRows, hold_rows
 from orbitwise.inference.sparse.inducing import inducing_factor, project_rows
-from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened, WhitenedFactor
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian
@@ -146,15 +146,15 @@ class Theirs(gpytorch.models.ApproximateGP):
 
 
 def test_plain_rows_are_the_sparse_gp_of_gpytorch(process):
-    root = 0.4 * seeded(5, 5, seed=5)
-    factor = root.tril(-1) + root.diagonal().exp().diag()
-    precision = torch.cholesky_inverse(factor)
-    q = Whitened(precision, precision @ seeded(5, 1, seed=4))
+    q = WhitenedFactor(5, 1, shared=True)
+    with torch.no_grad():
+        q.mean.copy_(seeded(5, 1, seed=4))
+        q.raw.copy_(0.4 * seeded(5, 5, seed=5))
     model = Theirs(process.kernel, Z)
     model(X)  # the first call sets q to the prior
     distribution = model.variational_strategy._variational_distribution
     distribution.variational_mean.data = q.mean.detach()[:, 0]
-    distribution.chol_variational_covar.data = factor
+    distribution.chol_variational_covar.data = q.factor.detach()
     likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
     likelihood.noise = NOISE
     elbo = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=ROWS)(model(X), Y[:, 0]).item() * ROWS

@@ -11,7 +11,7 @@ from torch import Tensor
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import evidence
 from orbitwise.inference.sparse.held_rows import HeldRows, condition, hold_rows
-from orbitwise.inference.sparse.inducing import inducing_factor, project_rows
+from orbitwise.inference.sparse.inducing import EstimatedProcess, Estimates, inducing_factor, project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic.variational import bound_terms
 from orbitwise.likelihoods import Gaussian
@@ -128,7 +128,18 @@ def test_drawn_rows_are_taken_as_drawn_once(process):
     assert at_data.bound(NOISE).item() == pytest.approx(exact.item(), rel=1e-6)
 
 
-def test_gradient_rows_are_gathered_too(process):
+def test_estimates_and_gradient_rows_are_gathered_too(process):
+    class Exact(EstimatedProcess):
+        def inducing_covariance(self, inducing: Tensor) -> Tensor:
+            return process.covariance(Evaluation().atoms(inducing))
+
+        def estimates(self, x: Tensor, inducing: Tensor, generator: torch.Generator | None) -> Estimates:
+            rows = AVERAGE.atoms(x)
+            cross = process.covariance(rows, Evaluation().atoms(inducing))
+            return Estimates(cross[:, None], process.variance(rows), is_exact=True)
+
+    found = hold_rows(Exact(), AVERAGE, Z, X, Y)
+    torch.testing.assert_close(found.bound(NOISE), statistics(process).bound(NOISE))
     slopes = hold_rows(process, Gradient([0]), Z, X, Y)
     noise = torch.full((ROWS,), NOISE).double()
     assert slopes.bound(NOISE) < evidence(process, Gradient([0]).atoms(X), Y, noise).value

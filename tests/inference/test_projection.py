@@ -1,10 +1,12 @@
 """Rows on inducing variables: dense formulas, groups of draws, inducing rows of f, estimated processes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
 from gpytorch.means import LinearMean
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.functionals import (
     DirectionalDerivative,
@@ -15,13 +17,16 @@ from orbitwise.functionals import (
     average_minus_value,
 )
 from orbitwise.inference.sparse.inducing import (
+    EstimatedProcess,
+    Estimates,
     RowsNotFiniteError,
     check_finite,
     inducing_factor,
     inducing_rows,
+    lower_rows,
     project,
 )
-from orbitwise.inference.sparse.posterior import Whitened, projected_moments
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened, projected_moments
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
 from orbitwise.transforms import Translation, coordinate_permutations
@@ -178,6 +183,86 @@ def test_float32_rows_agree_with_double_ones(process):
     assert inducing_rows(permutations().atoms(Z), torch.float32).points.dtype == torch.float32
 
 
+class Shifted(EstimatedProcess):
+    """f(x) = ∫ g(x + α) dα by its covariances alone, k_g an RBF kernel: no orbit, no atoms."""
+
+    def __init__(self, num_groups: int = 2) -> None:
+        super().__init__()
+        self.width = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+        self.num_groups = num_groups
+
+    def inducing_covariance(self, inducing: Tensor) -> Tensor:
+        return torch.exp(-0.5 * torch.cdist(inducing, inducing).square())
+
+    def estimates(self, x: Tensor, inducing: Tensor, generator: torch.Generator | None) -> Estimates:
+        noise = 2 * torch.rand(self.num_groups, 3, *x.shape, generator=generator, dtype=x.dtype) - 1
+        moved = x + self.width * noise
+        cross = torch.exp(-0.5 * torch.cdist(moved, inducing).square()).mean(1)
+        first, second = moved[0].transpose(0, 1), moved[-1].transpose(0, 1)
+        variance = torch.exp(-0.5 * torch.cdist(first, second).square()).mean((-1, -2))
+        return Estimates(cross.transpose(0, 1) / self.num_groups, variance)
+
+
+def test_a_process_of_estimates_projects_as_the_orbit_it_imitates():
+    """The same draws as estimates of covariances and as atoms of an orbit: the same projection."""
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 1.0
+    orbit = SampledOrbit(Translation(3), -0.5, 0.5, num_samples=6).double()
+    process = Process(None, kernel).requires_grad_(False)
+    estimated = Shifted()
+    assert [name for name, _ in estimated.named_parameters()] == ["width"]
+    noise = 2 * torch.rand(2, 3, ROWS, 3, generator=torch.Generator().manual_seed(0), dtype=X.dtype) - 1
+    points = (X + 0.5 * noise).permute(2, 0, 1, 3).flatten(1, 2)
+    atoms = replace(OrbitAverage(orbit).atoms(X), points=points)
+    with torch.no_grad():
+        lower = inducing_factor(estimated, Z)
+        torch.testing.assert_close(lower, inducing_factor(process, Z))
+        rows = lower_rows(estimated, Evaluation(), Z, X, torch.Generator().manual_seed(0))
+        mine, theirs = project(estimated, Z, lower, rows), project(process, Z, lower, atoms)
+    for each, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(each, other)
+
+
+def test_estimates_need_two_groups_or_none_drawn(process):
+    lower = inducing_factor(process, Z)
+    rows = Shifted(1).estimates(X, Z, torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="at least two independent groups"):
+        project(process, Z, lower, rows)
+    exact = Evaluation().atoms(X)
+    cross = process.covariance(exact, Evaluation().atoms(Z))[:, None, :]
+    known = Estimates(cross, process.variance(exact), is_exact=True)
+    for each, other in zip(project(process, Z, lower, known), project(process, Z, lower, exact), strict=True):
+        torch.testing.assert_close(each, other)
+    assert not known.is_drawn
+
+
+def test_what_an_estimated_process_cannot_do():
+    with pytest.raises(TypeError, match="inducing_covariance"):
+        EstimatedProcess()
+    estimated = Shifted()
+    with pytest.raises(ValueError, match="inducing variables are points"):
+        inducing_factor(estimated, Evaluation().atoms(Z))
+    with pytest.raises(ValueError, match="project its own estimates"):
+        project(estimated, Z, torch.eye(SIZE).double(), Evaluation().atoms(X))
+    posterior = SparsePosterior(estimated, Z, Whitened.prior(SIZE, 1, shared=True))
+    with pytest.raises(ValueError, match="not their covariances"):
+        posterior.covariance(Evaluation().atoms(X))
+
+
+def test_a_posterior_takes_estimates_as_drawn_once(process):
+    """Variances by all pairs of groups are those of the sums over the groups, and never negative."""
+    estimated = Shifted()
+    with torch.no_grad():
+        posterior = SparsePosterior(estimated, Z, Whitened.prior(SIZE, 2, shared=True))
+        seeded = torch.Generator().manual_seed
+        moments = posterior.moments(Evaluation(), X, seeded(0))
+        rows = estimated.estimates(X, Z, seeded(0))
+        columns = torch.linalg.solve(posterior.lower, rows.cross.sum(1).mT)
+    expected = torch.maximum(rows.variance, columns.square().sum(0))
+    torch.testing.assert_close(moments.variance, expected[:, None].expand(-1, 2))
+    torch.testing.assert_close(posterior.mean(Evaluation(), X, seeded(0)), moments.mean)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_rows_that_are_not_finite_are_named(bad):
     x = X.clone()
@@ -186,3 +271,6 @@ def test_rows_that_are_not_finite_are_named(bad):
     with pytest.raises(RowsNotFiniteError, match="1 of 7 inputs, the first of them row 3"):
         check_finite(functional.atoms(x))
     check_finite(functional.atoms(X))
+    estimates = Shifted().estimates(x, Z, torch.Generator().manual_seed(0))
+    with pytest.raises(RowsNotFiniteError, match=r"NaN or infinite points, weights or estimates"):
+        check_finite(estimates._replace(variance=x[:, 1]))

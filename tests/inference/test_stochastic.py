@@ -8,13 +8,18 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from gpytorch.priors import GammaPrior
-from torch import Tensor
+from torch import Tensor, nn
 
 from orbitwise.functionals import Evaluation, Functional, Gradient, OrbitAverage
 from orbitwise.functionals.functional import Atoms
 from orbitwise.inference.sparse.held_rows import hold_rows
-from orbitwise.inference.sparse.inducing import RowsNotFiniteError, inducing_factor
-from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.sparse.inducing import (
+    EstimatedProcess,
+    Estimates,
+    RowsNotFiniteError,
+    inducing_factor,
+)
+from orbitwise.inference.sparse.posterior import SparsePosterior, WhitenedFactor
 from orbitwise.inference.stochastic import trainer as stochastic
 from orbitwise.inference.stochastic.trainer import Rates, StochasticTrainer
 from orbitwise.inference.stochastic.trainer_state import BLOCK, BLOCKS, DECAY_STEPS
@@ -51,7 +56,7 @@ def make(
     targets: Tensor = Y,
     functional: Functional | None = None,
     fixed: bool = False,
-    process: Process | None = None,
+    process: Process | EstimatedProcess | None = None,
     **options,
 ) -> StochasticTrainer:
     process = Process(None, ScaleKernel(RBFKernel())).double() if process is None else process
@@ -152,17 +157,14 @@ def test_natural_steps_of_general_likelihoods_find_a_stationary_q(likelihood, ta
     """At the end the gradient of the bound by mean and factor of q vanishes."""
     trainer = make(likelihood, targets, FINITE, fixed=True, batch_size=ROWS)
     trainer.run(12)
-    mean = trainer.q.mean.detach().requires_grad_()
-    # C with S = C Cᵀ for every output, its diagonal by logarithms
-    factor = torch.linalg.cholesky(torch.linalg.inv(trainer.q.precision)).expand(mean.shape[1], -1, -1)
-    raw = factor.tril(-1) + torch.diag_embed(factor.diagonal(dim1=-1, dim2=-2).log())
-    raw = raw.detach().requires_grad_()
-    factor = raw.tril(-1) + torch.diag_embed(raw.diagonal(dim1=-1, dim2=-2).exp())
-    precision = torch.cholesky_inverse(factor)
-    q = Whitened(precision, torch.einsum("cuw,wc->uc", precision, mean))
+    q = WhitenedFactor(SIZE, targets.shape[1], shared=False)
+    with torch.no_grad():
+        q.mean.copy_(trainer.q.mean)
+        factor = torch.linalg.cholesky(torch.linalg.inv(trainer.q.precision))
+        q.raw.copy_(factor.tril(-1) + torch.diag_embed(factor.diagonal(dim1=-1, dim2=-2).log()))
     lower, rows = inducing_factor(trainer.process, Z), FINITE.atoms(X)
     terms = bound_terms(trainer.process, likelihood, q, Z, lower, rows, targets.double())
-    gradients = torch.autograd.grad(terms.data - q.divergence(), [mean, raw])
+    gradients = torch.autograd.grad(terms.data - q.divergence(), list(q.parameters()))
     assert max(each.abs().max().item() for each in gradients) < 0.02
     assert trainer.history.bound[-1] > trainer.history.bound[0]
 
@@ -207,6 +209,33 @@ def test_recognition_is_for_tilts():
         make(Bernoulli(), SIGNS, tilt="guessed")
 
 
+def test_adam_on_q_with_all_pairs_is_the_papers_procedure():
+    """It goes where natural gradients go, only slower."""
+    paper = make(
+        functional=drawn(num_samples=4).requires_grad_(False),
+        fixed=True,
+        q_update="adam",
+        method="all_pairs",
+        rates=Rates(variational=0.1),
+        batch_size=ROWS,
+    )
+    natural = make(functional=drawn(num_samples=4).requires_grad_(False), fixed=True, batch_size=ROWS)
+    assert isinstance(paper.q, WhitenedFactor)
+    with unchecked():  # faster
+        paper.run(60)
+        natural.run(12)
+        reached, best = paper.estimate(10), natural.estimate(10)
+    assert paper.history.bound[0] < best.mean - 30
+    assert reached.mean > best.mean - 5
+    posterior = SparsePosterior(paper.process, Z, paper.q)
+    other = SparsePosterior(paper.process, Z, paper.q.natural())
+    mine, theirs = (each.moments(FINITE, X) for each in (posterior, other))
+    torch.testing.assert_close(mine.mean, theirs.mean)
+    torch.testing.assert_close(mine.variance, theirs.variance)
+    with unchecked(), pytest.raises(ValueError, match="'natural' or 'adam'"):
+        make(q_update="newton")
+
+
 def test_inducing_variables_in_f():
     trainer = make(functional=FINITE, fixed=True, inducing_functional=FINITE, batch_size=ROWS)
     in_g = make(functional=FINITE, fixed=True, batch_size=ROWS)
@@ -221,6 +250,43 @@ def test_inducing_variables_in_f():
     torch.testing.assert_close(posterior.moments(FINITE, X).mean, other.moments(FINITE, X).mean)
     with pytest.raises(ValueError, match="change with every draw"):
         make(functional=FINITE, inducing_functional=drawn()).run(1)
+
+
+class Mixture(EstimatedProcess):
+    """No functional of one g: f(x) = s·g(x) + an independent trend known by noisy features only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.tensor(-2.5, dtype=torch.float64))
+
+    def inducing_covariance(self, inducing: Tensor) -> Tensor:
+        return torch.exp(-0.5 * torch.cdist(inducing, inducing).square())
+
+    def estimates(self, x: Tensor, inducing: Tensor, generator: torch.Generator | None) -> Estimates:
+        noise = 0.3 * torch.randn(2, *x.shape, generator=generator, dtype=x.dtype)
+        cross = self.raw.exp() * torch.exp(-0.5 * torch.cdist(x + noise, inducing).square()) / 2
+        square = torch.exp(-0.5 * (noise[0] - noise[1]).square().sum(-1))
+        trend = 0.01 * ((x + noise[0]) * (x + noise[1])).sum(-1)
+        return Estimates(cross.transpose(0, 1), self.raw.exp().square() * square + trend)
+
+
+def test_a_process_known_by_estimates_alone_is_trained():
+    """LIM 6: unbiased estimates of k_fu and k_f(x, x) are all that is needed."""
+    process = Mixture()
+    trainer = make(process=process, functional=Evaluation(), rates=Rates(kernel=0.1))
+    trainer.run(25, warm_up=5)
+    assert process.raw.item() > -2.0, "the scale was far too small"
+    bounds = torch.tensor(trainer.history.bound)
+    assert bounds[-5:].mean() > bounds[3:8].mean() + 3
+    moments = SparsePosterior(process, Z, trainer.q).moments(
+        Evaluation(), X, torch.Generator().manual_seed(0)
+    )
+    assert bool((moments.variance > 0).all())
+    assert torch.corrcoef(torch.cat([moments.mean, Y], 1).detach().T)[0, 1] > 0.5
+    found = hold_rows(process, Evaluation(), Z, X, Y, torch.Generator().manual_seed(0))
+    assert found.bound(0.1).isfinite()
+    with pytest.raises(ValueError, match="leave inducing_functional out"):
+        make(process=process, functional=Evaluation(), inducing_functional=FINITE)
 
 
 def test_inducing_points_learn_where_they_may():

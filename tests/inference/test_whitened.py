@@ -1,11 +1,11 @@
-"""q(v): divergence against torch, and natural-gradient steps."""
+"""q(v) in its two forms: divergence against torch, natural-gradient steps, one form turned into the other."""
 
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from orbitwise.inference.sparse.posterior import Whitened
+from orbitwise.inference.sparse.posterior import Whitened, WhitenedFactor
 
 SIZE, OUTPUTS, ROWS = 4, 3, 6
 
@@ -23,14 +23,25 @@ def natural(shared: bool) -> Whitened:
     return Whitened(precision(shared), seeded(SIZE, OUTPUTS, seed=1))
 
 
-def covariances(q: Whitened) -> Tensor:
+def factored(shared: bool) -> WhitenedFactor:
+    q = WhitenedFactor(SIZE, OUTPUTS, shared)
+    with torch.no_grad():
+        q.mean.copy_(seeded(SIZE, OUTPUTS, seed=1))
+        q.raw.copy_(0.3 * seeded(*q.raw.shape, seed=2))
+    return q
+
+
+def covariances(q: Whitened | WhitenedFactor) -> Tensor:
     """S of every output."""
-    return torch.linalg.inv(q.precision).expand(OUTPUTS, SIZE, SIZE)
+    natural = isinstance(q, Whitened)
+    each = torch.linalg.inv(q.precision) if natural else (q.factor @ q.factor.mT).detach()
+    return each.expand(OUTPUTS, SIZE, SIZE)
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_divergence_and_spread_are_those_of_the_gaussian(shared):
-    q = natural(shared)
+@pytest.mark.parametrize("form", [natural, factored])
+def test_divergence_and_spread_are_those_of_the_gaussian(form, shared):
+    q = form(shared)
     assert q.is_shared == shared
     prior = MultivariateNormal(torch.zeros(SIZE).double(), torch.eye(SIZE).double())
     total = sum(
@@ -54,9 +65,18 @@ def test_the_mean_solves_the_natural_parameters():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_prior_has_no_divergence(shared):
-    q = Whitened.prior(SIZE, OUTPUTS, shared)
-    assert q.divergence().item() == pytest.approx(0, abs=1e-12)
-    assert q.mean.abs().max() == 0
+    for q in (Whitened.prior(SIZE, OUTPUTS, shared), WhitenedFactor(SIZE, OUTPUTS, shared)):
+        assert q.divergence().item() == pytest.approx(0, abs=1e-12)
+        assert q.mean.abs().max() == 0
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_factor_turned_natural_is_the_same_gaussian(shared):
+    q = factored(shared)
+    other = q.natural()
+    torch.testing.assert_close(other.mean, q.mean.detach())
+    torch.testing.assert_close(covariances(other), covariances(q))
+    torch.testing.assert_close(other.divergence(), q.divergence().detach())
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -79,3 +99,19 @@ def test_a_step_is_a_natural_gradient(shared):
         torch.testing.assert_close(new, old - 2 * rate * by_covariance)
         shift = q.shift[:, output] + rate * (by_mean - 2 * by_covariance @ mean.detach())
         torch.testing.assert_close(stepped.shift[:, output], shift)
+
+
+def test_adam_moves_a_factor_to_the_optimum():
+    q, columns = WhitenedFactor(SIZE, 1, shared=True), seeded(ROWS, SIZE, seed=3)
+    slope = seeded(ROWS, 1, seed=5)
+    best = Whitened.prior(SIZE, 1, shared=True).step(columns, torch.ones(ROWS, 1).double(), slope, 1.0)
+    optimizer = torch.optim.Adam(q.parameters(), lr=0.05)
+    for _ in range(200):
+        optimizer.zero_grad()
+        values = columns @ q.mean
+        square = values.square() + q.spread(columns).square().sum(-1, keepdim=True)
+        loss = q.divergence() - (slope * values - 0.5 * square).sum()
+        loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(q.mean.detach(), best.mean, atol=2e-2, rtol=0)
+    torch.testing.assert_close(covariances(q)[0], torch.linalg.inv(best.precision), atol=2e-2, rtol=0)

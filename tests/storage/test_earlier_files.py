@@ -1,7 +1,8 @@
 """Files that earlier versions of Orbitwise wrote still load, and predict what they predicted then.
 
 `earlier_files` holds the models of `tests.hostile.model_zoo` as version 1 of the format wrote them, and in
-`expected.json` their predictions for three rows drawn by `numpy.random.default_rng(1)`.
+`expected.json` their predictions for three rows drawn by `numpy.random.default_rng(1)`. `factor` is the model
+"variational digits" with mean and Cholesky factor of q(v) in place of its natural parameters.
 """
 
 import json

@@ -25,7 +25,7 @@ from orbitwise.functionals import (
     average_minus_value,
 )
 from orbitwise.inference.exact import ExactPosterior, condition
-from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened, WhitenedFactor
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Gaussian
 from orbitwise.orbits import FiniteOrbit, SampledOrbit
 from orbitwise.process import Process
@@ -77,12 +77,17 @@ def posterior(name: str) -> ExactPosterior | SparsePosterior:
             return condition(process, rows, torch.ones(10, 2).double(), torch.full((10,), 0.1).double())
         size = torch.arange(5.0, dtype=torch.float64)
         precision = 2 * torch.eye(5, dtype=torch.float64) + torch.outer(size, size) / 10
+        if name == "factor":
+            q = WhitenedFactor(5, 2, shared=False)
+            q.raw += 0.1
+            q.mean += 0.2
+            return SparsePosterior(process, X, q)
         inducing = OrbitAverage(SWAPS).atoms(X) if name == "rows" else X
         separate = torch.stack([precision, 3 * precision]) if name == "separate" else precision
         return SparsePosterior(process, inducing, Whitened(separate, torch.ones(5, 2).double()))
 
 
-@pytest.mark.parametrize("name", ["exact", "shared", "separate", "rows"])
+@pytest.mark.parametrize("name", ["exact", "shared", "separate", "factor", "rows"])
 def test_posteriors_come_back(name: str):
     one = posterior(name)
     back, functional = again([one, FUNCTIONALS["average"]])
@@ -139,6 +144,10 @@ def broken(name: str) -> object:
         sum_ = Combination([Evaluation()], [1.0])
         sum_.factors = [1.0, 2.0]
         return sum_
+    if name == "factor":
+        factor = WhitenedFactor(3, 2, shared=True)
+        factor.raw = torch.nn.Parameter(torch.zeros(4, 4).double())
+        return factor
     wrong = {
         "directions": {"directions": gradients.directions[:-1]},
         "atom weights": {"weights": rows.weights[:-1]},
@@ -159,7 +168,7 @@ def broken(name: str) -> object:
 @pytest.mark.parametrize(
     "name",
     [
-        *("weights", "lower", "targets", "inducing", "q", "mean", "parts"),
+        *("weights", "lower", "targets", "inducing", "q", "mean", "parts", "factor"),
         *("atom weights", "order", "points", "tangents", "symmetry", "directions", "narrow"),
         *("blur", "negative blur"),
     ],

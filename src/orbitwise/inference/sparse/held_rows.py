@@ -15,7 +15,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
-from orbitwise.inference.sparse.inducing import Inducing, ProjectedRows, project_rows
+from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Process
@@ -106,7 +106,7 @@ class HeldRows:
 
 
 def hold_rows(
-    process: Process,
+    process: Prior,
     functional: Functional,
     inducing: Inducing,
     x: Float[Tensor, "n columns"],

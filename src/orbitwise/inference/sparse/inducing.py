@@ -2,7 +2,8 @@
 
 u is g(Z), or any exact rows of g, say f(Z) on a finite orbit. A row is projected to a_n = L⁻¹ k_u(x_n), by
 groups of draws: linear terms use the sum of the groups, quadratic terms only the pairs of groups that
-`orbitwise.process.unbiased` allows, so that every moment is unbiased whether rows are exact or drawn.
+`orbitwise.process.unbiased` allows, so that every moment is unbiased whether rows are exact or drawn. Of an
+`EstimatedProcess` no more is known than unbiased estimates of its covariances (LIM 6); it is projected alike.
 
 Points Z are points of the orbits of training inputs, since Z lives where g does: at random, at the centres
 of clusters, or greedily. The next greedy point is where the prior variance of g is least explained by the
@@ -13,11 +14,13 @@ formed.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
 import numpy as np
 import torch
+from gpytorch.module import Module
 from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -36,6 +39,71 @@ JITTER = 1e-10
 """Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
 EXPLAINED = 1e-10
 """A candidate whose variance is explained but for this share, or for rounding, is not taken."""
+
+
+class Estimates(NamedTuple):
+    """Rows of a process as estimates of k_fu by independent groups, of k_f(x, x), and of means by groups.
+
+    The sum of `cross` over the groups is unbiased. Each group estimates the same: with G groups, 1/G of k_fu.
+    `variance` is unbiased as it is. `is_exact` says that nothing was drawn; there is then one group.
+    """
+
+    cross: Float[Tensor, "n g u"]
+    variance: Float[Tensor, " n"]
+    mean: Float[Tensor, "n g"] | None = None
+    is_exact: bool = False
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether groups were drawn."""
+        return not self.is_exact
+
+    @property
+    def offset(self) -> Float[Tensor, "n g"]:
+        """Prior means by groups, zero where none are given."""
+        return torch.zeros_like(self.cross[..., 0]) if self.mean is None else self.mean
+
+    def factors(self) -> Float[Tensor, "g g"]:
+        """The factors of pairs of groups: G/(G-1) for different groups, 0 for a group with itself."""
+        groups = self.cross.shape[1]
+        if self.is_exact != (groups == 1):
+            raise ValueError(
+                "Unbiased squares need estimates by at least two independent groups, or by one exact group, "
+                f"not by {groups}{' exact ones' if self.is_exact else ''}."
+            )
+        ones = self.cross.new_ones(groups, groups, dtype=torch.float64)
+        return ones if self.is_exact else (ones - ones.diagonal().diag()) * groups / (groups - 1)
+
+    def frozen(self) -> Estimates:
+        """The same estimates taken for the covariances themselves, as one exact group."""
+        cross, offset = self.cross.sum(1, keepdim=True), self.offset.sum(1, keepdim=True)
+        return Estimates(cross, self.variance, offset, is_exact=True)
+
+
+class EstimatedProcess(Module, ABC):
+    """Any process f whose covariances can be estimated without bias (LIM 6), in place of functionals of g.
+
+    A subclass gives the exact covariance of inducing variables u = f(Z), or of others at the points Z, and
+    estimates of k_fu and k_f(x, x) at any inputs. Its parameters are learned. No joint covariances of rows
+    are known, and so no joint samples.
+    """
+
+    @abstractmethod
+    def inducing_covariance(self, inducing: Float[Tensor, "u d"]) -> Float[Tensor, "u u"]:
+        """The exact covariance K_uu of the inducing variables at these points."""
+
+    @abstractmethod
+    def estimates(
+        self,
+        x: Float[Tensor, "n d"],
+        inducing: Float[Tensor, "u d"],
+        generator: torch.Generator | None,
+    ) -> Estimates:
+        """Estimates for every row of x, drawn afresh in each call."""
+
+
+Prior = Process | EstimatedProcess
+"""What is known of f: a process g of which rows are functionals, or estimates of covariances of f alone."""
 
 
 @final
@@ -100,12 +168,15 @@ def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Ato
     return inducing.to(dtype)
 
 
-def inducing_factor(process: Process, inducing: Inducing) -> Float[Tensor, "u u"]:
+def inducing_factor(process: Prior, inducing: Inducing) -> Float[Tensor, "u u"]:
     """L with L Lᵀ = K_uu + jitter·I, in double precision: the one place that factorises K_uu.
 
     The jitter is `JITTER` times the mean diagonal, and more only where the factorisation needs it.
     """
-    covariance = process.covariance(inducing_rows(inducing)).double()
+    if isinstance(process, EstimatedProcess):
+        covariance = process.inducing_covariance(_points(inducing)).double()
+    else:
+        covariance = process.covariance(inducing_rows(inducing)).double()
     jitter = JITTER * covariance.diagonal().mean()
     return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
 
@@ -118,15 +189,30 @@ def check_inducing(inducing: Inducing, lower: Float[Tensor, "u u"]) -> None:
     check_factor(lower)
 
 
-def check_finite(rows: Block) -> None:
-    """Raise a RowsNotFiniteError when a functional gave points or weights that are not finite."""
-    bad = torch.stack([~part.isfinite().flatten(1).all(1) for part in (rows.points, rows.weights)]).any(0)
+def check_finite(rows: Block | Estimates) -> None:
+    """Raise a RowsNotFiniteError when a functional gave points, weights or estimates that are not finite."""
+    is_estimated = isinstance(rows, Estimates)
+    parts = (rows.cross, rows.variance[:, None]) if is_estimated else (rows.points, rows.weights)
+    bad = torch.stack([~part.isfinite().flatten(1).all(1) for part in parts]).any(0)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise RowsNotFiniteError(
-            f"The orbit gave NaN or infinite points or weights for {int(bad.sum())} of {len(bad)} inputs, "
-            f"the first of them row {first} of its batch. Check transform and bounds on that input."
+            f"The orbit gave NaN or infinite points, weights or estimates for {int(bad.sum())} of {len(bad)} "
+            f"inputs, the first of them row {first} of its batch. Check transform and bounds on that input."
         )
+
+
+def lower_rows(
+    process: Prior,
+    functional: Functional,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
+    generator: torch.Generator | None = None,
+) -> Block | Estimates:
+    """Rows to project: those of the functional, or the estimates of a process that has no functionals."""
+    if isinstance(process, EstimatedProcess):
+        return process.estimates(x, _points(inducing), generator)
+    return functional.atoms(x, generator)
 
 
 def frozen_rows(rows: Rows) -> list[Block]:
@@ -145,10 +231,10 @@ def prior_moments(process: Process, inducing: Inducing, rows: Rows) -> PriorMome
 
 
 def project(
-    process: Process,
+    process: Prior,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    rows: Rows,
+    rows: Rows | Estimates,
     method: Method = "halves",
 ) -> Projection:
     """Project rows, whose drawn atoms are kept apart by groups that may meet in pairs.
@@ -156,7 +242,12 @@ def project(
     Kernel products keep the precision of the points; the solve with the factor `lower` of K_uu is in double
     precision.
     """
-    if not isinstance(rows, Atoms) or not rows.is_drawn:
+    if isinstance(rows, Estimates):
+        factors, cross = rows.factors(), rows.cross.permute(2, 0, 1)
+        variance, offset = rows.variance, rows.offset
+    elif isinstance(process, EstimatedProcess):
+        raise ValueError("An estimated process has no functionals of g; project its own estimates.")
+    elif not isinstance(rows, Atoms) or not rows.is_drawn:
         prior = prior_moments(process, inducing, rows)
         factors, cross = prior.variance.new_ones(1, 1), prior.cross[..., None]
         variance, offset = prior.variance, prior.mean[:, None]
@@ -173,7 +264,7 @@ def project(
 
 @torch.no_grad()
 def project_rows(
-    process: Process,
+    process: Prior,
     functional: Functional,
     inducing: Inducing,
     x: Float[Tensor, "n columns"],
@@ -191,7 +282,11 @@ def project_rows(
     variances, means = [], []
     for start in range(0, len(x), rows_at_once):
         part = slice(start, start + rows_at_once)
-        prior = prior_moments(process, inducing, frozen_rows(functional.atoms(x[part], generator)))
+        if isinstance(process, EstimatedProcess):
+            rows = process.estimates(x[part], _points(inducing), generator)
+            prior = PriorMoments(rows.cross.sum(1).mT, rows.variance.double(), rows.offset.sum(1).double())
+        else:
+            prior = prior_moments(process, inducing, frozen_rows(functional.atoms(x[part], generator)))
         columns[:, part] = prior.cross
         variances.append(prior.variance)
         means.append(prior.mean)
@@ -211,6 +306,13 @@ def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tenso
     members = [torch.nonzero(atoms.draw == g).flatten() for g in range(len(atoms.groups) + 1)]
     present = [g for g, index in enumerate(members) if len(index)]
     return [atoms.take(members[g]) for g in present], factors.between[present][:, present]
+
+
+def _points(inducing: Inducing) -> Float[Tensor, "u d"]:
+    """The points of inducing variables of an estimated process, which are never rows of g."""
+    if not isinstance(inducing, Tensor):
+        raise ValueError("An estimated process has no functionals of g: its inducing variables are points.")
+    return inducing
 
 
 def random_orbit_points(

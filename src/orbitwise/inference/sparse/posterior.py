@@ -1,4 +1,7 @@
-"""The variational Gaussian q(u), and the posterior of g that it gives, whichever engine found it."""
+"""The variational Gaussian q(u), and the posterior of g that it gives, whichever engine found it.
+
+q has two forms: natural parameters for natural-gradient steps, mean and Cholesky factor for Adam.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from orbitwise.declarations import Field, Stored, require
-from orbitwise.functionals.functional import Atoms
+from orbitwise.declarations import SMALLEST, Field, Stored, is_plain_numbers, require
+from orbitwise.functionals.functional import Atoms, Functional
 from orbitwise.inference.linear_algebra import (
     check_factor,
     check_solution,
@@ -19,11 +22,15 @@ from orbitwise.inference.linear_algebra import (
 )
 from orbitwise.inference.model import Posterior
 from orbitwise.inference.sparse.inducing import (
+    EstimatedProcess,
+    Estimates,
     Inducing,
+    Prior,
     Projection,
     check_inducing,
     frozen_rows,
     inducing_factor,
+    lower_rows,
     project,
 )
 from orbitwise.process.process import Moments, Process, Rows
@@ -115,6 +122,65 @@ class Whitened:
         return Whitened((1 - rate) * self.precision + rate * target, (1 - rate) * self.shift + rate * shift)
 
 
+@final
+class WhitenedFactor(nn.Module):
+    """q(v) = N(m, C Cᵀ) with mean [u, c] and lower factor C, [u, u] or [c, u, u], as parameters.
+
+    Adam moves them, as in the paper (LIM 4.4), where natural-gradient steps move a `Whitened`. They start at
+    the prior N(0, I).
+    """
+
+    stored = Stored(build="of")
+
+    def __init__(self, size: int, outputs: int, shared: bool, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(size, outputs, dtype=torch.float64, device=device))
+        # below the diagonal C itself, on it log C: zeros are the prior
+        raw = torch.zeros(size, size, dtype=torch.float64, device=device)
+        self.raw = nn.Parameter(raw if shared else raw.repeat(outputs, 1, 1))
+
+    @classmethod
+    def of(cls, mean: Float[Tensor, "u c"], raw: Float[Tensor, "*c u u"]) -> WhitenedFactor:
+        """One of the shapes of these parameters, whose values it is given later."""
+        return cls(*mean.shape, shared=raw.dim() == 2)
+
+    def check_parts(self) -> None:
+        """Raise a ValueError where the diagonal of C is too small or too large to compute with."""
+        with torch.no_grad():
+            diagonal = self.factor.diagonal(dim1=-1, dim2=-2)
+        require(is_plain_numbers(diagonal, SMALLEST), "a factor whose diagonal is out of range")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether one factor serves all outputs."""
+        return self.raw.dim() == 2
+
+    @property
+    def factor(self) -> Float[Tensor, "*c u u"]:
+        """C."""
+        return self.raw.tril(-1) + torch.diag_embed(self.raw.diagonal(dim1=-1, dim2=-2).exp())
+
+    def divergence(self) -> Float[Tensor, ""]:
+        """KL[q(v) ‖ N(0, I)] = ½(|C|² + mᵀm - M) - log|C|, summed over outputs."""
+        size, outputs = self.mean.shape
+        logs = self.raw.diagonal(dim1=-1, dim2=-2)
+        each = self.factor.square().sum((-1, -2)) - size - 2 * logs.sum(-1)
+        return 0.5 * (each.sum() * (outputs if self.is_shared else 1) + self.mean.square().sum())
+
+    def spread(self, columns: Float[Tensor, "*batch u"]) -> Float[Tensor, "*c k u"]:
+        """Cᵀa of every column a: inner products are aᵀS a′. Batches are flattened."""
+        return columns.flatten(0, -2) @ self.factor
+
+    def natural(self) -> Whitened:
+        """The same Gaussian by its natural parameters."""
+        with torch.no_grad():
+            precision = torch.cholesky_inverse(self.factor)
+            shift = torch.einsum("...uw,wc->...uc", precision, self.mean)
+            if not self.is_shared:
+                shift = shift.diagonal(dim1=0, dim2=2)
+            return Whitened(precision, shift.contiguous())
+
+
 class ProjectedMoments(NamedTuple):
     """Mean, mean square and variance of f_n under q(v) alone, and the variance r_n that q does not reach."""
 
@@ -124,7 +190,7 @@ class ProjectedMoments(NamedTuple):
     residual: Float[Tensor, " n"]
 
 
-def projected_moments(projection: Projection, q: Whitened) -> ProjectedMoments:
+def projected_moments(projection: Projection, q: Whitened | WhitenedFactor) -> ProjectedMoments:
     """Unbiased moments of m_n + a_nᵀv under q(v)."""
     rows, groups, _ = projection.columns.shape
     means = projection.columns @ q.mean + projection.offset[..., None]
@@ -138,18 +204,24 @@ def projected_moments(projection: Projection, q: Whitened) -> ProjectedMoments:
 
 @final
 class SparsePosterior(Posterior):
-    """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make."""
+    """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make.
 
-    stored = Stored()
+    `prior` is the process of g, also known as `process`, or an `EstimatedProcess` of f itself. The latter
+    answers for f(x), whatever the functional, and knows no covariances of rows.
+    """
+
+    stored = Stored({"process": Field(read="prior")})
 
     def __init__(
         self,
-        process: Process,
+        process: Prior,
         inducing: Inducing,
-        q: Whitened,
+        q: Whitened | WhitenedFactor,
         lower: Float[Tensor, "u u"] | None = None,
     ) -> None:
-        self.process = process
+        self.prior = process
+        if isinstance(process, Process):
+            self.process = process
         self.inducing = inducing
         self.q = q
         with torch.no_grad():
@@ -162,23 +234,34 @@ class SparsePosterior(Posterior):
         check_inducing(self.inducing, self.lower)
         require(len(self.q.mean) == len(self.lower), "a q of other inducing points")
 
-    def row_moments(self, rows: Rows) -> Moments:
+    def mean(
+        self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "n c"]:
+        return self.row_mean(lower_rows(self.prior, functional, self.inducing, x, generator))
+
+    def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
+        return self.row_moments(lower_rows(self.prior, functional, self.inducing, x, generator))
+
+    def row_moments(self, rows: Rows | Estimates) -> Moments:
         """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
         moments = projected_moments(self._projection(rows), self.q)
         variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
 
-    def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
+    def row_mean(self, rows: Rows | Estimates) -> Float[Tensor, "n c"]:
         """The posterior mean alone."""
         projection = self._projection(rows)
         return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
 
     def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
         """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
+        if isinstance(self.prior, EstimatedProcess):
+            raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
         rows = frozen_rows(rows)
         columns = self._projection(rows).total
         spread = self.q.spread(columns)
-        return self.process.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
+        return self.prior.covariance(rows).double() - columns @ columns.mT + spread @ spread.mT
 
-    def _projection(self, rows: Rows) -> Projection:
-        return project(self.process, self.inducing, self.lower, frozen_rows(rows))
+    def _projection(self, rows: Rows | Estimates) -> Projection:
+        rows = rows.frozen() if isinstance(rows, Estimates) else frozen_rows(rows)
+        return project(self.prior, self.inducing, self.lower, rows)

@@ -13,6 +13,7 @@ from torch import Tensor
 from orbitwise.functionals.averages import evenly_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.sparse.held_rows import HeldRows, condition
+from orbitwise.inference.sparse.inducing import lower_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.stochastic.variational import BoundTerms, Memory, bound_terms
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -85,7 +86,7 @@ def unbiased_bound(
     `functional` is the one to report on, drawn and not frozen.
     """
     drawn, targets = evenly_drawn(functional, DRAWS), targets.double()
-    process, inducing, lower, q = posterior.process, posterior.inducing, posterior.lower, posterior.q
+    process, inducing, lower, q = posterior.prior, posterior.inducing, posterior.lower, posterior.q
     memory = Memory(len(x), targets.shape[1], x.device)
     memory.residual, memory.seen = slack_residual.clone(), torch.ones_like(memory.seen)
     if tilt is not None:
@@ -93,7 +94,7 @@ def unbiased_bound(
     batches = torch.arange(len(x), device=x.device).split(batch_size)
 
     def terms(index: Tensor) -> BoundTerms:
-        rows = drawn.atoms(x[index], generator)
+        rows = lower_rows(process, drawn, inducing, x[index], generator)
         # exact rows find their own best slack and tilts
         slack, tilts = memory.recall(index) if rows.is_drawn else (None, None)
         some = None if weight is None else weight[index]

@@ -2,7 +2,8 @@
 
 q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite or
 collapses) is taken back to the best state so far with halved rates; `History.has_settled` decides
-convergence; Ctrl-C keeps what was learned.
+convergence; Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own
+procedure (LIM 4.4), for comparison.
 """
 
 from __future__ import annotations
@@ -22,8 +23,17 @@ from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.sparse.held_rows import condition
-from orbitwise.inference.sparse.inducing import RowsNotFiniteError, check_finite, inducing_factor
-from orbitwise.inference.sparse.posterior import Whitened
+from orbitwise.inference.sparse.inducing import (
+    EstimatedProcess,
+    Estimates,
+    Inducing,
+    Prior,
+    RowsNotFiniteError,
+    check_finite,
+    inducing_factor,
+    lower_rows,
+)
+from orbitwise.inference.sparse.posterior import Whitened, WhitenedFactor
 from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes
 from orbitwise.inference.stochastic.trainer_state import (
     BLOCK,
@@ -66,14 +76,15 @@ class StochasticTrainer:
     """Everything that moves during training; `run` takes steps, and may be called again.
 
     `tilt` says where the Pólya-Gamma tilts come from: remembered for each datum, or from a recognition
-    network. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
+    network. `q_update` says how q moves: along its natural gradient, or by Adam on its mean and Cholesky
+    factor. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
     `num_rows` says how many rows the given ones stand for, where they are a part that is held at a time.
     A `weight` counts repetitions of its row.
     """
 
     def __init__(
         self,
-        process: Process,
+        process: Prior,
         functional: Functional,
         likelihood: Likelihood,
         x: Float[Tensor, "N d"],
@@ -85,8 +96,9 @@ class StochasticTrainer:
         method: Method = "halves",
         tight: bool = True,
         tilt: Literal["remembered", "recognition"] = "remembered",
+        q_update: Literal["natural", "adam"] = "natural",
         inducing_functional: Functional | None = None,
-        num_rows: int | None = None,
+        num_rows: float | None = None,
         weight: Float[Tensor, " N"] | None = None,
     ) -> None:
         self.process, self.functional, self.likelihood = process, functional, likelihood
@@ -97,11 +109,15 @@ class StochasticTrainer:
         self.batch_size, self.next_batch = self.batches.size, self.batches.next
         self.rates = Rates() if rates is None else rates
         self.method: Method = method
-        self.tight = tight
+        self.tight, self.q_update = tight, q_update
+        if isinstance(process, EstimatedProcess) and inducing_functional is not None:
+            raise ValueError("An estimated process has no functionals of g; leave inducing_functional out.")
         self.inducing_functional = Evaluation() if inducing_functional is None else inducing_functional
         self.recognition = None
         if tilt not in ("remembered", "recognition"):
             raise ValueError(f"tilt must be 'remembered' or 'recognition', not {tilt!r}.")
+        if q_update not in ("natural", "adam"):
+            raise ValueError(f"q_update must be 'natural' or 'adam', not {q_update!r}.")
         if tilt == "recognition":
             if not likelihood.needs_tilt:
                 raise ValueError(f"{type(likelihood).__name__} has no tilts to recognise; leave tilt out.")
@@ -112,7 +128,7 @@ class StochasticTrainer:
         self._check_data()
         self._fixed = None
         drawn_finite = any(isinstance(each, FiniteOrbit) and each.is_drawn for each in functional.modules())
-        if likelihood.is_quadratic and not drawn_finite:
+        if isinstance(process, Process) and likelihood.is_quadratic and not drawn_finite:
             fixed = torch.Generator(x.device).manual_seed(0)
             self._fixed = freeze_functional(functional, SETTLING_NODES, fixed)
         self._ranges = [(orbit, name) for orbit in learnable_orbits(functional) for name in orbit.learned()]
@@ -123,18 +139,27 @@ class StochasticTrainer:
         """Take other inducing points: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
         with torch.no_grad():
-            size = self.inducing_rows().num_rows
-        self.q = Whitened.prior(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
+            rows = self.inducing_rows()
+        size = rows.num_rows if isinstance(rows, Atoms) else len(rows)
+        start = Whitened.prior if self.q_update == "natural" else WhitenedFactor
+        self.q = start(size, self.targets.shape[1], self.likelihood.shares_curvature, self.x.device)
         self.age = 0
 
-    def inducing_rows(self) -> Atoms:
-        """What u observes: the rows of the inducing functional at the points, as they are now."""
+    def inducing_rows(self) -> Inducing:
+        """What u observes: the rows of the inducing functional at the points, as they are now.
+
+        An estimated process has no functionals, and knows its inducing variables by their points.
+        """
+        if isinstance(self.process, EstimatedProcess):
+            return self.inducing
         return self.inducing_functional.atoms(self.inducing).expand()
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of all that moves, by name: parameters and buffers, inducing points, and q."""
         found = dict(self._moving.state_dict())
-        found |= {"inducing": self.inducing.detach(), "precision": self.q.precision, "shift": self.q.shift}
+        found["inducing"] = self.inducing.detach()
+        if isinstance(self.q, Whitened):
+            found |= {"precision": self.q.precision, "shift": self.q.shift}
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def return_to(self, snapshot: dict[str, Tensor]) -> None:
@@ -143,20 +168,20 @@ class StochasticTrainer:
         moving.load_state_dict({name: snapshot[name] for name in moving.state_dict()})
         with torch.no_grad():
             self.inducing.copy_(snapshot["inducing"])
-        self.q = Whitened(snapshot["precision"], snapshot["shift"])
+        if isinstance(self.q, Whitened):
+            self.q = Whitened(snapshot["precision"], snapshot["shift"])
 
     @property
     def _moving(self) -> nn.ModuleDict:
-        """The modules whose parameters may be learned."""
+        """The modules whose parameters may be learned, q among them where Adam moves it."""
         modules: dict[str, nn.Module] = {
             "process": self.process,
             "functional": self.functional,
             "likelihood": self.likelihood,
             "inducing_functional": self.inducing_functional,
         }
-        if isinstance(self.recognition, nn.Module):
-            modules["recognition"] = self.recognition
-        return nn.ModuleDict(modules)
+        others = {"recognition": self.recognition, "q": self.q}
+        return nn.ModuleDict(modules | {n: each for n, each in others.items() if isinstance(each, nn.Module)})
 
     def run(
         self,
@@ -257,7 +282,7 @@ class StochasticTrainer:
         It does not depend on batches, draws and the fluctuations of q, so that small gains show. None where q
         has no closed form.
         """
-        if self._fixed is None:
+        if self._fixed is None or isinstance(self.process, EstimatedProcess):
             return None
         index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
         x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
@@ -293,10 +318,10 @@ class StochasticTrainer:
                 num_passes,
             )
 
-    def _rows(self, index: Tensor) -> Block:
-        return self.functional.atoms(self.x[index], self.generator)
+    def _rows(self, index: Tensor) -> Block | Estimates:
+        return lower_rows(self.process, self.functional, self.inducing, self.x[index], self.generator)
 
-    def _terms(self, index: Tensor, rows: Block) -> BoundTerms:
+    def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
         inducing, targets = self.inducing_rows(), self.targets[index]
         # Exact rows find their own best slack and tilt.
         residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
@@ -321,21 +346,24 @@ class StochasticTrainer:
 
     def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
         # KL[q(v) ‖ N(0, I)] knows nothing of kernel and orbit: v is whitened.
-        bound = self.num_rows / len(index) * terms.data + log_prior(self.process)
+        divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
+        bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.process)
         return -bound / self.num_rows
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
-        """Step q along its natural gradient, and remember."""
-        scale = self.num_rows / len(index)
-        rows, groups, size = terms.projection.columns.shape
-        rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
-        batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
-        self.q = natural_step(self.likelihood, self.q, *batch)
+        """Step q along its natural gradient, unless Adam moves it, and remember."""
+        if isinstance(self.q, Whitened):
+            scale = self.num_rows / len(index)
+            rows, groups, size = terms.projection.columns.shape
+            rate = factor * self.rates.natural_at(self.age, rows, size, scale == 1 and groups == 1)
+            batch = (terms, self.targets[index], scale, rate, self.weights_of(index))
+            self.q = natural_step(self.likelihood, self.q, *batch)
         self.memory.learn(index, terms)
         self.age += 1
 
     def _descent(self) -> Descent:
-        rates, network = self.rates, [] if self.recognition is None else [self.recognition]
+        rates, others = self.rates, (self.recognition, self.q)
+        network = [each for each in others if isinstance(each, nn.Module)]
         return Descent(
             [
                 Group(_parameters([self.process, self.likelihood]), rates.kernel),
@@ -352,14 +380,16 @@ class StochasticTrainer:
         probe = torch.Generator(self.generator.device).manual_seed(0)
         with torch.no_grad():
             some = self.x[: self.batch_size]
-            rows = self.functional.atoms(some, probe)
+            rows = lower_rows(self.process, self.functional, self.inducing, some, probe)
         check_finite(rows)
         if isinstance(rows, Atoms) and rows.is_drawn:
             pair_factors(rows, self.method)  # refuses a single draw
+        if rows.is_drawn:
             check_drawn(self.likelihood)
-        if rows.num_rows != len(some):
+        height = len(rows.variance) if isinstance(rows, Estimates) else rows.num_rows
+        if height != len(some):
             raise ValueError(
-                f"The functional gives {rows.num_rows} rows for {len(some)} inputs; give one row per input."
+                f"The functional gives {height} rows for {len(some)} inputs; give one row per input."
             )
 
 

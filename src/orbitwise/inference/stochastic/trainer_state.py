@@ -193,7 +193,7 @@ class History:
         bound = sum(recent) / len(recent) if bound is None else bound
         self.notes = [*self.notes[1 - BLOCKS :], [bound, *values]]
 
-    def has_settled(self, units: Sequence[float], num_targets: int) -> bool:
+    def has_settled(self, units: Sequence[float], num_targets: float) -> bool:
         """Whether the last blocks at full rates show neither a rising bound nor learned values on their way.
 
         The bound rises when its mean over the last half of the blocks exceeds that over the first half by

@@ -14,10 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Block
-from orbitwise.inference.sparse.inducing import Inducing, Projection, project
-from orbitwise.inference.sparse.posterior import ProjectedMoments, Whitened, projected_moments
+from orbitwise.inference.sparse.inducing import Estimates, Inducing, Prior, Projection, project
+from orbitwise.inference.sparse.posterior import (
+    ProjectedMoments,
+    Whitened,
+    WhitenedFactor,
+    projected_moments,
+)
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Moments, Process
+from orbitwise.process.process import Moments
 from orbitwise.process.unbiased import Method
 
 TILT_ROUNDS = 4
@@ -72,12 +77,12 @@ class Memory:
 
 
 def bound_terms(
-    process: Process,
+    process: Prior,
     likelihood: Likelihood,
-    q: Whitened,
+    q: Whitened | WhitenedFactor,
     inducing: Inducing,
     lower: Float[Tensor, "u u"],
-    rows: Block,
+    rows: Block | Estimates,
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
@@ -99,7 +104,7 @@ def bound_terms(
 
 def projected_terms(
     likelihood: Likelihood,
-    q: Whitened,
+    q: Whitened | WhitenedFactor,
     projection: Projection,
     targets: Float[Tensor, "n c"],
     slack_residual: Float[Tensor, " n"] | None = None,
