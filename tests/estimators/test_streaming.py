@@ -1,3 +1,5 @@
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -68,6 +70,33 @@ def test_stochastic_steps_learn_hyperparameters_and_the_rows_are_shown_again(wav
     assert 0 < error < 20
     assert model.score(x, y) > 0.95
     assert model.certificate_.num_rows == 150
+
+
+def test_stochastic_steps_count_weights_as_repetitions(wave):
+    x, y = wave
+    weight = np.random.default_rng(1).integers(0, 4, size=150).astype(float)
+
+    start = SparseGPRegressor(num_inducing=60, max_iterations=0, noise=0.1, num_steps=20, random_state=0)
+    start.fit(x, y)
+
+    def learned(*batch: np.ndarray, num_rows: int | None = None) -> SparseGPRegressor:
+        return deepcopy(start).partial_fit(*batch, learn=True, num_rows=num_rows)
+
+    copies, total = weight.astype(int), int(weight.sum())
+    repeated = learned(x.repeat(copies, axis=0), y.repeat(copies), num_rows=total)
+    weighted, plain = learned(x, y, weight, num_rows=total), learned(x, y, num_rows=total)
+    np.testing.assert_allclose(weighted.predict(x), repeated.predict(x), atol=1e-4)
+    assert np.abs(weighted.predict(x) - plain.predict(x)).max() > 0.1
+    assert weighted.log_evidence_ == pytest.approx(repeated.log_evidence_, abs=0.5)
+    assert weighted.certificate_.num_rows == total
+    assert weighted.log_evidence_error_ == 0, "the batch is all rows"
+    half = learned(x, y, weight, num_rows=2 * total)
+    assert 0 < half.log_evidence_error_ < 40
+    assert half.log_evidence_ == pytest.approx(2 * weighted.log_evidence_, rel=0.3)
+    with pytest.raises(ValueError, match=r"num_rows=150 is less than the \d+ rows"):
+        learned(x, y, weight)
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        learned(x, y, 0 * weight)
 
 
 def test_wrong_batches_are_refused(wave):

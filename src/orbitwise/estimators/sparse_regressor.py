@@ -136,16 +136,24 @@ def observe(stream: Stream, x: Tensor, targets: Tensor, weight: Tensor) -> Strea
 
 
 def learn_from(
-    stream: Stream, x: Tensor, targets: Tensor, num_rows: int | None, num_steps: int, batch_size: int
+    stream: Stream,
+    x: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    num_rows: int | None,
+    num_steps: int,
+    batch_size: int,
 ) -> tuple[Stream, BoundEstimate]:
     """Stochastic steps of hyperparameters and q on a batch that stands for `num_rows` rows.
 
-    The bound that is reached is estimated from the rows of the batch: the mean per row times `num_rows`, less
-    KL. Its standard error is what the choice of these rows makes.
+    A row of weight w counts as w rows. The bound that is reached is estimated from the rows of the batch: the
+    mean per row times `num_rows`, less KL. Its standard error is what the choice of these rows makes.
     """
-    known = int(stream.num_rows) if num_rows is None else num_rows
-    if known < len(x):
-        raise ValueError(f"num_rows={num_rows} is less than the {len(x)} rows of the batch.")
+    kept = weight > 0
+    x, targets, weight = x[kept], targets[kept], weight[kept]
+    known, total = stream.num_rows if num_rows is None else num_rows, float(weight.sum())
+    if known < total:
+        raise ValueError(f"num_rows={known:.12g} is less than the {total:.12g} rows of the batch.")
     trainer = StochasticTrainer(
         stream.process,
         stream.functional,
@@ -156,21 +164,23 @@ def learn_from(
         torch.Generator(x.device).manual_seed(stream.age),
         batch_size,
         inducing_functional=None if stream.sources is None else stream.functional,
-        num_rows=known,
+        # the trainer counts rows that differ, each with its weight
+        num_rows=len(x) * (known / total),
+        weight=None if bool((weight == 1).all()) else weight,
     )
     trainer.q = stream.posterior().q
     # As if all batches until now had been averaged, so that the first step does not forget them.
-    trainer.age = max(stream.age, known // max(1, batch_size))
+    trainer.age = max(stream.age, int(trainer.num_rows // max(1, batch_size)))
     trainer.run(num_steps)
     with torch.no_grad():
         inducing = trainer.inducing.detach() if stream.sources is None else trainer.inducing_rows()
         lower = inducing_factor(stream.process, inducing)
         parts = torch.arange(len(x), device=x.device).chunk(ESTIMATE_PARTS)
         sums = torch.stack([trainer.bound_on(part).data for part in parts])
-        bound = known / len(x) * sums.sum() - trainer.q.divergence()
-        each = sums / torch.tensor([len(part) for part in parts]).to(sums)
+        bound = known / total * sums.sum() - trainer.q.divergence()
+        each = sums / torch.stack([weight[part].sum() for part in parts])
         # no error where the batch is all rows
-        share = 1 - len(x) / known
+        share = 1 - total / known
         scatter = each.var() if len(parts) > 1 else torch.tensor(math.nan)
         error = known * (share * scatter / len(parts)).sqrt() if share else torch.zeros(())
     learned = replace(
@@ -461,7 +471,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             that. Until then `log_evidence_` is the bound estimated from this batch, with the standard error
             `log_evidence_error_`, and `certificate_` knows no bounds.
         num_rows : int, default=None
-            With `learn`: how many rows the batch stands for in all.
+            With `learn`: how many rows the batch stands for in all, counting repetitions; None takes those
+            seen so far.
 
         Returns
         -------
@@ -473,12 +484,13 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         x, targets, weight, _ = check_training(self, X, y, sample_weight, reset=False)
         rows = torch.from_numpy(x).to(self.device) - self.form_.background
         standardised = self.target_scale_.standardised(torch.from_numpy(targets))
-        bound = None
+        counts, bound = torch.from_numpy(weight), None
         if learn:
+            batch = (rows, standardised.to(self.device), counts.to(self.device))
             steps = (num_rows, self.num_steps, self.batch_size)
-            self._stream, bound = learn_from(self._stream, rows, standardised.to(self.device), *steps)
+            self._stream, bound = learn_from(self._stream, *batch, *steps)
         else:
-            self._stream = observe(self._stream, rows, standardised, torch.from_numpy(weight))
+            self._stream = observe(self._stream, rows, standardised, counts)
         certificate = self._stream.certificate(self.tolerance)
         evidence, error = (certificate.lower, 0.0) if bound is None else bound
         result = replace(
