@@ -39,6 +39,7 @@ LAYERS = [
     "cli",
 ]
 MOST_LINES = 700
+MOST_OPEN_TYPES = 40
 FEWEST_NAMES = 4
 """Of invariances that make a list of them a second vocabulary."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -343,6 +344,85 @@ def second_hyperpriors(package: Path) -> list[str]:
     return found
 
 
+def private_access(package: Path) -> list[str]:
+    """No folder reads or imports a name with one leading underscore that only other folders define.
+
+    Names are told apart by their spelling alone: one that several folders define belongs to each of them.
+    `self`, `cls` and `super()` may use what they inherit, and names of other libraries are not looked at.
+    """
+    homes: dict[str, set[str]] = {}
+    uses: list[tuple[str, str, int, str]] = []
+    for name, file, tree in modules(package):
+        own = file.relative_to(package).with_suffix("").parts[0]
+        for each in _private_definitions(tree):
+            homes.setdefault(each, set()).add(own)
+        for line, module, imported, _ in imports(name, file, tree):
+            path = [*module.split("."), imported]
+            if path[0] == package.name and path[1:2] != [own]:
+                uses += [(own, name, line, each) for each in path[1:] if _is_private(each)]
+        uses += [(own, name, line, each) for line, each in _private_reads(tree)]
+        if _is_private(file.stem):
+            homes.setdefault(file.stem, set()).add(own)
+    return [
+        f"{name}:{line}: {own} uses {each} of {' and '.join(sorted(homes[each]))}"
+        for own, name, line, each in uses
+        if own not in homes.get(each, {own})
+    ]
+
+
+def _is_private(name: object) -> bool:
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
+
+
+def _private_definitions(tree: ast.Module) -> Iterator[str]:
+    """Names of modules and classes, those of methods among them, and what methods assign on self or cls."""
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Module | ast.ClassDef):
+            names = [name for each in node.body for name in (*_targets(each), getattr(each, "name", ""))]
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names = [node.attr] if _is_inherited(node.value) else []
+        yield from filter(_is_private, names)
+
+
+def _private_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of `x._name`, and of `getattr(x, "_name")` and the like, for all x but self and cls."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner, name = node.value, node.attr
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "hasattr", "setattr", "delattr")
+            and len(node.args) > 1
+            and isinstance(node.args[1], ast.Constant)
+        ):
+            owner, name = node.args[0], node.args[1].value
+        else:
+            continue
+        if isinstance(name, str) and _is_private(name) and not _is_inherited(owner):
+            yield node.lineno, name
+
+
+def _is_inherited(owner: ast.expr) -> bool:
+    """Whether an expression is self, cls or super(), whose private names may come from a base class."""
+    is_super = isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
+    return is_super or (isinstance(owner, ast.Name) and owner.id in ("self", "cls"))
+
+
+def open_types(package: Path) -> list[str]:
+    """At most MOST_OPEN_TYPES arguments and attributes have the type Any."""
+    open_ones = [
+        f"{name}:{number}"
+        for name, file, _ in modules(package)
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        for _ in re.finditer(r"\w+: Any", line)
+    ]
+    if len(open_ones) <= MOST_OPEN_TYPES:
+        return []
+    return [f"{len(open_ones)} of type Any, at {', '.join(open_ones)}: name the type"]
+
+
 Checker = Callable[[Path], list[str]]
 CHECKERS: list[Checker] = [
     wrong_imports,
@@ -358,6 +438,8 @@ CHECKERS: list[Checker] = [
     second_vocabularies,
     second_hessians,
     second_hyperpriors,
+    private_access,
+    open_types,
 ]
 
 
@@ -370,6 +452,14 @@ def test_the_source_keeps_the_rules(check: Checker):
 ABSTRACT = "from abc import ABC\nclass Orbit(ABC): ...\n"
 
 FACTOR = "def inducing_factor(process, z):\n    return cholesky(process.covariance(inducing_rows(z)))\n"
+
+PRIVATE = """\
+class _A:
+    def __init__(self):
+        self._x = 0
+    def _f(self): ...
+def _g(): ...
+"""
 
 # (checker, files of a made-up package called house, how often they break the rule)
 MADE_UP = [
@@ -449,6 +539,21 @@ MADE_UP = [
     (second_vocabularies, {"report/a.py": "a = ('cyclic', 'sign', 'other', 'flip')"}, 0),
     (second_vocabularies, {"report/a.py": "a = ['cyclic', 'sign', 'flip', 'shear']"}, 1),
     (second_vocabularies, {"cli/a.py": "a = {'cyclic': 1, 'sign': 2, 'none': 3, 'affine': 4}"}, 1),
+    (private_access, {"orbits/a.py": PRIVATE, "orbits/b.py": "def f(a):\n    return a._x + a._f()"}, 0),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "class B:\n  def g(self):\n    self._x"}, 0),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "class B:\n  _x = 0\nB()._x"}, 0),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "def f(a):\n  _x = 0\n  a._x"}, 1),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "class B:\n  def f(self):\n    super()._f()"}, 0),
+    (private_access, {"cli/b.py": "import sys\nfrom torch import _C\nsys._getframe()\nf.__name__"}, 0),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "def f(a):\n    return a._x + a.a._f()"}, 2),
+    (private_access, {"orbits/a.py": PRIVATE, "losses.py": "def f(a):\n    a._x = 0"}, 1),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "hasattr(a, '_x')\ngetattr(a, '_f', 0)"}, 2),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "from house.orbits.a import _A, _g"}, 2),
+    (private_access, {"orbits/a.py": PRIVATE, "orbits/b.py": "from house.orbits.a import _A, _g"}, 0),
+    (private_access, {"orbits/_c.py": "", "cli/b.py": "from house.orbits._c import d"}, 1),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "from house.orbits import a\na._g()"}, 1),
+    (open_types, {"a.py": "a: Any\n" * (MOST_OPEN_TYPES - 1) + "def f(*a: Any) -> Any: ..."}, 0),
+    (open_types, {"a.py": "a: Any\n" * MOST_OPEN_TYPES, "b.py": "def f(a: Any): ..."}, 1),
 ]
 
 
@@ -474,3 +579,19 @@ def test_a_checker_sees_a_broken_rule(check: Checker, files: dict[str, str], tim
 
 def test_every_checker_is_seen_to_fail():
     assert {check for check, _, times in MADE_UP if times} == set(CHECKERS)
+
+
+NAMED_FILE = re.compile(r"[\w/]*\w\.py\b")
+DOCUMENTS = ["CONTRIBUTING.md", "docs/architecture.md", "docs/decisions", "docs/examples.md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_documents_name_files_that_exist(document: str):
+    place = ROOT / document
+    pages = sorted(place.glob("*.md")) if place.is_dir() else [place]
+    named = {each for page in pages for each in NAMED_FILE.findall(page.read_text(encoding="utf-8"))}
+    tops = (PACKAGE, *(ROOT / name for name in ("benchmarks", "examples", "tests")))
+    files = [file.as_posix() for top in tops for file in top.rglob("*.py")]
+    assert named
+    missing = [each for each in sorted(named) if not any(file.endswith(f"/{each}") for file in files)]
+    assert not missing, f"{document} names {', '.join(missing)}"

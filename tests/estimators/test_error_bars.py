@@ -209,11 +209,12 @@ def test_a_range_that_is_zero_has_an_error_where_the_search_left_no_curvature(rn
     x = rng.normal(size=(30, 2))
     model = InvariantGPRegressor(invariance=JitterOrbit(2), max_iterations=0, num_nodes=4)
     model.fit(x, np.sin(3 * x[:, 0]))
-    assert not hasattr(model, "_orbit_errors")
+    assert not model.knows_orbit_errors
     with torch.no_grad():
         model.orbit_.widths.raw[0] = ZERO
     assert model.orbit_.learned() == {"jitter": (0.0, 0.0)}
     assert 0 < model.orbit_errors_["jitter"] < 1
+    assert model.knows_orbit_errors
     assert model.orbit_intervals_["jitter"] == (0.0, pytest.approx(1.96 * model.orbit_errors_["jitter"]))
 
 

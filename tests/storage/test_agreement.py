@@ -15,7 +15,7 @@ from orbitwise.estimators.validation import InputForm
 from orbitwise.functionals import Composition, Evaluation, OrbitAverage, OrbitSum
 from orbitwise.orbits import FiniteOrbit, JitterOrbit, PatchOrbit
 from orbitwise.process.process import as_blocks
-from orbitwise.storage.agreement import MOST_PAIRS, check_agreement, check_points, most_atoms
+from orbitwise.storage.models import MOST_PAIRS, check_agreement, check_points, most_atoms
 from orbitwise.transforms import coordinate_permutations
 
 RANDOM = np.random.default_rng(0)

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage.container import pack, unpack
-from orbitwise.storage.earlier import upgraded
+from orbitwise.storage.container import pack, unpack, upgraded
 from tests.storage.round_trip import edit
 
 FOLDER = Path(__file__).parent / "earlier_files"

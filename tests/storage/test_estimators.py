@@ -306,7 +306,7 @@ def test_saving_computes_no_error_bars_unless_asked_to(again, tmp_path: Path):
     assert "takes long" in stored.take_apart(model, error_seconds=1e-9)[0]["notes"][0]
     save(model, tmp_path / "model")
     back = load(tmp_path / "model")
-    assert not hasattr(model, "_orbit_errors"), "saving computed error bars"
+    assert not model.knows_orbit_errors, "saving computed error bars"
     assert "was not computed" in stored.take_apart(model)[0]["notes"][0]
     with pytest.raises(ValueError, match="ask the fitted model for orbit_errors_, then save it"):
         _ = back.orbit_errors_

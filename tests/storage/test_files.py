@@ -19,8 +19,8 @@ from orbitwise.functionals import Composition, OrbitSum
 from orbitwise.orbits import FiniteOrbit, PatchOrbit
 from orbitwise.process.process import as_blocks
 from orbitwise.storage import StorageError, describe, load, save
-from orbitwise.storage.agreement import MOST_PAIRS
 from orbitwise.storage.container import pack, unpack
+from orbitwise.storage.models import MOST_PAIRS
 from orbitwise.transforms import flips
 from tests.storage.round_trip import edit
 

@@ -395,20 +395,22 @@ class LearnedOrbit(FittedProcess, ABC):
         after a stochastic fit by that of the bound on some of the rows, at one set of draws.
         """
         check_is_fitted(self)
-        if self.orbit_ is None or not self.orbit_.learned():
-            return {}
-        if not hasattr(self, "_orbit_errors"):
+        if not self.knows_orbit_errors:
             objective, parameters = self.fit_result_.objective, list(self.fit_result_.parameters)
             with torch.inference_mode(False), torch.enable_grad():
                 self._orbit_errors = range_errors(self.orbit_, objective, parameters)
-        return self._orbit_errors
+        return getattr(self, "_orbit_errors", {})
+
+    @property
+    def knows_orbit_errors(self) -> bool:
+        """Whether asking for `orbit_errors_` computes nothing: they are known, or no range is learned."""
+        return self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors")
 
     def expected_error_seconds(self) -> float:
         """How long `orbit_errors_` will take to compute; 0 where it is known already."""
-        if self.orbit_ is None or not self.orbit_.learned() or hasattr(self, "_orbit_errors"):
+        if self.knows_orbit_errors:
             return 0.0
-        result = self.fit_result_
-        return expected_seconds(result.objective, list(result.parameters), self.orbit_)
+        return expected_seconds(self.fit_result_.objective, list(self.fit_result_.parameters), self.orbit_)
 
     @answering
     def sample_orbit(

@@ -95,13 +95,16 @@ def has_products(kernel: Kernel) -> bool:
 
 
 def takes_products(kernel: Kernel, left: Block, right: Block) -> bool:
-    """Whether `gradient_product` serves: blocks of gradients, or one of them with one exact value per row."""
+    """Whether `gradient_product` serves two blocks that are not both expanded.
+
+    They are blocks of gradients, or one of them holds one exact value per row.
+    """
     is_value = [
         block.num_atoms == 1 and not (block.has_slopes or block.is_drawn) and block.blur is None
         for block in (left, right)
     ]
     is_block = [not block.is_expanded for block in (left, right)]
-    serves = any(is_block) and all(a or b for a, b in zip(is_block, is_value, strict=True))
+    serves = all(a or b for a, b in zip(is_block, is_value, strict=True))
     return serves and max(left.points.dim(), right.points.dim()) == 3 and has_products(kernel)
 
 

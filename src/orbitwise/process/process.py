@@ -194,7 +194,8 @@ class Process(Module):
     def _block_product(self, left: Block, right: Block, vectors: Tensor) -> Tensor:
         step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
         bands = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
-        if not torch.is_grad_enabled() and takes_products(self.kernel, left, right):
+        is_plain = left.is_expanded and right.is_expanded
+        if not is_plain and not torch.is_grad_enabled() and takes_products(self.kernel, left, right):
             return torch.cat([gradient_product(self.kernel, band, right, vectors) for band in bands])
         slopes = None if right.is_expanded else right.slopes()
         if slopes is not None and vectors.shape[1] < slopes.num_directions:

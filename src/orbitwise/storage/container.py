@@ -2,7 +2,8 @@
 
 Before any array is read, the header must account for every byte of the file, and the memory it asks for must
 be within a budget. Then the checksum of all bytes must be right. That finds accidents, not malice: whoever
-edits a file can compute it again, so what it covers is checked as well when a model is built.
+edits a file can compute it again, so what it covers is checked as well when a model is built. The structure
+of a file of an earlier version is rewritten as today's, so that the same checks apply.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from orbitwise.inference.optimise.cost import machine_memory
 FORMAT = "orbitwise"
 FORMAT_VERSION = 2
 """Version 1 held parts of the form of inputs and of the model one by one; such files are read, too."""
+FORMER_ARGUMENTS = {"Process": {"mean_module": "mean"}, "Totals": {"count": "num_rows"}}
+"""By class, arguments that had other names in earlier versions, with those of today."""
 NO_CHECKSUM = "0" * 64
 CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 DTYPES = {
@@ -161,6 +164,62 @@ def unpack(data: bytes) -> tuple[dict[str, object], dict[str, NDArray[np.generic
     if not isinstance(structure, dict):
         raise StorageError("The file is damaged: its structure is unknown.")
     return structure, arrays
+
+
+def upgraded(structure: Mapping[str, object]) -> dict[str, object]:
+    """Today's structure of a file; one of today stays as it is.
+
+    Files of the first format held the form of inputs, the scale of targets and the functional of a model one
+    by one. Some classes and arguments had other names.
+    """
+    nodes, fitted = structure.get("objects"), structure.get("fitted")
+    if not isinstance(nodes, list) or not isinstance(fitted, dict):
+        return dict(structure)
+    objects, fitted = [_renamed(node) for node in nodes], dict(fitted)
+
+    def added(node: Mapping[str, object]) -> dict[str, int]:
+        objects.append(node)
+        return {"object": len(objects) - 1}
+
+    if "form_" not in fitted:
+        image, own = (fitted.pop(name, None) for name in ("_image_shape", "_input_shape"))
+        # all images had their channels first, before there was a choice
+        sides = image.get("tuple") if isinstance(image, dict) else image
+        first = "first" if isinstance(sides, list) and len(sides) == 3 else None
+        form = {"image_shape": image, "channels": fitted.pop("channels_", first), "input_shape": own}
+        fitted["form_"] = added(_node("InputForm", {**form, "background": fitted.pop("_background", 0.0)}))
+    if "_shift" in fitted:
+        parts = {name: fitted.pop(f"_{name}", None) for name in ("shift", "scale", "is_vector")}
+        fitted["target_scale_"] = added(_node("TargetScale", parts))
+    elif "_scale" in fitted:
+        fitted["scale_"] = fitted.pop("_scale")
+    for name in ("_model", "_problem_"):
+        if name in fitted:
+            fitted["model_"] = fitted.pop(name)
+    if "_functional" in fitted:
+        functional, reference = fitted.pop("_functional"), fitted.get("model_")
+        place = reference.get("object") if isinstance(reference, dict) else None
+        model = objects[place] if isinstance(place, int) and 0 <= place < len(nodes) else None
+        if isinstance(model, dict) and isinstance(model.get("arguments"), dict):
+            arguments = {**model["arguments"], "functional": functional}
+            fitted["model_"] = added({**model, "arguments": arguments})
+    return {**structure, "objects": objects, "fitted": fitted}
+
+
+def _node(kind: str, arguments: Mapping[str, object]) -> dict[str, object]:
+    """An object without tensors of its own."""
+    return {"type": kind, "arguments": arguments, "attributes": {}, "state": {}, "learned": []}
+
+
+def _renamed(node: object) -> object:
+    """An object under the names of today."""
+    if not isinstance(node, dict):
+        return node
+    kind, arguments = node.get("type"), node.get("arguments")
+    names = FORMER_ARGUMENTS.get(kind, {}) if isinstance(kind, str) else {}
+    if isinstance(arguments, dict):
+        arguments = {names.get(name, name): each for name, each in arguments.items()}
+    return {**node, "type": "RegressionModel" if kind == "Problem" else kind, "arguments": arguments}
 
 
 def _check_budget(start: bytes, size: int, budget: int) -> None:
