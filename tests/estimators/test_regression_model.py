@@ -7,6 +7,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior
 from scipy.stats import multivariate_normal
 
+from orbitwise import InvariantGPRegressor, SparseGPRegressor
 from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import RegressionModel, constant_part, prepare
 from orbitwise.functionals import (
@@ -17,7 +18,7 @@ from orbitwise.functionals import (
     Gradient,
     OrbitSum,
 )
-from orbitwise.orbits import FiniteOrbit, SampledOrbit
+from orbitwise.orbits import FiniteOrbit, JitterOrbit, SampledOrbit
 from orbitwise.transforms import Rotation, coordinate_permutations, negation
 
 
@@ -208,6 +209,34 @@ def test_an_observation_of_every_slope_of_every_output_has_three_dimensions(data
     targets = np.arange(12.0).reshape(3, 2, 2)
     model = make(x, y, normalize_y=False, observations=[(Gradient(), x[:3], targets, 1.0)])
     np.testing.assert_array_equal(model.observations[1].targets, targets.reshape(6, 2))
+
+
+@pytest.mark.parametrize(
+    "make_model",
+    [
+        lambda noise: InvariantGPRegressor(normalize_y=False, noise=noise),
+        lambda noise: InvariantGPRegressor(
+            normalize_y=False, noise=noise, inference="collapsed", num_inducing=10, random_state=0
+        ),
+        lambda noise: SparseGPRegressor(normalize_y=False, noise=noise, random_state=0),
+        lambda noise: InvariantGPRegressor(
+            invariance=JitterOrbit(1, 0.05), normalize_y=False, noise=noise, num_nodes=4, max_iterations=20
+        ),
+    ],
+    ids=["exact", "collapsed", "sparse", "drawn orbit"],
+)
+@pytest.mark.parametrize("noise", [None, 0.02], ids=["learned", "given"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_tiny_targets_as_given_are_learned_like_those_of_unit_size(make_model, noise):
+    rng, tiny = np.random.default_rng(0), 1e-9
+    x = rng.uniform(-2, 2, size=(30, 1))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=30)
+    large = make_model(noise).fit(x, y)
+    small = make_model(None if noise is None else noise * tiny**2).fit(x, y * tiny)
+    # a floor of the noise that knew no unit would explain all of the small targets
+    assert small.noise_ / tiny**2 == pytest.approx(large.noise_, rel=0.1)
+    assert small.log_evidence_ + 30 * np.log(tiny) == pytest.approx(large.log_evidence_, abs=0.3)
+    np.testing.assert_allclose(small.predict(x) / tiny, large.predict(x), atol=0.05)
 
 
 def test_drawn_orbits_are_refused_with_the_remedy(data):

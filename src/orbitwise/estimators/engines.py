@@ -244,18 +244,18 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
 
 def _floors(model: LatentModel, observations: tuple[Observations, ...]) -> dict[torch.nn.Parameter, float]:
     """The least raw values of learned noise, in proportion to the size of what is observed."""
-    sizes = (1.0, *(each.size for each in observations[1:]))
     noises = [each for each in (model.likelihood, *model.others) if isinstance(each, Gaussian)]
-    pairs = zip(noises, sizes, strict=True)
     return {
-        each.raw_noise: math.log(LEAST_NOISE * size) for each, size in pairs if each.raw_noise.requires_grad
+        noise.raw_noise: math.log(LEAST_NOISE * rows.size)
+        for noise, rows in zip(noises, observations, strict=True)
+        if noise.raw_noise.requires_grad
     }
 
 
 def _is_noisy(model: LatentModel, observations: tuple[Observations, ...]) -> bool:
     """Whether the noise of every row is so large that single precision serves the search for ranges."""
     is_fixed = isinstance(model.likelihood, Gaussian) and model.likelihood.is_fixed
-    least = float(model.noise) if is_fixed else LEAST_NOISE
+    least = float(model.noise) / observations[0].size if is_fixed else LEAST_NOISE
     heaviest = float(observations[0].weights().max())
     return len(observations) == 1 and least / heaviest >= LEAST_NOISE / MOST_REPEATED
 

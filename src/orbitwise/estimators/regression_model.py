@@ -269,10 +269,13 @@ def prepare(
     else:
         scale, shift = standardisation(rows, False, False)
         centre = likelihood.prior_mean(torch.from_numpy(y)) if normalize_y else 0.0
+    # standardised targets have unit size; others say by theirs where variances start, and how far noise falls
+    is_as_given = likelihood is None and not normalize_y
+    size = rows.size if is_as_given else 1.0
     if kernel is None:
         # pixels share a lengthscale, as they do under every invariance of images
         separate = functional.is_identity and not is_image
-        base = default_kernel(atoms.points[:, 0], separate)
+        base = default_kernel(atoms.points[:, 0], separate, size)
     else:
         base = copy.deepcopy(kernel).double()
     process = Process(_mean(mean, atoms.points.flatten(0, 1), centre), base, one_sided).double()
@@ -287,28 +290,28 @@ def prepare(
         raise ValueError(
             "A fixed noise needs targets of one scale: pass normalize_y=False, or fit outputs one by one."
         )
-    own = _noise(noise, to) if likelihood is None else likelihood
+    own = _noise(noise, to, size) if likelihood is None else likelihood
     latent = LatentModel(process, functional, own, [_noise(v, to, rows.size) for rows, v in others])
     assert rows.scatter is not None
     rows = replace(rows, targets=to.standardised(rows.targets), scatter=rows.scatter / scale.square())
     return RegressionModel(latent, (rows, *(each for each, _ in others)), to)
 
 
-def _noise(variance: float | None, scale: TargetScale, size: float = 1.0) -> Gaussian:
-    """Noise of this variance, in units of the targets squared, or learned noise for targets of this size."""
+def _noise(variance: float | None, scale: TargetScale, size: float) -> Gaussian:
+    """Noise of this variance, in units of y squared, or learned noise; for targets of this mean square."""
+    floor = size * NOISE_FLOOR
     if variance is not None:
-        return Gaussian(float(variance / scale.scale[0] ** 2), learnable=False)
-    return Gaussian(size * NOISE_START, floor=size * NOISE_FLOOR)
+        return Gaussian(float(variance / scale.scale[0] ** 2), learnable=False, floor=floor)
+    return Gaussian(size * NOISE_START, floor=floor)
 
 
 def sparse_form(model: RegressionModel) -> RegressionModel:
-    """The model with Gaussian noise that stays above `NOISE_FLOOR`, as sparse engines need; else as it is."""
-    latent = model.latent
-    if not isinstance(latent.likelihood, Gaussian):
+    """The model with Gaussian noise that stays above its floor, as sparse engines need; else as it is."""
+    latent, given = model.latent, model.latent.likelihood
+    if not isinstance(given, Gaussian):
         return model
-    is_fixed = latent.likelihood.is_fixed
-    noise = latent.noise.item() + (NOISE_FLOOR if is_fixed else 0.0)
-    likelihood = Gaussian(noise, learnable=not is_fixed).to(latent.noise.device)
+    noise = latent.noise.item() + (given.floor if given.is_fixed else 0.0)
+    likelihood = Gaussian(noise, learnable=not given.is_fixed, floor=given.floor).to(latent.noise.device)
     return replace(model, latent=LatentModel(latent.process, latent.functional, likelihood))
 
 

@@ -52,13 +52,18 @@ class LinearTrend(Mean):
         return (x - self.centre) / self.spread @ self.weights + self.bias
 
 
-def default_kernel(points: Float[Tensor, "n d"], separate_lengthscales: bool) -> Kernel:
-    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one per coordinate."""
+def default_kernel(
+    points: Float[Tensor, "n d"], separate_lengthscales: bool, variance: float = 1.0
+) -> Kernel:
+    """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one per coordinate.
+
+    `variance` is where the variance of f starts, that of standardised targets by default.
+    """
     num_lengthscales = points.shape[-1] if separate_lengthscales else None
     base = RBFKernel(ard_num_dims=num_lengthscales, lengthscale_constraint=log_positive())
     kernel = ScaleKernel(base, outputscale_constraint=log_positive()).to(points)
     base.lengthscale = typical_distance(points, separate_lengthscales)
-    kernel.outputscale = 1.0
+    kernel.outputscale = variance
     return kernel
 
 
