@@ -421,7 +421,7 @@ class OrbitSearch:
         self.coordinates.assign(self._answer.point)
         return self._answer
 
-    def _finish(self, found: Found, begin: tuple[float, Vector] | None) -> None:
+    def _finish(self, found: Found, begin: Evaluation | None) -> None:
         """Climb as far as it goes on the nodes of the answer, and take the last step that is left.
 
         That step is what brings a range that is not needed to its bound, where it is zero.
@@ -436,9 +436,9 @@ class OrbitSearch:
         step, promise = best_step(summit.point, summit.gradient, summit.curvature, self.coordinates.box, 1.0)
         if promise > 0:
             other = self.coordinates.box.clip(summit.point + step)
-            value, gradient = objective(other)
-            if value > found.value:
-                found.point, found.value, found.gradient = other, value, gradient
+            after = objective(other)
+            if not after.failure and after.value > found.value:
+                found.point, found.value, found.gradient = other, after.value, after.gradient
 
     def _cut_short(self, found: Found | None) -> Found | None:
         """The best so far: on the most nodes, if anything was gained on these, else what was found before."""
@@ -513,7 +513,9 @@ class OrbitSearch:
                 curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
             summit = self._climb_lifted(objective, given, curvature, self._finely)
         else:
-            summit = Summit(given, *objective(given), np.eye(len(given)), False)
+            here = objective(given)
+            curvature = np.eye(len(given))
+            summit = Summit.failed(given) if here.failure else Summit(given, *here[:2], curvature, False)
         self._record(nodes, [summit.value], *self._begun)
         return [summit]
 
@@ -549,7 +551,7 @@ class OrbitSearch:
         # first, so that a search that is cut short on these nodes knows what it had before
         begin = objective(point) if is_lifted else None
         summit = self._climb(objective, start, None, curvature, tolerance)
-        if begin is not None and begin[0] > summit.value:
+        if begin is not None and not begin.failure and begin.value > summit.value:
             known = summit.curvature if np.isfinite(summit.value) else curvature
             summit = self._climb(objective, point, begin, known, tolerance)
         return summit
@@ -558,7 +560,7 @@ class OrbitSearch:
         self,
         objective: Objective,
         start: Vector,
-        begin: tuple[float, Vector] | None,
+        begin: Evaluation | None,
         curvature: NDArray[np.float64] | None,
         tolerance: float,
         most: int | None = None,
@@ -567,8 +569,8 @@ class OrbitSearch:
         if not self.is_dense:
             return climb_many(objective, start, box, most, tolerance, begin)
         begin = objective(start) if begin is None else begin
-        if curvature is None and np.isfinite(begin[0]):
-            curvature = curvature_at(objective, start, box, begin[1])
+        if curvature is None and not begin.failure:
+            curvature = curvature_at(objective, start, box, begin.gradient)
         curvature = np.eye(len(start)) if curvature is None else curvature
         return climb(objective, start, box, curvature, most, tolerance, begin)
 
@@ -579,17 +581,17 @@ class OrbitSearch:
         found.curvature = summit.curvature if self.is_dense else None
         may_end = nodes >= self.max_nodes or found.gain <= DOUBLING * self.num_rows
         if may_end:
-            self._finish(found, (found.value, found.gradient))
+            self._finish(found, Evaluation(found.value, found.gradient))
             trials = [
-                self._objective(nodes, 1 + other, is_ascent=False, sloped=False) for other in range(OTHERS)
+                self._objective(nodes, 1 + other, is_ascent=False, sloped=False)(found.point)
+                for other in range(OTHERS)
             ]
-            values = [trial(found.point)[0] for trial in trials]
-            found.others = [value for value in values if np.isfinite(value)]
+            found.others = [each.value for each in trials if not each.failure]
         if not self.is_dense:
             return found
         few = self._few(nodes)
         found.centre = self._lifted(found.point)
-        _, found.slope = few(found.centre)
+        found.slope = few(found.centre).gradient
         box = self.coordinates.box
         found.curvature = made_positive(curvature_at(few, found.centre, box, found.slope))
         for other in range(1, 1 + OTHERS) if may_end else ():
@@ -624,12 +626,12 @@ class OrbitSearch:
                 raise TimeIsOverError
             return self.coordinates.evaluate(frozen, point, sloped)
 
-        def found_at(point: Vector) -> tuple[float, Vector]:
+        def found_at(point: Vector) -> Evaluation:
             nonlocal highest
             kept = recorded(self.journal, point, lambda: computed(point))
             if kept.failure:
                 self._failure = kept.failure
-                return -math.inf, np.zeros_like(point)
+                return kept._replace(gradient=np.zeros_like(point))
             self._count += 1
             highest = max(highest, kept.value)
             if is_ascent:
@@ -639,6 +641,6 @@ class OrbitSearch:
                 self.history.append(highest)
                 if self.callback is not None:
                     self.callback(len(self.history), highest)
-            return kept.value, kept.gradient
+            return kept
 
         return found_at

@@ -373,8 +373,8 @@ def curvature_of(
         assign_flat(parameters, here)
 
 
-Objective = Callable[[Vector], tuple[float, Vector]]
-"""What is maximised, with its gradient; minus infinity where it cannot be computed."""
+Objective = Callable[[Vector], Evaluation]
+"""What is maximised, as a function of a vector."""
 
 DIFFERENCE = 0.03
 """The step of differences of gradients, in units of each coordinate."""
@@ -422,6 +422,11 @@ class Summit:
     curvature: NDArray[np.float64]
     has_settled: bool
 
+    @classmethod
+    def failed(cls, point: Vector) -> Summit:
+        """The start of an ascent at which the objective cannot be computed."""
+        return cls(point, -np.inf, np.zeros_like(point), np.zeros((0, 0)), False)
+
 
 def curvature_at(
     objective: Objective, point: Vector, box: Box, gradient: Vector | None = None
@@ -436,8 +441,8 @@ def curvature_at(
     steps = box.clip(point + steps) - point
 
     def fall(at: Vector) -> Vector:
-        value, slope = objective(box.clip(at))
-        return -slope if np.isfinite(value) else np.full_like(slope, np.nan)
+        found = objective(box.clip(at))
+        return np.full_like(at, np.nan) if found.failure else -found.gradient
 
     return finite_difference_hessian(fall, point, steps, None if gradient is None else -gradient)
 
@@ -449,7 +454,7 @@ def climb(
     curvature: NDArray[np.float64],
     max_evaluations: int,
     tolerance: float,
-    begin: tuple[float, Vector] | None = None,
+    begin: Evaluation | None = None,
 ) -> Summit:
     """Maximise from `start` until the model promises less than `tolerance`, or evaluations are used up.
 
@@ -459,9 +464,10 @@ def climb(
     `begin` is the value and the gradient at the start where they are known.
     """
     point = box.clip(start)
-    value, gradient = objective(point) if begin is None else begin
-    if not np.isfinite(value):
-        return Summit(point, value, gradient, curvature, False)
+    begin = objective(point) if begin is None else begin
+    if begin.failure:
+        return Summit.failed(point)
+    value, gradient, _ = begin
     curvature = made_positive(curvature)
     radius, promise, used = 1.0, np.inf, 0
     while True:
@@ -473,12 +479,12 @@ def climb(
         else:
             hoped = promise
         other = box.clip(point + step)
-        found, slope = objective(other)
+        found = objective(other)
         used += 1
-        gain = found - value
+        gain = -np.inf if found.failure else found.value - value
         length = float(np.max(np.abs(step) / np.maximum(box.unit(point), 1e-300)))
-        if np.isfinite(found):
-            curvature = _updated(curvature, other - point, gradient - slope)
+        if not found.failure:
+            curvature = _updated(curvature, other - point, gradient - found.gradient)
             ratio = gain / hoped
             if ratio < 0.25:
                 radius = max(0.25, min(0.5, ratio)) * length if ratio > 0 else 0.25 * length
@@ -487,7 +493,7 @@ def climb(
         else:
             radius = 0.25 * length
         if gain > 0:
-            point, value, gradient = other, found, slope
+            point, value, gradient = other, found.value, found.gradient
     return Summit(point, value, gradient, curvature, promise < tolerance)
 
 
@@ -497,26 +503,20 @@ def climb_many(
     box: Box,
     max_evaluations: int,
     tolerance: float,
-    begin: tuple[float, Vector] | None = None,
+    begin: Evaluation | None = None,
 ) -> Summit:
-    """As `climb`, by L-BFGS-B, for so many coordinates that a matrix of curvatures would be too large."""
+    """Like `climb`, by L-BFGS-B, for so many coordinates that a matrix of curvatures would be too large."""
     point = box.clip(start)
-    value, gradient = objective(point) if begin is None else begin
-    none = np.zeros((0, 0))
-    if not np.isfinite(value):
-        return Summit(point, value, gradient, none, False)
-
-    def at(other: Vector) -> Evaluation:
-        found, slope = objective(other) if ascent.has_begun else (value, gradient)
-        return Evaluation(found, slope, "" if np.isfinite(found) else "it cannot be computed")
-
-    ascent = _Lbfgs(at)
+    first = objective(point) if begin is None else begin
+    if first.failure:
+        return Summit.failed(point)
+    ascent = _Lbfgs(lambda other: objective(other) if ascent.has_begun else first)
     bounds = np.stack([box.lower, box.upper], axis=1)
-    ftol = 0.1 * tolerance / max(1.0, abs(value))
+    ftol = 0.1 * tolerance / max(1.0, abs(first.value))
     result = ascent.run(point, bounds, maxfun=max_evaluations, ftol=ftol, gtol=0.0)
     assert ascent.best is not None
-    has_settled = bool(result.success) or gained_little([value, *ascent.history], tolerance)
-    return Summit(*ascent.best, none, has_settled)
+    has_settled = bool(result.success) or gained_little([first.value, *ascent.history], tolerance)
+    return Summit(*ascent.best, np.zeros((0, 0)), has_settled)
 
 
 def best_step(
