@@ -21,7 +21,6 @@ def test_zero_is_off_and_stays_so():
         widths.raw += 1
     assert widths["jitter"].item() == 0
     assert widths["warp"].item() == pytest.approx(2 * math.e)
-    assert not widths.is_on("jitter")
     assert set(widths.intervals()) == {"warp"}
 
 

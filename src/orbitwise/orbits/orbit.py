@@ -291,11 +291,6 @@ class Widths(nn.Module):
     def __getitem__(self, name: str) -> Float[Tensor, ""]:
         return self.values[self.names.index(name)]
 
-    def is_on(self, name: str) -> bool:
-        """Whether a width is not fixed at zero."""
-        place = self.names.index(name)
-        return bool(self.moves[place] or self.fixed[place] > 0)
-
     def intervals(self) -> dict[str, Interval]:
         """From zero to the present width, for every one that is not zero."""
         on = (self.moves | (self.fixed > 0)).tolist()

@@ -1,6 +1,6 @@
 """Regularised risk over an RKHS with rows of labels and of functionals: problems, solvers, certificates."""
 
-from orbitwise.inference.risk.iterative import coordinate_descent, euclidean, lbfgs, newton_cg, stochastic
+from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
 from orbitwise.inference.risk.machines import path, solve
 from orbitwise.inference.risk.problem import (
     CopiedGram,
@@ -22,7 +22,6 @@ __all__ = [
     "Solution",
     "Term",
     "coordinate_descent",
-    "euclidean",
     "lbfgs",
     "newton",
     "newton_cg",

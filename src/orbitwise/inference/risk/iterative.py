@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
@@ -81,35 +79,6 @@ def lbfgs(
         if inner > 0:
             steps = [*steps[1 - MEMORY :], (step, change, inner)]
     return state.solution(tolerance)
-
-
-@torch.no_grad()
-def euclidean(
-    problem: Problem,
-    scaled: bool = True,
-    tolerance: float = 1e-10,
-    max_iterations: int = 1000,
-) -> Solution:
-    """scipy's L-BFGS on α itself, with rows scaled to norm 1 or as they are: two products per iteration."""
-    f, history = problem.iterate(), []
-    norms = problem.gram.diagonal().clamp_min(1e-300)
-    scale = norms.rsqrt() if scaled else torch.ones_like(norms)
-
-    def at(flat: np.ndarray) -> Iterate:
-        coefficients = scale * torch.from_numpy(flat)
-        return problem.with_best_beta(Iterate(coefficients, problem.gram.product(coefficients), f.beta))
-
-    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal f
-        f = at(flat)
-        gradient = problem.gram.product(f.coefficients + problem.slope(problem.values(f)))
-        history.append(float(problem.risk(f)))
-        return history[-1], (scale * gradient).numpy()
-
-    options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": MEMORY, "gtol": 0.0}
-    options["ftol"] = 0.01 * tolerance
-    result = minimize(objective, f.coefficients.numpy(), jac=True, method="L-BFGS-B", options=options)
-    return problem.certified(at(result.x), result.nit, 2 * len(history) + 1, tolerance, history)
 
 
 @final
