@@ -21,11 +21,9 @@ FORCING = 0.1
 
 
 @torch.no_grad()
-def newton_cg(
-    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 500
-) -> Solution:
+def newton_cg(problem: Problem, tolerance: float = 1e-10, max_iterations: int = 500) -> Solution:
     """Newton's method; each step by conjugate gradients. `max_iterations` counts products."""
-    state = _Descent(problem, start)
+    state = _Descent(problem)
     while not state.is_done(tolerance) and state.products < max_iterations:
         # H less what a β that follows takes away: H - HB(BᵀHB)⁻¹BᵀH
         values = problem.values(state.f)
@@ -49,11 +47,9 @@ def newton_cg(
 
 
 @torch.no_grad()
-def lbfgs(
-    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 1000
-) -> Solution:
+def lbfgs(problem: Problem, tolerance: float = 1e-10, max_iterations: int = 1000) -> Solution:
     """L-BFGS with the inner products of the RKHS: one product per iteration."""
-    state = _Descent(problem, start)
+    state = _Descent(problem)
     steps: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max_iterations):
         if state.is_done(tolerance):
@@ -85,14 +81,13 @@ def lbfgs(
 class _Descent:
     """f, β at its best, and the gradient, which is held with its image as [2, m]; products are counted."""
 
-    def __init__(self, problem: Problem, start: Solution | None) -> None:
+    def __init__(self, problem: Problem) -> None:
         if problem.batch_shape:
             raise ValueError("Matrix-free solvers take one problem at a time, not a batch.")
         self.problem = problem
-        self.products = int(start is not None)
-        self.iterations = 0
+        self.products = self.iterations = 0
         self.history: list[float] = []
-        self._settle(problem.iterate(start))
+        self._settle(problem.iterate())
 
     def with_image(self, vector: Float[Tensor, " m"]) -> Float[Tensor, "2 m"]:
         """v and Gv; the product is counted."""
