@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import time
 import warnings
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
@@ -28,7 +30,6 @@ from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
 from orbitwise.estimators.engines import (
     FIRST_STEPS,
     MOST_STEPS,
-    Callback,
     EngineName,
     FitSettings,
     Tilts,
@@ -57,10 +58,12 @@ from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
+from orbitwise.inference.optimise.bar import Bar
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
+from orbitwise.inference.optimise.watching import Callback, Reporter
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
@@ -110,7 +113,7 @@ ADVICE = {
     "complete": "take bound='cg', or raise the tolerance",
     "fixed": "raise num_inducing, take num_inducing='auto', or raise the tolerance",
     "max_inducing": "raise max_inducing or the tolerance, or take bound='cg'",
-    "time_limit": "raise time_limit or the tolerance",
+    "time_limit": "raise max_seconds or the tolerance",
     "interrupted": "fit again, without interrupting it",
 }
 """What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
@@ -142,13 +145,21 @@ def shortfall(estimator: Any) -> str | None:
         return f"{certificate}; {ADVICE[certificate.stopped]}."
     if getattr(estimator, "stopped_", "complete") == "time_limit":
         return (
-            f"The search was cut short by time_limit={estimator.time_limit:g}, after "
+            f"The search was cut short by max_seconds={estimator.max_seconds:g}, after "
             f"{len(estimator.history_)} fits. {estimator.spelling_} is the best so far, and its "
-            "hyperparameters may not have converged. Raise time_limit, or ask for less by max_depth, "
+            "hyperparameters may not have converged. Raise max_seconds, or ask for less by max_depth, "
             "base_kernels, invariances, num_restarts or search_rows."
         )
     if getattr(estimator, "converged_", True):
         return None
+    stopped_by = getattr(estimator, "stopped_by_", "")
+    if stopped_by == INTERRUPTED:
+        return "The fit was interrupted, and the best so far is kept: fit again to finish."
+    if stopped_by == TIME_IS_OVER and not hasattr(estimator, "search_"):
+        return (
+            f"Learning was cut short by max_seconds={estimator.max_seconds:g}, before it converged: raise "
+            "max_seconds. Predictions use the best values found."
+        )
     if not hasattr(estimator, "max_iterations"):
         return (
             "The hyperparameters of the structure that was found did not converge. Predictions use the best "
@@ -163,10 +174,6 @@ def shortfall(estimator: Any) -> str | None:
     if estimator.max_iterations == 0:
         return None
     if hasattr(estimator, "stopped_by_"):
-        if estimator.stopped_by_ == INTERRUPTED:
-            return (
-                "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
-            )
         if estimator.stopped_by_ == OUT_OF_MEMORY:
             nodes = num_nodes_of(estimator)
             return (
@@ -193,9 +200,9 @@ def num_nodes_of(estimator: Any) -> int:
 
 def argument_to_raise(estimator: Any) -> str:
     """Which argument cut the learning of a fitted estimator short."""
-    if getattr(estimator, "inference_", "") == "variational":
-        return "num_steps"
     stopped_by = getattr(estimator, "stopped_by_", USED_UP)
+    if getattr(estimator, "inference_", "") == "variational" and stopped_by != TIME_IS_OVER:
+        return "num_steps"
     if stopped_by == USED_UP:
         return "max_iterations"
     if stopped_by == TIME_IS_OVER:
@@ -293,6 +300,7 @@ class LearnedOrbit(FittedProcess, ABC):
     random_state: int | np.random.RandomState | None
     callback: Callback | None
     verbose: bool
+    _clock = staticmethod(time.monotonic)
     stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
 
     def _generator(self, device: str = "cpu") -> torch.Generator:
@@ -315,11 +323,13 @@ class LearnedOrbit(FittedProcess, ABC):
         self._set_orbit(functional, x)
         return functional, x - self.form_.background
 
-    def _report(self, step: int, bound: float) -> None:
-        if self.callback is not None:
-            self.callback(step, bound)
-        if self.verbose:
-            print(f"{getattr(self, 'inference_', 'sparse')} {step:5d}  {bound:,.1f}")
+    @contextmanager
+    def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
+        """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
+        with Bar(what) if self.verbose else nullcontext() as bar:
+            reporter = Reporter(bar, self.callback, max_seconds=max_seconds, clock=self._clock)
+            with reporter.interruptible():
+                yield reporter
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -362,12 +372,14 @@ class LearnedOrbit(FittedProcess, ABC):
         self.converged_, self.history_ = result.converged, list(result.history)
         if result.certificate is not None:
             self.certificate_ = result.certificate
+        if result.stopped:
+            self.stopped_by_ = result.stopped
         if result.search is None:
             return
         found = result.search.found
         self._num_nodes = found.num_nodes
         self.search_ = [asdict(stage) for stage in found.stages]
-        self.stopped_by_ = found.message
+        self.stopped_by_ = result.stopped or found.message
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, result.search.coordinates, found
@@ -523,6 +535,8 @@ class EngineEstimator(LearnedOrbit, ABC):
     ) -> FitResult:
         """What the engine `inference_` finds, from the solution of a member where one was given."""
         start: Start | None = vars(self).pop("_start", None)
+        if start is not None:
+            adopt([model], [start.member.model_.latent])
         settings = FitSettings(
             generator,
             self.num_nodes,
@@ -534,10 +548,7 @@ class EngineEstimator(LearnedOrbit, ABC):
             self.num_steps,
             self.batch_size,
             self.tilts,
-            callback=self._report,
         )
-        if start is not None:
-            adopt([model], [start.member.model_.latent])
         if start is not None and self.inference_ == "exact":
             resumed = (start.num_nodes, start.max_iterations)
             settings = replace(
@@ -545,7 +556,8 @@ class EngineEstimator(LearnedOrbit, ABC):
             )
         else:
             settings = replace(settings, progress=self._progress(model, observations, generator))
-        return run_engine(self.inference_, model, observations, settings)
+        with self._reporter(f"{self.inference_} inference", self.max_seconds) as reporter:
+            return run_engine(self.inference_, model, observations, replace(settings, reporter=reporter))
 
     def _progress(
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator

@@ -89,7 +89,9 @@ class Training:
 
     @property
     def has_settled(self) -> bool:
-        """Whether it converged, or ended where iterations gained next to nothing any more."""
+        """Whether it converged, or ended by itself where iterations gained next to nothing any more."""
+        if self.message in CUT_SHORT:
+            return False
         return self.converged or gained_little(self.history, NEGLIGIBLE)
 
 
