@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.estimators.estimator import fit_quietly, shortfall, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, shortfall, warn_of_shortfalls
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.estimators.estimator import LearnedOrbit, fit_quietly
+from orbitwise.estimators.convergence import fit_quietly
+from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.storage import load, save
 
 ENGINES = ["exact", "exact on nodes", "collapsed", "variational", "classes", "softmax", "sparse"]

@@ -28,7 +28,7 @@ from orbitwise.cli.models import measure
 from orbitwise.cli.showing import Metrics, comparison_table, write_picture
 from orbitwise.cli.watching import Stopwatch, Watch, seconds_in
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.estimator import (
+from orbitwise.estimators.convergence import (
     argument_to_raise,
     fit_quietly,
     iterations_of,

@@ -17,8 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
-from orbitwise.estimators.estimator import EngineEstimator, learning
+from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (

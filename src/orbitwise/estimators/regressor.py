@@ -14,12 +14,9 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import NODES, Engine, EngineName, engine_for
-from orbitwise.estimators.estimator import (
-    EngineEstimator,
-    RegressionPredictions,
-    learning,
-)
+from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.regression_model import (

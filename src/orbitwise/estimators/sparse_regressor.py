@@ -20,7 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored, require
-from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
+from orbitwise.estimators.convergence import learning
+from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
 from orbitwise.estimators.validation import Channels, check_training

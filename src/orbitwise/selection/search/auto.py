@@ -25,8 +25,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored, require
+from orbitwise.estimators.convergence import fit_quietly, learning
 from orbitwise.estimators.engines import engine_for
-from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
+from orbitwise.estimators.estimator import RegressionPredictions
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import InputForm, as_array, check_data, check_settings
