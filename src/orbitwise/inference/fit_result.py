@@ -72,7 +72,8 @@ class FitResult:
     `objective` was maximised over the `parameters`. `search` describes how ranges of a drawn orbit were
     found. `certificate` brackets the evidence if rows are exact and noise is Gaussian. `half_bound` is the
     bound with half as many inducing points. `noise` is the noise variance of the posterior, and `held_rows`
-    are needed to compute a sparse posterior for another noise variance.
+    are needed to compute a sparse posterior for another noise variance. `stopped` is what ended learning
+    early, an interruption or time, and is empty if nothing did.
     """
 
     posterior: Posterior
@@ -89,6 +90,7 @@ class FitResult:
     half_bound: float | None = None
     noise: float | None = None
     held_rows: HeldRows | None = None
+    stopped: str = ""
 
     @torch.no_grad()
     def at_noise(self, noise: float) -> FitResult:
