@@ -34,7 +34,7 @@ REASONS = {
     errno.ENOSPC: "the disk is full; free some space, or choose another",
     errno.EDQUOT: "the quota of the disk is used up; free some space, or choose another",
     errno.ENOENT: "that folder does not exist; make it first",
-    errno.ENOTDIR: "its folder is in fact a file; choose another",
+    errno.ENOTDIR: "its folder is a file; choose another",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
 """Errors of the file system: what they mean and what to do about them."""

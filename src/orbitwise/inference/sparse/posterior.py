@@ -243,8 +243,7 @@ class SparsePosterior(Posterior):
         return self.row_moments(lower_rows(self.prior, functional, self.inducing, x, generator))
 
     def row_moments(self, rows: Rows | Estimates) -> Moments:
-        """Moments of rows, frozen first: variances are biased upwards by O(1/S), never negative (METHOD
-        4)."""
+        """Moments of frozen rows: variances are biased upwards by O(1/S), but never negative (METHOD 4)."""
         moments = projected_moments(self._projection(rows), self.q)
         variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
