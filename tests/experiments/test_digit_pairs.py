@@ -65,7 +65,7 @@ def test_held_out_images_are_judged_by_machines_that_never_saw_them(labels, monk
     monkeypatch.setattr(digit_pairs, "fit", spy)
     found = choose("InvSVM", labels, FOLDS, WIDTH, (100.0,), (1.0,))
     for fold, part in enumerate(seen):
-        kept = FOLDS != fold
+        kept = fold != FOLDS
         assert np.array_equal(part.x, labels.x[kept])
         assert np.array_equal(part.weights, labels.weights[kept])
     assert len(seen) == 5

@@ -5,10 +5,10 @@
 50 labelled images of one digit and 10 of the other; the loss is normalised within each class. InvSVM keeps
 the derivatives along the paper's twelve moves small by an ε-insensitive loss, or the differences f(moved
 image) - f(image); its rival learns from the moved images as additional samples. All have the logistic loss, a
-Gaussian kernel whose width is the median distance of the labelled images, and no bias (f is in the RKHS, as in
-RKHS eq. 2). They choose λ and ν by 5-fold cross-validation of the error, in which both classes weigh the same;
-the test error is measured on all other images of the two digits. The record is written after every draw, and a
-run that was stopped resumes with the draws that are missing.
+Gaussian kernel whose width is the median distance of the labelled images, and no bias (f is in the RKHS, as
+in RKHS eq. 2). They choose λ and ν by 5-fold cross-validation of the error, in which both classes weigh the
+same; the test error is measured on all other images of the two digits. The record is written after every
+draw, and a run that was stopped resumes with the draws that are missing.
 
 The record has "pairs": for each pair and each draw the test error and the held-out error of every machine, in
 percent, and the λ ("rate") and ν ("strength") that cross-validation chose.

@@ -217,7 +217,7 @@ class Columns:
         }
 
     def needed(self, tolerances: Sequence[float]) -> dict[str, dict[str, Any]]:
-        """The smallest M whose lower bound is within each tolerance, in nats per row, of the exact evidence."""
+        """The smallest M whose lower bound is within each tolerance (nats per row) of the exact evidence."""
         certify, found = cache(self.certify), {}
         for tolerance in tolerances:
             most = tolerance * self.model.num_rows
