@@ -65,7 +65,7 @@ class Labels(NamedTuple):
 
     def part(self, chosen: NDArray[np.bool_]) -> Labels:
         """Some of these images, with the weights that they have among all."""
-        return Labels(*(each[chosen] for each in self))
+        return Labels(self.x[chosen], self.is_first[chosen], self.weights[chosen])
 
     def with_copies(self) -> Labels:
         """Each image followed by its moved copies, which share its weight."""
