@@ -114,7 +114,7 @@ def test_arrays_that_do_not_fit_together_are_refused(name: str, change: Any, mes
     machine = SVC(gamma=0.5).fit(X, LABELS)
     recipe = recipe_of(SVC)
     assert recipe is not None
-    given = {name: recipe.tell(machine, name) for name in recipe.arguments}
+    given = {name: recipe.argument_of(machine, name) for name in recipe.arguments}
     np.testing.assert_array_equal(rebuild(**given).decision_function(NEW), machine.decision_function(NEW))
     with pytest.raises(ValueError, match=message):
         rebuild(**{**given, name: change(given[name])})

@@ -390,28 +390,30 @@ def _pixels(interval: Interval) -> tuple[int, int]:
 LIBRARIES: Mapping[str, Library] = {each.name: each for each in (Albumentations(), Kornia(), Torchvision())}
 
 
-class ImageOptions(TypedDict, total=False):
-    """What every export may be told of the images."""
+@final
+class DrawOptions(TypedDict, total=False):
+    """The options of a module that moves images by the orbit itself."""
 
     image_shape: Sequence[int] | None
     fill: float
-
-
-class DrawOptions(ImageOptions, total=False):
-    """The options of a module that moves images by the orbit itself."""
-
     generator: torch.Generator | None
 
 
-class ShellOptions(ImageOptions, total=False):
+@final
+class ShellOptions(TypedDict, total=False):
     """The options of albumentations' transform that moves images by the orbit itself."""
 
+    image_shape: Sequence[int] | None
+    fill: float
     probability: float
 
 
-class NearestOptions(ImageOptions, total=False):
+@final
+class NearestOptions(TypedDict, total=False):
     """The options of a library's most similar transform, whose error is measured."""
 
+    image_shape: Sequence[int] | None
+    fill: float
     images: ArrayLike | Tensor | None
     num_draws: int
 
