@@ -325,7 +325,7 @@ def test_training_targets_of_sparse_models_are_not_stored():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (InvariantGPRegressor(), "is not fitted, it has no .*: call fit before save"),
+        (InvariantGPRegressor(), "is not fitted, because it has no .*: call fit before save"),
         (
             "model",
             "A str cannot be stored; AutoGPRegressor, InvariantGPClassifier, InvariantGPRegressor",

@@ -15,7 +15,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -203,14 +203,16 @@ def declaration_of(kind: type) -> Stored:
     whole = Stored()
     for base in reversed(kind.__mro__):
         if isinstance(own := vars(base).get("stored"), Stored):
-            pairs = {each.name: (getattr(whole, each.name), getattr(own, each.name)) for each in fields(own)}
             whole = Stored(
-                **{
-                    name: {**inherited, **declared}
-                    if isinstance(inherited, Mapping)
-                    else declared or inherited
-                    for name, (inherited, declared) in pairs.items()
-                }
+                {**whole.arguments, **own.arguments},
+                {**whole.attributes, **own.attributes},
+                {**whole.fitted, **own.fitted},
+                {**whole.sometimes, **own.sometimes},
+                own.build or whole.build,
+                own.infinite or whole.infinite,
+                own.cost or whole.cost,
+                own.refuse or whole.refuse,
+                own.never or whole.never,
             )
     return whole
 
