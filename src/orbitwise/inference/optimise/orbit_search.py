@@ -36,6 +36,7 @@ from orbitwise.inference.optimise.training import (
     recorded,
     why_cut_short,
 )
+from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.orbits.orbit import ZERO, LearnedCentres, LearnedWidths
 
 LEAST, NOTHING = 1e-6, 1e-5
@@ -317,10 +318,27 @@ DOUBLING = 0.02
 USED_UP = "the iterations were used up"
 """The message of a search whose last ascent used up its evaluations."""
 
+ON_FIRST, ON_SECOND, ON_MORE = 95, 35, 24
+"""Evaluations that a search needs on its first nodes, on twice as many, and on each larger number."""
+
 AtNodes = Callable[[int, int], Callable[[], Tensor]]
 """(number of nodes, number of the scramble) → the objective on these nodes."""
 
-Callback = Callable[[int, float], None]
+
+def phases_of_search(num_nodes: int) -> list[Phase]:
+    """The phases of a search for ranges that ends on `num_nodes`.
+
+    An evaluation on n nodes costs about n² (METHOD 11), so a search spends most of its time in its last one.
+    """
+    nodes, steps = [min(FIRST_NODES, num_nodes)], [ON_FIRST, ON_SECOND]
+    while nodes[-1] < num_nodes:
+        nodes.append(min(2 * nodes[-1], num_nodes))
+        steps.append(ON_MORE)
+    costs = [(each / nodes[0]) ** 2 for each in nodes]
+    return [
+        Phase("search for ranges", count, cost, num_nodes=each)
+        for each, count, cost in zip(nodes, steps, costs, strict=False)
+    ]
 
 
 @final
@@ -384,6 +402,7 @@ class OrbitSearch:
 
         def double_nodes() -> str:
             nodes = self.max_nodes if is_resumed else min(FIRST_NODES, self.max_nodes)
+            self._announce(nodes)
             summits = self._resume(nodes, given) if is_resumed else self._screen(nodes, given)
             while True:
                 found = self._result = self._assess(self._result, summits[0], nodes)
@@ -392,9 +411,16 @@ class OrbitSearch:
                     message = "other nodes agree" if is_final else "the most nodes were used"
                     return message if found.has_settled else USED_UP
                 nodes = min(2 * nodes, self.max_nodes)
+                self._announce(nodes)
                 summits = self._refine(summits, found, nodes)
 
         return self._complete(double_nodes, given)
+
+    def _announce(self, nodes: int) -> None:
+        announce(
+            self.callback,
+            *(each for each in phases_of_search(self.max_nodes) if (each.num_nodes or 0) >= nodes),
+        )
 
     def finished(self, found: Found) -> Found:
         """Finish in this precision what a search in another precision found."""
@@ -633,6 +659,8 @@ class OrbitSearch:
             is_over = self.max_seconds is not None and time.monotonic() - self._start > self.max_seconds
             if is_over and self._count > 0:
                 raise TimeIsOverError
+            if isinstance(self.callback, Reporter) and self._bests:
+                self.callback.check()
             return self.coordinates.evaluate(frozen, point, sloped)
 
         def found_at(point: Vector) -> Evaluation:

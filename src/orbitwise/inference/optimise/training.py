@@ -89,7 +89,9 @@ class Training:
 
     @property
     def has_settled(self) -> bool:
-        """Whether it converged, or its last iterations gained next to nothing."""
+        """Whether it converged, or ended by itself after iterations that gained next to nothing."""
+        if self.message in CUT_SHORT:
+            return False
         return self.converged or gained_little(self.history, NEGLIGIBLE)
 
 
