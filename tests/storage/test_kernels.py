@@ -143,7 +143,7 @@ def test_means_come_back(mean: gpytorch.means.Mean):
         (Positive(transform=torch.square, inv_transform=torch.sqrt), "custom transform"),
         (
             RBFKernel(lengthscale_prior=NormalPrior(0.0, 1.0, transform=torch.exp)),
-            "prior with a custom transform",
+            "a custom transform",
         ),
         (RBFKernel(lengthscale_prior=SmoothedBoxPrior(0.1, 1.0)), "SmoothedBoxPrior, which cannot be stored"),
         (ConstantMean(constant_prior=NormalPrior(0.0, 1.0)), "mean with priors"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import time
 import warnings
 from bisect import bisect_left
@@ -37,7 +38,6 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
-from torch.distributions import MultivariateNormal
 
 from orbitwise import datasets
 from orbitwise.estimators.classifier import InvariantGPClassifier
@@ -47,7 +47,7 @@ from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.averages import OrbitAverage, freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference.calibration import least_noise
-from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.kernels import WideConvolutionKernel, WideNetworkKernel, log_positive
@@ -384,8 +384,9 @@ def learn(cell: Cell, data: Data, rows: int, options: argparse.Namespace) -> Lea
 
 def log_evidence(gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], noise: float) -> float:
     """log p(y) of all outputs at a noise variance."""
-    normal = MultivariateNormal(torch.zeros_like(gram[0]), scale_tril=noisy_root(gram, noise))
-    return normal.log_prob(targets.mT).sum().item()
+    lower, (count, outputs) = noisy_root(gram, noise), targets.shape
+    fit = (targets * solve_factored(lower, targets)).sum()
+    return -0.5 * (fit + outputs * (log_determinant(lower) + count * math.log(2 * math.pi))).item()
 
 
 def noisy_root(gram: Float[Tensor, "n n"], noise: float) -> Float[Tensor, "n n"]:
