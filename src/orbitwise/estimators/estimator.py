@@ -13,7 +13,6 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
-from statistics import NormalDist
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -34,6 +33,7 @@ from orbitwise.estimators.engines import (
     Tilts,
     run_engine,
 )
+from orbitwise.estimators.features import SeesFeatures, without_features
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -43,7 +43,7 @@ from orbitwise.estimators.learned_ranges import (
     range_errors,
     searched_errors,
 )
-from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part
+from orbitwise.estimators.regression_model import RegressionModel, TargetScale, constant_part, normal_quantile
 from orbitwise.estimators.validation import (
     InputForm,
     Order,
@@ -284,7 +284,7 @@ class FittedProcess(FittedForm, ABC):
         return Moments(mean, variance.expand_as(mean), torch.cat([part.mean_square for part in parts]))
 
 
-class LearnedOrbit(FittedProcess, ABC):
+class LearnedOrbit(SeesFeatures, FittedProcess, ABC):
     """Mixed into estimators: `orbit_`, `orbit_errors_`, `sample_orbit` and `insensitivity`."""
 
     orbit_: Any
@@ -310,9 +310,11 @@ class LearnedOrbit(FittedProcess, ABC):
         if previous is None:
             functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         else:
-            functional = previous.functional.cpu()
+            functional = without_features(previous.functional.cpu())
         functional = functional.double()
         self._set_orbit(functional, x)
+        if self.features is not None:
+            functional = self._through_features(functional, x)
         return functional, x - self.form_.background
 
     def _report(self, step: int, bound: float) -> None:
@@ -356,6 +358,8 @@ class LearnedOrbit(FittedProcess, ABC):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
+        if self.features is not None:
+            self._forget_features()
         self.kernel_ = process.kernel
         self.log_evidence_, self.evidence_kind_ = result.log_evidence, result.kind
         self.log_evidence_error_ = result.standard_error
@@ -620,7 +624,7 @@ class RegressionPredictions(FittedProcess, ABC):
             if likelihood is None:
                 noise = self._standardised_noise().to(moments.mean)
                 deviation = (moments.variance + noise).sqrt()
-                values = [moments.mean + deviation * _normal_quantile(level) for level in levels]
+                values = [moments.mean + deviation * normal_quantile(level) for level in levels]
             else:
                 values = [likelihood.predict_quantile(moments, level) for level in levels]
         scale = self.target_scale_
@@ -692,9 +696,3 @@ class RegressionPredictions(FittedProcess, ABC):
                 return mean
             variance = likelihood.predict_variance(moments, include_noise).cpu()
             return mean, to.as_given((variance * to.scale.square()).sqrt())
-
-
-def _normal_quantile(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
-    return NormalDist().inv_cdf(level)

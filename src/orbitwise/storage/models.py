@@ -29,8 +29,10 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, is_plain_numbers, require
-from orbitwise.functionals.averages import OrbitAverage, OrbitSum, orbit_in
+from orbitwise.functionals.averages import OrbitAverage, OrbitSum, features_of, orbit_in
+from orbitwise.functionals.features import Features, FixedFeatures
 from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.functionals.points import FeatureMap
 from orbitwise.inference.disk import write_atomically
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -69,7 +71,8 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
 
     The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
     this machine (`checkpoint`, `n_jobs`) are left out. Exact posteriors and kernel machines include the
-    inputs of their training rows. Every model is read back before it is written.
+    inputs of their training rows, models with `features` a few of them. Every model is read back before it is
+    written.
 
     Parameters
     ----------
@@ -85,7 +88,8 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
     Raises
     ------
     StorageError
-        Where a model cannot do without its code: a `FeatureMap`, an orbit or kernel of your own.
+        Where a model cannot do without its code: a `FeatureMap`, an orbit or kernel of your own. `features`
+        are no reason: `load` is given them again, and the file holds the weights of a network.
 
     Examples
     --------
@@ -107,7 +111,8 @@ def packed(model: object, error_seconds: float = 0.0) -> bytes:
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
     try:
-        _check_equal(model, put_together(*unpack(data)))
+        held = features_in(model)
+        _check_equal(model, put_together(*unpack(data), features=None if held is None else held.source))
     except StorageError as error:
         # what is told of a file is told of the model that it would hold
         reason = ACCUSATION.sub("", str(error))
@@ -115,7 +120,12 @@ def packed(model: object, error_seconds: float = 0.0) -> bytes:
     return data
 
 
-def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
+def load(
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    max_bytes: int | None = None,
+    features: Features | None = None,
+) -> Any:
     """Read an estimator that was saved; its predictions are equal bit for bit.
 
     Nothing in a file is ever executed. `fit` with `warm_start=True` resumes from a loaded model.
@@ -130,6 +140,10 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     max_bytes : int, default=None
         The most memory that the file may ask for, about twice its size. None takes half of this machine's
         memory, and 16 GiB at most.
+    features : torch.nn.Module, callable or transformer, default=None
+        What the model was fitted with as `features`, which is code and in no file. A module takes the weights
+        of the file, whatever its own are; functions and transformers are given as they were then. All must
+        agree with the features of a few rows that the file holds.
 
     Returns
     -------
@@ -139,7 +153,8 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     Raises
     ------
     StorageError
-        Where a file is damaged, of a newer format, too large, or not a saved model.
+        Where a file is damaged, of a newer format, too large, or not a saved model, or `features` are missing
+        or not those of the fit.
 
     Examples
     --------
@@ -147,7 +162,7 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:
-        return put_together(structure, arrays, device)
+        return put_together(structure, arrays, device, features)
     except StorageError as error:
         raise StorageError(f"{os.fspath(path)}: {error}") from error
     except Exception as error:
@@ -259,7 +274,7 @@ PARAMETERS = {
     "warm_start": FLAG,
 }
 """What some settings must be; the others are checked when they are used, by `fit`."""
-OWN = ("callback", "checkpoint", "n_jobs")
+OWN = ("callback", "checkpoint", "features", "n_jobs")
 """Settings of the machine and the program that a model is used in: none is stored, and none is read."""
 
 
@@ -311,9 +326,15 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
 
 
 def put_together(
-    structure: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]], device: str | None = None
+    structure: Mapping[str, object],
+    arrays: Mapping[str, NDArray[np.generic]],
+    device: str | None = None,
+    features: Features | None = None,
 ) -> BaseEstimator:
-    """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU."""
+    """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU.
+
+    It sees its inputs through `features`, if it is one that does.
+    """
     structure = upgraded(structure)
     name, known = structure.get("estimator"), known_estimators()
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
@@ -336,6 +357,7 @@ def put_together(
     model = kind(**given)
     for each, value in reader.arguments(fitted, fields, name, declared.fitted).items():
         setattr(model, each, value)
+    _attach(model, features, place)
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
     except ValueError as error:
@@ -343,6 +365,30 @@ def put_together(
     if hasattr(model, "orbit_"):
         _complete(model)
     return model
+
+
+def features_in(model: object) -> FixedFeatures | None:
+    """The φ through which a fitted estimator sees its inputs, if it has any."""
+    functional = getattr(model, "functional_", None)
+    return None if functional is None else features_of(functional)
+
+
+def _attach(model: object, given: Features | None, place: torch.device) -> None:
+    """Give a model its φ again, which no file holds; its setting is then what was given, with its weights."""
+    known = [] if (latent := features_in(model)) is None else [latent]
+    if isinstance(model, ProcessModel) and (other := features_of(model.latent_functional)) is not None:
+        known += [other] if other is not latent else []
+    if given is not None and not known:
+        raise StorageError(f"This {type(model).__name__} was fitted without features: leave out features=.")
+    for each in known:
+        if given is None:
+            raise StorageError(each.missing())
+        try:
+            each.attach(given)
+            each.place(place)
+        except (TypeError, ValueError) as error:
+            raise StorageError(str(error)) from error
+        vars(model)["features"] = each.source
 
 
 @runtime_checkable
@@ -451,7 +497,7 @@ def most_atoms(functional: Functional) -> int:
         orbit = functional.orbit if isinstance(functional, OrbitAverage) else functional.average.orbit
         count = getattr(orbit, "num_samples", None) if orbit.is_drawn else orbit.size
         return max(1, count or 1)
-    return 3
+    return 1 if isinstance(functional, FeatureMap) else 3
 
 
 def _complete(model: Any) -> None:
@@ -537,6 +583,7 @@ SUMMARY_OPTIONAL = {
     "certificate": TEXT,
     "channels": MAYBE_TEXT,
     "classes": Field((list,), TEXT),
+    "features": TEXT,
     "learned_error_text": TEXT,
     "num_rows": NUMBER_OF,
 }
@@ -588,6 +635,7 @@ def _process_summary(model: Any) -> dict[str, Any]:
         "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
         "kernel": type(model.kernel_).__name__,
         "functional": type(model.functional_).__name__,
+        "features": "" if (held := features_in(model)) is None else held.fingerprint,
         "learned_text": "",
         "learned_error_text": "",
     }
