@@ -78,8 +78,8 @@ def test_a_model_is_loaded_with_its_features(tmp_path: Path, model, kind):
         (network(1, nn.Tanh), "gives other features than at the fit"),
         (network(1, width=5), r"0.weight has the shape \(5, 1, 3, 3\), and in the file \(4, 1, 3, 3\)"),
         (
-            nn.Sequential(nn.Flatten(), nn.Linear(30, 4)),
-            "0.weight is in the file only|1.weight is in the mod",
+            nn.Sequential(nn.ReLU(), nn.ReLU(), nn.Linear(6, 4)),
+            "2.weight is in the module only",
         ),
         (nn.Flatten(), "but features= is the torch module Flatten"),
         (brightness, "but features= is the function brightness"),
@@ -98,7 +98,7 @@ def test_another_function_or_transformer_is_refused(tmp_path: Path):
     orbitwise.save(InvariantGPRegressor(features=PCA(3).fit(rows), **QUICK).fit(rows, labels()), path)
     with pytest.raises(StorageError, match="the transformer PCA gives other features"):
         orbitwise.load(path, features=PCA(3).fit(rows[10:]))
-    with pytest.raises(StorageError, match="transformer PCA failed on inputs.*not fitted"):
+    with pytest.raises(StorageError, match=r"transformer PCA failed on inputs.*not fitted"):
         orbitwise.load(path, features=PCA(3))
     with pytest.raises(StorageError, match="as it was fitted then"):
         orbitwise.load(path)
@@ -141,6 +141,8 @@ def test_edited_features_are_refused(change, message):
 def test_a_checkpoint_is_of_the_features_of_the_fit(tmp_path: Path):
     """Another network does not resume from what a first one left."""
     for seed, files in ((0, 1), (0, 1), (1, 2)):
-        model = InvariantGPRegressor(features=network(seed), checkpoint=str(tmp_path), **QUICK)
+        model = InvariantGPRegressor(
+            features=network(seed), checkpoint=str(tmp_path), random_state=0, **QUICK
+        )
         model.fit(images(), labels())
         assert len(list(tmp_path.iterdir())) == files

@@ -9,7 +9,6 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Literal, NamedTuple, final
 
 import numpy as np
@@ -322,13 +321,6 @@ def generator_on(device: str | torch.device, generator: torch.Generator) -> torc
     if generator.device.type == device.type:
         return generator
     return torch.Generator(device).manual_seed(generator.initial_seed())
-
-
-def normal_quantile(level: float) -> float:
-    """What a standard normal variable stays below with this probability."""
-    if not 0 < level < 1:
-        raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
-    return NormalDist().inv_cdf(level)
 
 
 def constant_part(functional: Functional, x: Tensor) -> Tensor:
