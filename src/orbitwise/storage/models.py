@@ -71,8 +71,8 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
 
     The file is complete without the training data, and holds no code. A `callback`, which is code, and
     settings of this machine (`checkpoint`, `n_jobs`) are left out. Exact posteriors and kernel machines
-    include the inputs of their training rows, and models with `features` a few of them. The model is read back
-    and compared before the file is written.
+    include the inputs of their training rows, and models with `features` a few of them. The model is read
+    back and compared before the file is written.
 
     Parameters
     ----------
@@ -155,8 +155,8 @@ def load(
     Raises
     ------
     StorageError
-        If the file is damaged, of a newer format, too large, or not a saved model, or if `features` are missing
-        or not those of the fit.
+        If the file is damaged, of a newer format, too large, or not a saved model, or if `features` are
+        missing or not those of the fit.
 
     Examples
     --------
