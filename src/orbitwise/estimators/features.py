@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -13,55 +12,42 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.estimators.validation import InputForm, input_shape
-from orbitwise.functionals.averages import features_of
 from orbitwise.functionals.features import Features, FixedFeatures, kind_of
 from orbitwise.functionals.functional import Composition, Evaluation, Functional
 from orbitwise.functionals.points import FeatureMap
 
 
-class SeesFeatures(ABC):
-    """Mixed into estimators that see their inputs through `features`."""
+class SeesFeatures(Protocol):
+    """What is asked of an estimator that sees its inputs through `features`."""
 
     features: Features | None
-    functional_: Functional
     form_: InputForm
 
-    @property
-    def features_(self) -> Features | None:
-        """φ as it is used: the copy of a module, or the fitted transformer; None where there is none."""
-        check_is_fitted(self)
-        found = features_of(self.functional_)
-        return None if found is None else found.source
 
-    def _through_features(self, functional: Functional, x: NDArray[np.float64]) -> Functional:
-        """The functional of f(x) = L_x (g ∘ φ), where φ is `features`.
+def through_features(estimator: SeesFeatures, functional: Functional, x: NDArray[np.float64]) -> Functional:
+    """The functional of f(x) = L_x (g ∘ φ), where φ is `features`.
 
-        An unfitted transformer learns from the rows x, whose channels come first, as those of
-        `training_rows`. φ remembers features until the fit ends: engines ask for those of the same rows at
-        every step.
-        """
-        source, form, shape = self.features, self.form_, input_shape(self)
-        assert source is not None
-        kind = kind_of(source)
-        if kind == "transformer":
-            source = _fitted(self, source, form.outward(x))
-        if kind == "module" and form.image_shape is not None and len(form.image_shape) == 2:
-            shape = (1, *form.image_shape)
-        rows = torch.from_numpy(x) - form.background
-        is_last = kind != "module" and form.channels == "last"
-        features = FixedFeatures.of(source, rows, shape, is_last, form.background)
-        if not features.is_differentiable and any(each.requires_grad for each in functional.parameters()):
-            raise ValueError(
-                f"{features} has no derivatives, so ranges of the invariance cannot be learned through it: "
-                "give φ as a torch.nn.Module, an orbit whose ranges are fixed, such as "
-                "ImageOrbit(image_shape, {'angle': 0.3}, learnable=()), or a finite one, such as 'flip'."
-            )
-        features.remember()
-        return functional @ FeatureMap(features)
-
-    def _forget_features(self) -> None:
-        if (found := features_of(self.functional_)) is not None:
-            found.forget()
+    An unfitted transformer learns from the rows x, whose channels come first, as those of `training_rows`. φ
+    remembers features until the fit ends: engines ask for those of the same rows at every step.
+    """
+    source, form, shape = estimator.features, estimator.form_, input_shape(estimator)
+    assert source is not None
+    kind = kind_of(source)
+    if kind == "transformer":
+        source = _fitted(estimator, source, form.outward(x))
+    if kind == "module" and form.image_shape is not None and len(form.image_shape) == 2:
+        shape = (1, *form.image_shape)
+    rows = torch.from_numpy(x) - form.background
+    is_last = kind != "module" and form.channels == "last"
+    features = FixedFeatures.of(source, rows, shape, is_last, form.background)
+    if not features.is_differentiable and any(each.requires_grad for each in functional.parameters()):
+        raise ValueError(
+            f"{features} has no derivatives, so ranges of the invariance cannot be learned through it: "
+            "give φ as a torch.nn.Module, an orbit whose ranges are fixed, such as "
+            "ImageOrbit(image_shape, {'angle': 0.3}, learnable=()), or a finite one, such as 'flip'."
+        )
+    features.remember()
+    return functional @ FeatureMap(features)
 
 
 def without_features(functional: Functional) -> Functional:
