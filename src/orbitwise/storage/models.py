@@ -125,8 +125,8 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     path : str or path-like
         The file.
     device : str, default=None
-        Where the model computes: by default where it was fitted if there is such a device here, else on the
-        CPU.
+        Where the model computes: by default, and with "auto", where it was fitted if there is such a device
+        here, else on the CPU.
     max_bytes : int, default=None
         The most memory that the file may ask for, about twice its size. None takes half of this machine's
         memory, and 16 GiB at most.
@@ -327,15 +327,23 @@ def put_together(
     fields = {**declared.fitted, **declared.sometimes}
     if not isinstance(fitted, dict) or not set(declared.fitted) <= set(fitted) <= set(fields):
         raise StorageError(f"The file has other attributes than those of {name}.")
-    place = _place(parameters.get("device", "cpu") if device is None else device)
+    asked = parameters.get("device", "cpu")
+    if device is not None and device != "auto":
+        place, asked = _place(device), ""
+        if str(place) != device:
+            raise StorageError(f"there is no device {device!r} here: leave device out, or load on the 'cpu'.")
+    else:
+        place = _place(fitted.get("device_", "cpu" if asked == "auto" else asked))
     reader = Reader(structure.get("objects"), arrays, place)
     settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in names}
     given = reader.arguments({**parameters, **_own_settings(kind)}, settings, name, ())
     if "device" in names:
-        given["device"] = str(place)
+        given["device"] = "auto" if asked == "auto" else str(place)
     model = kind(**given)
     for each, value in reader.arguments(fitted, fields, name, declared.fitted).items():
         setattr(model, each, value)
+    if "device" in names:
+        vars(model)["device_"] = str(place)
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
     except ValueError as error:
@@ -480,10 +488,8 @@ def _place(name: object) -> torch.device:
     if not isinstance(name, str) or not re.fullmatch(r"(cpu|mps|cuda)(:\d{1,3})?", name):
         raise StorageError(f"device must be 'cpu', 'mps' or 'cuda', with a number or not, not {brief(name)}.")
     place = torch.device(name)
-    if place.type == "cuda":
-        is_here = torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
-    else:
-        is_here = place.type == "cpu" or torch.backends.mps.is_available()
+    # GPUs without double precision do not serve
+    is_here = place.type == "cuda" and (place.index or 0) < torch.cuda.device_count()
     return place if is_here else torch.device("cpu")
 
 
