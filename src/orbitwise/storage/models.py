@@ -127,13 +127,8 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     path : str or path-like
         The file.
     device : str, default=None
-<<<<<<< HEAD
-        Where the model computes: by default, and with "auto", where it was fitted if there is such a device
-        here, else on the CPU.
-=======
-        The device on which the model computes. None takes the device of the fit if it is available here, else
-        the CPU.
->>>>>>> main
+        The device on which the model computes. None and "auto" take the device of the fit if it is available
+        here, else the CPU.
     max_bytes : int, default=None
         The most memory in bytes that the file may ask for, which is about twice its size. None takes half of
         this machine's memory, at most 16 GiB.
@@ -336,19 +331,14 @@ def put_together(
         raise StorageError(f"The file has parameters that {name} does not have.")
     fields = {**declared.fitted, **declared.sometimes}
     if not isinstance(fitted, dict) or not set(declared.fitted) <= set(fitted) <= set(fields):
-<<<<<<< HEAD
-        raise StorageError(f"The file has other attributes than those of {name}.")
+        raise StorageError(f"The file lacks fitted attributes of {name}, or has others.")
     asked = parameters.get("device", "cpu")
     if device is not None and device != "auto":
-        place, asked = _place(device), ""
+        place, asked = _device(device), ""
         if str(place) != device:
             raise StorageError(f"there is no device {device!r} here: leave device out, or load on the 'cpu'.")
     else:
-        place = _place(fitted.get("device_", "cpu" if asked == "auto" else asked))
-=======
-        raise StorageError(f"The file lacks fitted attributes of {name}, or has others.")
-    place = _device(parameters.get("device", "cpu") if device is None else device)
->>>>>>> main
+        place = _device(fitted.get("device_", "cpu" if asked == "auto" else asked))
     reader = Reader(structure.get("objects"), arrays, place)
     settings = {each: SETTING_FIELDS.get(each, Field(SETTING_TYPES, is_record=True)) for each in names}
     given = reader.arguments({**parameters, **_local_settings(kind)}, settings, name, ())
