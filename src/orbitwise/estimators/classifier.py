@@ -151,8 +151,9 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         is trained with the bound.
     random_state : int, RandomState or None, default=None
         Seeds what is drawn; exact inference draws nothing but additional starts.
-    device : str, default="cpu"
-        Where to compute, such as "cuda".
+    device : str, default="auto"
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
+        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
     verbose : bool, default=False
         Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
@@ -210,6 +211,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The posterior of g.
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
+    device_ : str
+        Where it was computed, and where predictions are.
     n_features_in_ : int
         Number of features of a row.
 
@@ -262,7 +265,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         batch_size: int = 256,
         tilts: Tilts = "remembered",
         random_state: int | np.random.RandomState | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
@@ -331,9 +334,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 "Classification needs at least two classes, but the labels hold one class only: "
                 f"{self.classes_.tolist()[0]!r}."
             )
-        generator = self._generator(self.device)
-        self.model_ = self._prepared(x, torch.from_numpy(codes))
-        model, (rows,) = self.model_.latent, self.model_.observations
+        prepared = self._prepared(x, torch.from_numpy(codes))
+        model, (rows,) = prepared.latent, prepared.observations
         if self.noise == "leave_one_out" and not isinstance(model.likelihood, Gaussian):
             raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
         check_engine(self.inference, model.likelihood)
@@ -345,6 +347,9 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 "likelihood='stick_breaking' with inference='variational', or leave tilts out."
             )
         self.inference_ = engine
+        self._choose_device(model.functional, rows.x)
+        generator, self.model_ = self._generator(self.device_), prepared.to(self.device_)
+        model, (rows,) = self.model_.latent, self.model_.observations
         self._store(self._run(model, self.model_.observations, generator), torch.from_numpy(codes))
         said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
@@ -395,7 +400,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         else:
             latent = latent.at(functional)
         unit = torch.ones(targets.shape[1], dtype=torch.float64)
-        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit)).to(self.device)
+        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit))
 
     def _store(self, result: FitResult, codes: torch.Tensor) -> None:
         """Remember the fit; for one-hot codes also the scale of the softmax and the noise asked for."""
@@ -403,7 +408,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         vars(self).pop("leave_one_out_log_loss_", None)
         self.scale_ = 1.0
         if result.noise is not None:
-            codes, noise = codes.to(self.device), result.noise
+            codes, noise = codes.to(self.device_), result.noise
             if self.noise == "leave_one_out":
                 noise = least_noise(
                     lambda value: held_out_loss(result.at_noise(value).held_out_means(), codes), 4 * noise

@@ -23,8 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
+from orbitwise.declarations import REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.convergence import iterations_of
+from orbitwise.estimators.devices import chosen_device, work_of
 from orbitwise.estimators.engines import (
     EngineName,
     FitSettings,
@@ -97,7 +98,7 @@ class FittedProcess(FittedForm, ABC):
 
     @property
     def _place(self) -> str:
-        return getattr(self, "device", "cpu")
+        return getattr(self, "device_", "cpu")
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         """New inputs [n, d] as they were at the fit: channels first, on the device, without the background.
@@ -138,7 +139,7 @@ class LearnedOrbit(FittedProcess, ABC):
     callback: Callback | None
     verbose: bool
     _clock = staticmethod(time.monotonic)
-    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
+    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes={"device_": TEXT, **SEARCHED})
 
     @property
     def features_(self) -> Features | None:
@@ -351,6 +352,7 @@ class EngineEstimator(LearnedOrbit, ABC):
     num_steps: int | None
     batch_size: int
     device: str
+    device_: str
     model_: RegressionModel
     inference_: EngineName
     tilts: Tilts = "remembered"
@@ -358,6 +360,11 @@ class EngineEstimator(LearnedOrbit, ABC):
     def check_parts(self) -> None:
         super().check_parts()
         self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
+
+    def _choose_device(self, functional: Functional, x: torch.Tensor) -> None:
+        """Set `device_`, where the engine `inference_` is to work."""
+        num_inducing = None if self.inference_ == "exact" else self.num_inducing
+        self.device_ = chosen_device(self.device, work_of(functional, x, self.num_nodes, num_inducing))
 
     def _previous(self, width: int) -> LatentModel | None:
         """The model of the last fit where this one starts from it: a warm start, on as many features."""

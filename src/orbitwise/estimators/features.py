@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from orbitwise.functionals.functional import Composition, Evaluation, Functional
 from orbitwise.functionals.points import FeatureMap
 
 
+@runtime_checkable
 class SeesFeatures(Protocol):
     """What is asked of an estimator that sees its inputs through `features`."""
 

@@ -224,7 +224,9 @@ def learn_orbit(
     announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
     if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
-    is_fast = is_noisy and takes_double_sums(process.kernel, some, some)
+    # products of fewer digits than those of single precision, such as TF32, do not serve distances
+    is_whole = torch.get_float32_matmul_precision() == "highest"
+    is_fast = is_noisy and is_whole and takes_double_sums(process.kernel, some, some)
     precision = torch.float32 if is_fast else x.dtype
     begun = time.monotonic()
 

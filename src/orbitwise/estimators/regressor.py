@@ -128,8 +128,9 @@ class InvariantGPRegressor(
         Stochastic steps. None takes steps until bound, kernel and ranges stand still, 3,400 at most.
     batch_size : int, default=256
         Rows per stochastic step.
-    device : str, default="cpu"
-        Where to compute, such as "cuda".
+    device : str, default="auto"
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
+        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
     verbose : bool, default=False
         Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
@@ -190,6 +191,8 @@ class InvariantGPRegressor(
         What the factorisation needed on the diagonal, usually 0; exact inference only.
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
+    device_ : str
+        Where it was computed, and where predictions are.
     n_features_in_ : int
         Number of features of a row.
 
@@ -256,7 +259,7 @@ class InvariantGPRegressor(
         num_inducing: int = 500,
         num_steps: int | None = None,
         batch_size: int = 256,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
@@ -349,7 +352,8 @@ class InvariantGPRegressor(
         if previous is not None:
             _resume(model.latent, previous)
         self.target_scale_ = model.target_scale
-        self.model_ = model = model.to(self.device)
+        self._choose_device(model.latent.functional, model.observations[0].x)
+        self.model_ = model = model.to(self.device_)
         if self.inference_ == "exact":
             result = self._run(model.latent, model.observations, generator)
         else:
@@ -441,8 +445,8 @@ class InvariantGPRegressor(
         if not (is_collapsed and is_merged):
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
             each = torch.from_numpy(weight) if is_weighted else None
-            merged = Observations(merged.functional, rows, standardised, each).to(self.device)
-        observations, generator = (merged,), generator_on(self.device, generator)
+            merged = Observations(merged.functional, rows, standardised, each).to(self.device_)
+        observations, generator = (merged,), generator_on(self.device_, generator)
         if self.inference_ == "variational":
             most = len(merged) * (NODES if latent.is_drawn else 1)
             return self._run(latent, observations, generator, most)

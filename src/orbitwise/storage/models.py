@@ -136,8 +136,8 @@ def load(
     path : str or path-like
         The file.
     device : str, default=None
-        The device on which the model computes. None takes the device of the fit if it is available here, else
-        the CPU.
+        The device on which the model computes. None and "auto" take the device of the fit if it is available
+        here, else the CPU.
     max_bytes : int, default=None
         The most memory in bytes that the file may ask for, which is about twice its size. None takes half of
         this machine's memory, at most 16 GiB.
@@ -352,16 +352,24 @@ def put_together(
     fields = {**declared.fitted, **declared.sometimes}
     if not isinstance(fitted, dict) or not set(declared.fitted) <= set(fitted) <= set(fields):
         raise StorageError(f"The file lacks fitted attributes of {name}, or has others.")
-    place = _device(parameters.get("device", "cpu") if device is None else device)
+    asked = parameters.get("device", "cpu")
+    if device is not None and device != "auto":
+        place, asked = _device(device), ""
+        if str(place) != device:
+            raise StorageError(f"there is no device {device!r} here: leave device out, or load on the 'cpu'.")
+    else:
+        place = _device(fitted.get("device_", "cpu" if asked == "auto" else asked))
     reader = Reader(structure.get("objects"), arrays, place)
     settings = {each: SETTING_FIELDS.get(each, Field(SETTING_TYPES, is_record=True)) for each in names}
     given = reader.arguments({**parameters, **_local_settings(kind)}, settings, name, ())
     if "device" in names:
-        given["device"] = str(place)
+        given["device"] = "auto" if asked == "auto" else str(place)
     model = kind(**given)
     for each, value in reader.arguments(fitted, fields, name, declared.fitted).items():
         setattr(model, each, value)
     _attach(model, features, place)
+    if "device" in names:
+        vars(model)["device_"] = str(place)
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
     except ValueError as error:
@@ -533,10 +541,8 @@ def _device(name: object) -> torch.device:
             f"device must be 'cpu', 'mps', 'cuda' or one with a number such as 'cuda:1', not {brief(name)}."
         )
     place = torch.device(name)
-    if place.type == "cuda":
-        is_here = torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
-    else:
-        is_here = place.type == "cpu" or torch.backends.mps.is_available()
+    # GPUs without double precision do not serve
+    is_here = place.type == "cuda" and (place.index or 0) < torch.cuda.device_count()
     return place if is_here else torch.device("cpu")
 
 
