@@ -121,6 +121,9 @@ def test_nothing_is_wider_than_a_narrow_screen(browser, site, name):
 
 
 def test_formulas_alone_need_the_network(browser, site):
+    from selenium.webdriver.support.wait import WebDriverWait
+
     page = browsers.opened(browser, site / "method.html")
-    assert page.execute_script("return document.querySelectorAll('.math').length") > 50
+    formulas = "return document.querySelectorAll('.math').length > 50"
+    WebDriverWait(page, 30).until(lambda each: each.execute_script(formulas))
     assert all(each.startswith(MATHJAX) for each in fetched(page))
