@@ -103,7 +103,7 @@ def test_differences_that_all_share():
     assert moves.is_affine
     assert differences == []
     for nothing in (ImageOrbit((8, 8), {}), DeformationOrbit((8, 8), 0.0, thickness=0.1)):
-        with pytest.raises(ValueError, match="no move that a library knows"):
+        with pytest.raises(ValueError, match="no equivalent of the moves"):
             described(nothing)
 
 
