@@ -90,7 +90,7 @@ def test_hyperpriors_are_given_to_models_by_name():
     prior = {"a": {"lengthscale": GammaPrior(400.0, 400.0)}}
     narrow = model_posterior({"a": RBFKernel()}, X, Y, hyperpriors=prior)
     assert narrow.best.log_evidence != pytest.approx(wide.best.log_evidence, abs=0.05)
-    with pytest.raises(ValueError, match="no model 'b' to give hyperpriors to"):
+    with pytest.raises(ValueError, match="hyperpriors names 'b', but the models are"):
         model_posterior({"a": RBFKernel()}, X, Y, hyperpriors={"b": {}})
 
 
