@@ -97,7 +97,7 @@ def test_hyperpriors_are_given_to_models_by_name():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prior": [1.0]}, "prior needs 2 numbers"),
+        ({"prior": [1.0]}, "prior needs 2 finite numbers"),
         ({"prior": [1.0, -1.0]}, "none negative"),
         ({"prior": [0.0, 0.0]}, "not all zero"),
         ({"prior": {"x": 1.0, "y": 2.0}}, "but the models are"),
