@@ -1,4 +1,4 @@
-"""Uses an installed Orbitwise as a new user would: fits, compares, saves, loads, reports, and asks the command."""
+"""Uses an installed Orbitwise as a new user would: fit, compare, save, load, report, and the command."""
 
 import subprocess
 import sys
