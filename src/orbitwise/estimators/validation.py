@@ -362,25 +362,25 @@ def flatten_images(estimator: object, X: ArrayLike, reset: bool = True) -> tuple
     Images come as [n, h, w], [n, c, h, w] or [n, h, w, c], or in rows with `image_shape`; `reset=False` means
     those of the fit. Signals and clouds of points may have the dimensions that their orbit knows.
     """
-    X = as_array(X)
-    dimensions = _dimensions(X)
+    inputs: Any = as_array(X)
+    dimensions = _dimensions(inputs)
     form = _form(estimator, dimensions) if reset else layout_of(estimator)
     if dimensions is not None:
         if not reset:
             _check_dimensions(estimator, dimensions, form)
-        X = np.asarray(X).reshape(len(X), math.prod(dimensions))
+        inputs = np.asarray(inputs).reshape(len(inputs), math.prod(dimensions))
     shape = form.image_shape or form.input_shape
     if reset and shape is not None and (len(shape) == 3 or is_picture(shape)):
-        form = replace(form, brightness=brightness_of(np.asarray(X[:BRIGHT_ROWS])))
+        form = replace(form, brightness=brightness_of(np.asarray(inputs[:BRIGHT_ROWS])))
     elif form.brightness is not None:
-        found = brightness_of(np.asarray(X[:BRIGHT_ROWS]))
+        found = brightness_of(np.asarray(inputs[:BRIGHT_ROWS]))
         if found not in (None, form.brightness):
             kinds = {"bytes": "whole numbers up to 255", "unit": "fractions from 0 to 1"}
             raise ValueError(
                 f"The pixels of X are {kinds[found]}, but those of the fit were {kinds[form.brightness]}: "
                 f"{'divide' if found == 'bytes' else 'multiply'} X by 255, or by what the fit had."
             )
-    return X, form
+    return inputs, form
 
 
 def brightness_of(pixels: NDArray[Any]) -> Brightness | None:
@@ -419,7 +419,7 @@ def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
         return first
     if getattr(X, "ndim", 0) > 4:
         raise ValueError(
-            f"Found array with dim {X.ndim} and shape {X.shape}, but images are [n, height, width], "
+            f"Found array with dim {np.ndim(X)}, {np.shape(X)}, but images are [n, height, width], "
             "[n, channels, height, width] or [n, height, width, channels]."
         )
     return X.shape[1:] if isinstance(X, np.ndarray) and X.ndim in (3, 4) else None
