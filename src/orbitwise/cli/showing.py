@@ -6,6 +6,7 @@ The picture shows what the evidence says of each candidate, and real images with
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import textwrap
 import warnings
@@ -100,7 +101,10 @@ def model_table(file: Path) -> Table:
         "invariance": str(kept.get("best", "") or (about["orbit"] or about["functional"])),
         "learned": about["learned_text"],
         "errors": about.get("learned_error_text", ""),
-        "log evidence": f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
+        # kernel machines have one only where it chose their strength
+        "log evidence": ""
+        if math.isnan(about["log_evidence"])
+        else f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
         "inference": about["inference"] + ("" if about["converged"] else ", stopped before it converged"),
         "noise": "" if about["noise"] == [] else _number(about["noise"]),
         "kernel": about["kernel"],
