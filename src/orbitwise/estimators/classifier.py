@@ -29,6 +29,8 @@ from orbitwise.estimators.validation import (
     resolve_likelihood,
     training_rows,
 )
+from orbitwise.functionals.averages import features_of
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
     cautious_scale,
@@ -99,6 +101,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         What f should not care about: a name such as "affine+deformation", "rotation" or "signal:shift" (the
         page "Names of invariances" has all), an orbit to average over, or any functional of g. Names of
         images need `image_shape` unless X has image dimensions.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives: f(x) averages g(φ(t x)) over the moves
+        t. A module (copied, in evaluation mode) sees images as [n, channels, height, width], and ranges are
+        learned through it. A function takes and gives an array or a tensor, a scikit-learn transformer takes
+        rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
+        fitted to the training rows. `load` asks for φ again, because it is code.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
         How labels are observed. "one_hot": Gaussian noise on one-hot codes, with probabilities from a softmax
         whose scale leave-one-out sets; the quickest, and the best calibrated in most of our trials.
@@ -166,6 +174,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The learned kernel of g.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -239,6 +249,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         likelihood: LabelCoding | Likelihood = "one_hot",
         noise: Literal["evidence", "leave_one_out"] = "evidence",
         image_shape: Sequence[int] | None = None,
@@ -262,6 +273,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.likelihood = likelihood
         self.noise = noise
         self.image_shape = image_shape
@@ -380,9 +392,13 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         functional, inputs = self._begin(x, latent)
         rows = Observations(Evaluation(), torch.from_numpy(inputs), targets)
         if latent is None:
-            base = default_kernel(rows.x, functional.is_identity and x.shape[1] <= 20)
+            features = None if self.features is None else features_of(functional)
+            points = rows.x if features is None else features(rows.x)
+            base = default_kernel(points, functional.is_identity and x.shape[1] <= 20)
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
             latent = LatentModel(process, functional, likelihood)
+        else:
+            latent = latent.at(functional)
         unit = torch.ones(targets.shape[1], dtype=torch.float64)
         return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit))
 

@@ -32,6 +32,7 @@ from orbitwise.estimators.engines import (
     Tilts,
     run_engine,
 )
+from orbitwise.estimators.features import through_features, without_features
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -49,7 +50,8 @@ from orbitwise.estimators.validation import (
     check_inputs,
     input_shape,
 )
-from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
+from orbitwise.functionals.averages import drawn_form, features_of, learnable_orbits, orbit_in
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
@@ -132,11 +134,19 @@ class LearnedOrbit(FittedProcess, ABC):
     orbit_: Any
     fit_result_: FitResult
     invariance: Invariance
+    features: Features | None
     random_state: int | np.random.RandomState | None
     callback: Callback | None
     verbose: bool
     _clock = staticmethod(time.monotonic)
     stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes={"device_": TEXT, **SEARCHED})
+
+    @property
+    def features_(self) -> Features | None:
+        """φ as it is used: the copy of a module, or the fitted transformer; None where there is none."""
+        check_is_fitted(self)
+        found = features_of(self.functional_)
+        return None if found is None else found.source
 
     def _generator(self, device: str = "cpu") -> torch.Generator:
         """A generator seeded by `random_state`."""
@@ -153,9 +163,11 @@ class LearnedOrbit(FittedProcess, ABC):
         if previous is None:
             functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         else:
-            functional = previous.functional.cpu()
+            functional = without_features(previous.functional.cpu())
         functional = functional.double()
         self._set_orbit(functional, x)
+        if self.features is not None:
+            functional = through_features(self, functional, x)
         return functional, x - self.form_.background
 
     @contextmanager
@@ -201,6 +213,8 @@ class LearnedOrbit(FittedProcess, ABC):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
+        if self.features is not None and (features := features_of(result.functional)) is not None:
+            features.forget()
         self.kernel_ = process.kernel
         self.log_evidence_, self.evidence_kind_ = result.log_evidence, result.kind
         self.log_evidence_error_ = result.standard_error

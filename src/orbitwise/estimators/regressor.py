@@ -27,6 +27,7 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
 )
 from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -69,6 +70,12 @@ class InvariantGPRegressor(
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name such as "permutation", "affine" or "signal:shift" (the page
         "Names of invariances" has all), an orbit to average over, or any functional of g.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives: f(x) averages g(φ(t x)) over the moves
+        t. A module (copied, in evaluation mode) sees images as [n, channels, height, width], and ranges are
+        learned through it. A function takes and gives an array or a tensor, a scikit-learn transformer takes
+        rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
+        fitted to the training rows. `load` asks for φ again, because it is code.
     noise : float, default=None
         Noise variance in units of y squared; None learns it. Give it where it is known, and 0 for targets
         that were computed, not measured. Gaussian noise only.
@@ -142,6 +149,8 @@ class InvariantGPRegressor(
         The learned kernel of g.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -232,6 +241,7 @@ class InvariantGPRegressor(
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         noise: float | None = None,
         likelihood: NoiseName | Likelihood = "gaussian",
         mean: Literal["zero", "constant", "linear"] = "zero",
@@ -257,6 +267,7 @@ class InvariantGPRegressor(
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.noise = noise
         self.likelihood: NoiseName | Likelihood = likelihood
         self.mean = mean

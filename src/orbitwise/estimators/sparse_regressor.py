@@ -27,6 +27,7 @@ from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
 from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_functional
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
@@ -219,6 +220,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         kernel with a lengthscale for each column (one for all of them where there is an invariance).
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about, as in `InvariantGPRegressor`; orbits drawn at random are frozen.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives, as in `InvariantGPRegressor`.
     num_inducing : int or "auto", default="auto"
         Inducing variables. "auto" doubles them until the evidence gains less than the tolerance; a number
         keeps the cost fixed.
@@ -289,6 +292,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         The learned noise variance, in units of y squared.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -338,6 +343,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         num_inducing: int | Literal["auto"] = "auto",
         tolerance: float = 0.01,
         bound: BoundName = "tight",
@@ -363,6 +369,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.num_inducing = num_inducing
         self.tolerance = tolerance
         self.bound: BoundName = bound
