@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import orbitwise
+from orbitwise import estimators, selection
 from orbitwise.cli.data import Task
 from orbitwise.cli.errors import CommandError, nearest
 
@@ -41,7 +41,7 @@ def class_of(choice: Choice, task: Task) -> type[Any]:
             f"--estimator {choice} is for {other}, but the task is {task}: take one of {suitable}, or --task "
             f"{other} if the target is meant so"
         )
-    return getattr(orbitwise, name)
+    return getattr(selection if hasattr(selection, name) else estimators, name)
 
 
 def settings_of(kind: type[Any], given: Mapping[str, object]) -> dict[str, Any]:
