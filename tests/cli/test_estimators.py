@@ -1,15 +1,21 @@
 """`orbitwise learn --estimator`: every estimator is learned, shown and predicts, with its own settings."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import orbitwise as library
+from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.estimators import CLASSES, class_of, pairs_of, read_setting, settings_of
+from orbitwise.cli.folders import Folder
+from orbitwise.cli.learning import Plan
+from orbitwise.cli.single import SingleRun
 from tests.cli.conftest import Ran, bars, symmetric, write_csv
 
 Command = Callable[..., Ran]
@@ -62,6 +68,19 @@ def test_machines_of_labels(orbitwise: Command, labels: Path, estimator: str, op
     assert f"this model is of class {name}" in ran.error
     ran = orbitwise("export", "run", "--to", "json", "-o", "moves.json")
     assert (ran.status, "does not learn its invariance" in ran.error) == (1, True)
+
+
+def test_a_single_run_is_the_fit_of_its_estimator(folder: Path):
+    x, y = symmetric(30)
+    data = Data(x, (y > 0).astype(int), [f"row {i}" for i in range(30)])
+    plan = Plan("classification", ["sign"], 3, options={"C": "10"}, choice="svc")
+    model = SingleRun(data, None, plan, Folder(folder / "run"), Console(quiet=True), {}).learn()
+    expected = library.InvariantSVC(invariance="sign", C=10.0, random_state=3).fit(x, (y > 0).astype(int))
+    np.testing.assert_array_equal(model.decision_function(x), expected.decision_function(x))
+    with pytest.raises(CommandError, match="takes one --invariance, not sign, none"):
+        SingleRun(
+            data, None, replace(plan, names=["sign", "none"]), Folder(folder / "b"), Console(quiet=True), {}
+        )
 
 
 def test_regression_by_ridge_and_by_the_search(orbitwise: Command, table: Path):
