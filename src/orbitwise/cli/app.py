@@ -282,8 +282,9 @@ def predict(
     target: Target = None,
     ignore: Ignore = None,
     resize: Annotated[
-        bool, typer.Option("--resize", help="Resize images to the size of the model's images.")
-    ] = False,
+        str | None,
+        typer.Option(metavar="HxW", help="Resize all images to this height x width, that of the model's."),
+    ] = None,
     bad_rows: BadRows = "stop",
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 1024,
     device: Annotated[
@@ -301,12 +302,15 @@ def predict(
     from orbitwise.cli.data import Source
     from orbitwise.cli.folders import check_new, model_file
     from orbitwise.cli.models import predict as write_predictions
+    from orbitwise.estimators.validation import layout_of
     from orbitwise.storage import load
 
     check_new(out, force)
     fitted = load(model_file(model), device)
-    # images are brought to the size of the model's, whatever size is given here
-    size = (1, 1) if resize else None
+    size, shape = size_of(resize, "--resize"), layout_of(fitted).image_shape
+    if size is not None and shape is not None and size != tuple(shape[-2:]):
+        own = "x".join(map(str, shape[-2:]))
+        raise CommandError(f"--resize {resize}: the model's images are {own}, so give --resize {own}")
     source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size, "test")
     count, notes = write_predictions(fitted, source, out, batch_size)
     console = _console()

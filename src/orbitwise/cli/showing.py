@@ -137,9 +137,15 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], l
         return about, {}, {}, [str(error)]
 
 
+DATASETS = (
+    "Sets of scikit-learn can be used at once, as in `orbitwise learn iris --out result`; those of OpenML "
+    "are downloaded at each use. Others need a file NAME.npz in the folder that ORBITWISE_DATA names."
+)
+
+
 def datasets_table() -> Table:
     """What can be loaded by name, and from where."""
-    table = Table(title="Data sets", title_justify="left")
+    table = Table(title="Data sets", title_justify="left", caption=DATASETS, caption_justify="left")
     for heading in ("name", "size", "loaded from", "source"):
         table.add_column(heading, overflow="fold")
     for each in datasets.available():
