@@ -53,8 +53,8 @@ train, test = order[: arguments.num_train], order[arguments.num_train :][: argum
 # Which invariance do the labels support?
 # ---------------------------------------
 #
-# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points
-# of the orbit that learning looks at; the error is its deviation over other choices of those points.
+# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points of
+# the orbit that are used; the error is its deviation over other choices of these points.
 
 comparison = compare(
     images[train],
@@ -77,9 +77,9 @@ for name, error in test_errors.items():
 # How far?
 # --------
 #
-# After ± stands one standard error of the upper end, by the curvature of the evidence and by what other
-# points of the orbit would change. A range that is zero, or that is known to less than itself, has the
-# interval that holds its end with 95 % instead. Few points (`--num-nodes`) are quick, but make ranges too
+# The number after ± is one standard error of the upper end, from the curvature of the evidence and from
+# changes with other points of the orbit. A range that is zero, or that is smaller than its uncertainty, is
+# shown with the 95 % interval of its end instead. Few points (`--num-nodes`) are fast, but make ranges too
 # narrow.
 
 
@@ -159,3 +159,7 @@ for i, row in enumerate(rows):
             spine.set(color=BLUE if j == 0 else "#dfe4e7", linewidth=2.6 if j == 0 else 0.8)
 figure.savefig(arguments.out / "learned_orbit.png", dpi=140)
 console.print(f"wrote {arguments.out / 'learned_orbit.png'} and {arguments.out / 'learned_orbit.json'}")
+
+# %%
+evidence = {candidate.name: candidate.log_evidence for candidate in comparison.candidates}
+assert evidence["none"] == min(evidence.values()), "every invariance here is worth something"

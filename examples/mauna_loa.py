@@ -111,8 +111,9 @@ for name in ("lecture", "average"):
 # %%
 # Why not the quadratic trend alone?
 # ----------------------------------
-# It foretold these twenty years best. Trained to the end of 1983 it had as much evidence, and was far off:
-# growth slowed for some years around 1992. The average lost a little there and gained much here.
+# It predicted these twenty years best. When trained on data until the end of 1983, it had as much evidence,
+# but its predictions were far off, because growth slowed for some years around 1992. The average lost a
+# little there and gained much here.
 
 if earlier is not None:
     outcomes = {name: earlier["models"][name]["optimum"]["scores"] for name in (LECTURE, "quadratic")}
@@ -236,3 +237,9 @@ for axis, (name, part) in zip(below.subplots(1, 4), parts.items(), strict=True):
 figure.savefig(options.out / "mauna_loa.png", dpi=140)
 (options.out / "mauna_loa.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {options.out / 'mauna_loa.png'} and {options.out / 'mauna_loa.json'}")
+
+# %%
+# The components add up to the prediction, and the lecture's kernel was too sure of itself.
+
+assert record["largest_difference_of_sum"] < 1e-6
+assert record["lecture"]["scores"]["20"]["coverage"] < 0.8 < record["average"]["scores"]["20"]["coverage"]

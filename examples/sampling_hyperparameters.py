@@ -62,7 +62,7 @@ y_new = torch.poisson(log_rate(x_new).exp(), generator=generator)
 # %%
 # The model
 # ---------
-# `build` says what process, rows and likelihood are at θ; hyperpriors of the logarithms are normal, with
+# `build` returns process, rows and likelihood for θ; hyperpriors of the logarithms are normal, with
 # deviations 1.5 and 0.5. Without the orbit it is an ordinary Gaussian process.
 
 
@@ -134,7 +134,8 @@ for name, sampler in samplers.items():
 # %%
 # Predictions average over samples of θ and f
 # -------------------------------------------
-# With the orbit, counts at x tell of -x. Densities of 400 new counts, in nats for each.
+# With the orbit, counts at x inform about -x. The table has log densities of 400 new counts, in nats per
+# count.
 
 NUM_PARTS = min(100, num_samples)
 posteriors = {"even": runs["approximation"].posterior(model, NUM_PARTS)}
@@ -242,3 +243,6 @@ figure.savefig(out / "sampling_hyperparameters.png", dpi=140)
 text = json.dumps({"num_samples": num_samples, "num_chains": NUM_CHAINS, **record}, indent=1)
 (out / "sampling_hyperparameters.json").write_text(text + "\n", encoding="utf-8")
 print(f"wrote {out / 'sampling_hyperparameters.png'} and {out / 'sampling_hyperparameters.json'}")
+
+# %%
+assert gain > 0, "evenness should help to predict new counts"
