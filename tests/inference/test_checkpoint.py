@@ -168,7 +168,7 @@ def test_a_right_state_with_its_seal_is_read(tmp_path: Path):
 def test_a_state_of_another_fit_is_not_believed(tmp_path: Path):
     for number, path in enumerate(written(tmp_path / "one")):
         (tmp_path / f"other.{number}").write_bytes(path.read_bytes())
-    with pytest.warns(UserWarning, match="it is of another fit"):
+    with pytest.warns(UserWarning, match="it belongs to another fit"):
         assert recalled(tmp_path / "other") is None
 
 

@@ -102,7 +102,7 @@ def test_a_joint_prior_serves_a_free_parameter():
         (GammaPrior(1.0, 1.0, transform=torch.exp), 1, POSITIVE, "transform of its own"),
         (3.0, 1, POSITIVE, "must be a gpytorch Prior"),
         (MultivariateNormalPrior(torch.zeros(2), torch.eye(2)), 2, POSITIVE, "cannot be cut off"),
-        (StudentT(3.0), 1, POSITIVE, "its mass there is not known"),
+        (StudentT(3.0), 1, POSITIVE, "its mass there is unknown"),
         (NormalPrior(-1e3, 1e-3), 1, POSITIVE, "has no mass"),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_run_that_was_killed_is_replayed_and_goes_on(tmp_path: Path):
 def test_a_journal_of_another_fit_is_not_believed(path: Path):
     copy = path.with_name("b.journal")
     copy.write_bytes(path.read_bytes())
-    with pytest.warns(UserWarning, match="starts anew: it is of another fit"):
+    with pytest.warns(UserWarning, match="starts anew: it belongs to another fit"):
         assert replayed(copy) == 0
     with pytest.warns(UserWarning, match="another fit"):
         journal = Journal(copy)

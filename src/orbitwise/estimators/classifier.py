@@ -17,8 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
-from orbitwise.estimators.estimator import EngineEstimator, learning
+from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
@@ -127,7 +128,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
         it where a ConvergenceWarning says that ranges did not settle.
     max_seconds : float, default=None
-        Seconds after which the nodes double no more; the best so far is then kept.
+        Seconds after which no step begins, with any engine; the best so far is then kept.
     max_iterations : int, default=None
         Iterations at most. None takes 200, or 40 for each ascent where nodes are used.
     num_restarts : int, default=0
@@ -145,10 +146,10 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     device : str, default="cpu"
         Where to compute, such as "cuda".
     verbose : bool, default=False
-        Whether to print progress.
+        Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
         A function of (step, bound), called at every iteration. It may raise KeyboardInterrupt to end the fit,
-        which keeps the best so far.
+        which keeps the best so far, as Ctrl-C does.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
@@ -190,7 +191,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.
     stopped_by_ : str
-        Why the search on nodes ended.
+        Why the search on nodes ended, or what ended other learning early, "interrupted" or "time is over".
     converged_ : bool
         Whether learning came to its end.
     history_ : list of float

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -22,7 +22,8 @@ from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
-from orbitwise.inference.optimise.training import Training, log_prior, maximize
+from orbitwise.inference.optimise.training import INTERRUPTED, Training, log_prior, maximize
+from orbitwise.inference.optimise.watching import Phase, Reporter, announce
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
@@ -33,7 +34,6 @@ from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
-Callback = Callable[[int, float], None]
 Tilts = Literal["remembered", "recognition"]
 EngineName = Literal["exact", "collapsed", "variational"]
 Engine = Literal["auto", "exact", "collapsed", "variational"]
@@ -77,7 +77,7 @@ class FitSettings:
     batch_size: int = 256
     tilts: Tilts = "remembered"
     is_resumed: bool = False
-    callback: Callback | None = None
+    reporter: Reporter = field(default_factory=Reporter)
     progress: Progress | None = None
 
     def starts(self) -> torch.Generator:
@@ -86,17 +86,21 @@ class FitSettings:
         return torch.Generator().manual_seed(seed)
 
     def maximize(self, objective: Callable[[], Tensor], model: LatentModel) -> Training:
-        """L-BFGS over all that is learned."""
-        return maximize(
+        """L-BFGS over all that is learned; none where the fit must end."""
+        training = maximize(
             objective,
             model.learned,
-            self.max_iterations,
+            0 if self.reporter.is_over() else self.max_iterations,
             self.num_restarts,
             RESTART_SPREAD,
             generator=self.starts(),
-            callback=self.callback,
+            callback=self.reporter,
             journal=None if self.progress is None else self.progress.journal,
+            is_over=self.reporter.is_over,
         )
+        if training.message == INTERRUPTED:
+            self.reporter.stopped = INTERRUPTED
+        return training
 
 
 @final
@@ -183,9 +187,12 @@ def run_engine(
 ) -> FitResult:
     """What this engine finds; only the exact one takes observations of other functionals."""
     if engine == "exact":
-        return fit_exact(model, observations, settings)
-    (first,) = observations
-    return (fit_collapsed if engine == "collapsed" else fit_variational)(model, first, settings)
+        found = fit_exact(model, observations, settings)
+    else:
+        (first,) = observations
+        found = (fit_collapsed if engine == "collapsed" else fit_variational)(model, first, settings)
+    stopped = settings.reporter.stopped
+    return replace(found, stopped=stopped, converged=found.converged and not stopped)
 
 
 def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settings: FitSettings) -> FitResult:
@@ -208,7 +215,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
             settings.max_nodes,
             settings.max_iterations,
             settings.max_seconds,
-            settings.callback,
+            settings.reporter,
             None if settings.progress is None else settings.progress.journal,
             settings.num_restarts,
             settings.starts(),
@@ -222,6 +229,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
     objective = ExactEvidence(model if search is None else model.at(search.functional), observations)
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:
+        announce(settings.reporter, Phase("learning", settings.max_iterations * (1 + settings.num_restarts)))
         training = settings.maximize(objective, model)
         converged, history = training.has_settled, training.history
     with torch.no_grad():
@@ -281,12 +289,21 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     start, history = _values(model), []
     half_bound, has_learned = None, True
     found: CollapsedRound | None = None
-    for part in (2, 1):
+    rounds = [(max(1, num_inducing // part), max(2, num_nodes // part)) for part in (2, 1)]
+    phases = [
+        Phase(
+            "learning", turns * settings.max_iterations, each * nodes, each, nodes if model.is_drawn else None
+        )
+        for each, nodes in rounds
+    ]
+    for part, (size, nodes) in zip((2, 1), rounds, strict=True):
         tilt, state = None if found is None else found.tilt, generator.get_state()
-        size, nodes = max(1, num_inducing // part), max(2, num_nodes // part)
+        announce(settings.reporter, *phases[-part:])
         found = _learn_collapsed(model, observations, settings, nodes, size, tilt)
         history += found.history
         settings = replace(settings, num_restarts=0)
+        if settings.reporter.stopped:
+            break  # what was learned with half of them is the best so far
         if part == 2:
             half = _polished_half(model, observations, found.inducing, found.tilt, generator)
             half_bound, has_learned = half.bound.mean, bool(half.posterior.q.divergence() >= LEARNED)
@@ -301,6 +318,7 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
             else:
                 _assign(model, here)
     assert found is not None
+    announce(settings.reporter, Phase("polishing", num_inducing=len(found.inducing)))
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
     polished = _polished(model, observations, final, found.inducing, found.tilt, generator)
     converged = found.training.has_settled
@@ -381,8 +399,13 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     def tilts_of(trainer: StochasticTrainer) -> Tensor | None:
         return trainer.memory.recall(torch.arange(len(observations), device=observations.x.device))[1]
 
+    phases = [
+        Phase("stochastic steps", steps, num_inducing=max(1, settings.num_inducing // part))
+        for part, steps in zip((2, 1), lengths, strict=True)
+    ]
     for part, steps in zip((2, 1), lengths, strict=True):
         size = max(1, settings.num_inducing // part)
+        announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
             trainer = StochasticTrainer(
@@ -401,9 +424,10 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             trainer.replace_inducing(inducing)
         slots = None if settings.progress is None else settings.progress.slots
         settled = trainer.run(
-            steps, min(40, steps // 3), settings.callback, until_settled=num_steps is None, slots=slots
+            steps, min(40, steps // 3), settings.reporter, until_settled=num_steps is None, slots=slots
         )
         if trainer.history.interrupted:
+            settings.reporter.stopped = settings.reporter.stopped or INTERRUPTED
             break  # Ctrl-C keeps what was learned
         if part == 2 and trainer.history.smoothed:  # none where a killed fit resumes behind this half
             held = trainer.inducing.detach()
@@ -412,6 +436,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             if half.posterior.q.divergence() < LEARNED:
                 _assign(model, start)  # noise alone explained the targets; see `fit_collapsed`
     assert trainer is not None
+    announce(settings.reporter, Phase("polishing", num_inducing=len(trainer.inducing)))
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
     held = trainer.inducing.detach()
     polished = _polished(model, observations, final, held, tilts_of(trainer), generator)

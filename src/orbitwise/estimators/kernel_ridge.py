@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orbitwise.declarations import FLAG, Stored, require
-from orbitwise.estimators.estimator import learning
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
 from orbitwise.estimators.validation import Channels, answering, check_inputs, check_weights
 from orbitwise.functionals.functional import Evaluation, Functional

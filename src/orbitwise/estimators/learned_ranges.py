@@ -25,13 +25,13 @@ from orbitwise.inference.optimise.orbit_search import (
     LEAST,
     OTHERS,
     RETRIED,
-    Callback,
     Coordinates,
     Found,
     OrbitSearch,
     covariance_of,
 )
 from orbitwise.inference.optimise.training import CUT_SHORT, Box, Vector, curvature_of, standard_errors
+from orbitwise.inference.optimise.watching import Callback
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.orbit import ZERO, Interval, LearnedWidths, Orbit, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums

@@ -6,7 +6,6 @@ A stream holds the sums over all rows seen, to which batches add.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored, require
-from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
+from orbitwise.estimators.convergence import learning
+from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
 from orbitwise.estimators.validation import Channels, check_training
@@ -29,6 +29,7 @@ from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
+from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER
 from orbitwise.inference.sparse.bounds import (
     BoundName,
     Totals,
@@ -234,7 +235,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     max_inducing : int, default=2000
         The most inducing variables that "auto" takes. Where they were too few the certificate says so, and a
         ConvergenceWarning.
-    time_limit : float, default=None
+    max_seconds : float, default=None
         Seconds after which no evaluation begins, for any `num_inducing`. Where time ended the search the
         certificate says so, and a ConvergenceWarning.
     noise : float, default=None
@@ -262,14 +263,15 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     device : str, default="cpu"
         Where to compute, such as "cuda".
     verbose : bool, default=False
-        Whether to print progress.
+        Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
-        A function of (iteration, bound).
+        A function of (iteration, bound), called at every iteration. It may raise KeyboardInterrupt to end the
+        fit, which keeps the best so far, as Ctrl-C does.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
         there after it was killed, and ends with the same bits, if as many threads work on it: with another
         number it warns, and ends with the same result up to rounding. The "cg" bound resumes after its first
-        start only, and a `time_limit` counts the seconds of the last process.
+        start only, and a `max_seconds` counts the seconds of the last process.
 
     Attributes
     ----------
@@ -318,7 +320,6 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     """
 
     n_features_in_: int
-    _clock = staticmethod(time.monotonic)
 
     stored = Stored(
         fitted={
@@ -339,7 +340,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         selection: Selection = "auto",
         optimize_inducing: bool | Literal["auto"] = "auto",
         max_inducing: int = 2000,
-        time_limit: float | None = None,
+        max_seconds: float | None = None,
         noise: float | None = None,
         mean: Literal["zero", "constant", "linear"] = "zero",
         image_shape: Sequence[int] | None = None,
@@ -364,7 +365,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         self.selection = selection
         self.optimize_inducing = optimize_inducing
         self.max_inducing = max_inducing
-        self.time_limit = time_limit
+        self.max_seconds = max_seconds
         self.noise = noise
         self.mean = mean
         self.image_shape = image_shape
@@ -408,7 +409,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 "InvariantGPRegressor(inference='exact', noise=0)."
             )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
-        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
+        budget = Budget(int(self.max_inducing), self.max_seconds, self.max_iterations, self._clock)
         generator = self._generator()
         functional, rows = self._begin(x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
@@ -437,8 +438,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         generator = generator_on(self.device, generator)
         moves = self.optimize_inducing is not False
         journal = self._journal(sparse, *sparse.observations.tensors, generator)
-        search = (wanted, self.selection, moves, self._report, journal)
-        outcome = learn(sparse, self.tolerance, budget, generator, *search)
+        with self._reporter("sparse inference") as reporter:
+            search = (wanted, self.selection, moves, reporter, journal)
+            outcome = learn(sparse, self.tolerance, budget, generator, *search)
         self._store(sparse, outcome, float(weight.sum()))
         return self
 
@@ -550,6 +552,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             [parameter for parameter in sparse.parameters() if parameter.requires_grad],
             outcome.history,
             certificate=outcome.certificate,
+            stopped={"interrupted": INTERRUPTED, "time_limit": TIME_IS_OVER}.get(
+                outcome.certificate.stopped, ""
+            ),
         )
         self._keep(result, num_rows)
 

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import MOST_COUNTED, NUMBER, REPORTED_ARRAY, SMALLEST, Field, Stored, require
-from orbitwise.estimators.estimator import learning
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
 from orbitwise.estimators.machines.machine import ALONE, KernelMachine
 from orbitwise.estimators.validation import Channels, answering, check_inputs, input_shape

@@ -72,7 +72,8 @@ class FitResult:
     `objective` was maximised over the `parameters`. `search` tells how ranges of a drawn orbit were found;
     `certificate` brackets the evidence where rows are exact and noise is Gaussian; `half_bound` is the bound
     that half as many inducing points reached. `noise` is the variance that the posterior stands for, and
-    `held_rows` what a sparse posterior needs to stand for another.
+    `held_rows` what a sparse posterior needs to stand for another. `stopped` says what ended learning early,
+    an interruption or time, and is empty where nothing did.
     """
 
     posterior: Posterior
@@ -89,6 +90,7 @@ class FitResult:
     half_bound: float | None = None
     noise: float | None = None
     held_rows: HeldRows | None = None
+    stopped: str = ""
 
     @torch.no_grad()
     def at_noise(self, noise: float) -> FitResult:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import ANGLE, Bounds, DrawnOrbit, Interval, Widths, divide
+from orbitwise.orbits.orbit import ANGLE, DrawnOrbit, Interval
 from orbitwise.transforms.vectors import Rotation
 
 
@@ -68,10 +68,8 @@ class PointCloudOrbit(DrawnOrbit):
         start = {} if angle == 0 else {"angle": angle}
         start |= {} if shift == 0 else dict.fromkeys(shifts, shift)
         widths = {} if jitter == 0 else {"jitter": jitter}
-        in_bounds, in_widths = divide(learnable, start, widths)
-        names, natural = ("angle", *shifts), {"angle": ANGLE}
-        self.bounds = Bounds(names, start, in_bounds, two_sided, {"angle": math.pi}, natural)
-        self.widths = Widths(widths, in_widths)
+        names, limits, natural = ("angle", *shifts), {"angle": math.pi}, {"angle": ANGLE}
+        self._learn_ranges(names, start, widths, learnable, two_sided, limits, natural)
         self.turns, self.jitters = angle != 0, jitter != 0
 
     @property

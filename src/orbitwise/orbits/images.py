@@ -19,8 +19,6 @@ from orbitwise.orbits.orbit import (
     DrawnOrbit,
     Interval,
     LearnedWidths,
-    Widths,
-    divide,
     image_widths,
 )
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
@@ -242,10 +240,8 @@ class CropOrbit(DrawnOrbit):
         self.warp = AffineWarp(image_shape)
         start: dict[str, float | Interval] = {} if shift == 0 else dict.fromkeys([*SHIFTS], shift)
         widths = {} if log_zoom == 0 else {"log_zoom": log_zoom}
-        in_bounds, in_widths = divide(learnable, start, widths)
         natural = image_widths(image_shape)
-        self.bounds = Bounds(SHIFTS, start, in_bounds, two_sided, dict.fromkeys(SHIFTS, 1.0), natural)
-        self.widths = Widths(widths, in_widths, natural)
+        self._learn_ranges(SHIFTS, start, widths, learnable, two_sided, dict.fromkeys(SHIFTS, 1.0), natural)
         self.zooms = log_zoom != 0
 
     @property

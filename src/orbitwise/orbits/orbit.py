@@ -291,11 +291,6 @@ class Widths(nn.Module):
     def __getitem__(self, name: str) -> Float[Tensor, ""]:
         return self.values[self.names.index(name)]
 
-    def is_on(self, name: str) -> bool:
-        """Whether a width is not fixed at zero."""
-        place = self.names.index(name)
-        return bool(self.moves[place] or self.fixed[place] > 0)
-
     def intervals(self) -> dict[str, Interval]:
         """From zero to the present width, for every one that is not zero."""
         on = (self.moves | (self.fixed > 0)).tolist()
@@ -304,17 +299,6 @@ class Widths(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name} {high:.3g}" for name, (_, high) in self.intervals().items())
-
-
-def divide(learnable: Sequence[str] | None, *families: Mapping[str, object]) -> list[list[str] | None]:
-    """Which names of each family are to be learned; None, for all that move, is None for every family."""
-    if learnable is None:
-        return [None for _ in families]
-    known = [name for family in families for name in family]
-    for name in learnable:
-        if name not in known:
-            raise ValueError(f"{name!r} cannot be learned here; there are {', '.join(known)}.")
-    return [[name for name in learnable if name in family] for family in families]
 
 
 ANGLE = math.radians(15)
@@ -490,6 +474,26 @@ class DrawnOrbit(Orbit):
         self.num_samples = num_samples
         self.num_groups = num_groups
         self.draws: Draws = draws
+
+    def _learn_ranges(
+        self,
+        names: Sequence[str],
+        ranges: Mapping[str, float | Interval],
+        widths: Mapping[str, float],
+        learnable: Sequence[str] | None,
+        two_sided: Sequence[str],
+        limits: Mapping[str, float] | None = None,
+        natural: Mapping[str, float] | None = None,
+    ) -> None:
+        """Set `bounds` and `widths`; `learnable` names what is learned of both, everything where None."""
+        known = (*ranges, *widths)
+        for name in learnable or ():
+            if name not in known:
+                raise ValueError(f"{name!r} cannot be learned here; there are {', '.join(known)}.")
+        chosen = known if learnable is None else learnable
+        moving = [name for name in ranges if name in chosen]
+        self.bounds = Bounds(names, ranges, moving, two_sided, limits, natural)
+        self.widths = Widths(widths, [name for name in widths if name in chosen], natural)
 
     def check_parts(self) -> None:
         """Raise a ValueError where a range makes no sense."""

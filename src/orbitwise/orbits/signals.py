@@ -13,7 +13,7 @@ from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import Bounds, DrawnOrbit, Interval, Widths, divide, signal_widths
+from orbitwise.orbits.orbit import DrawnOrbit, Interval, signal_widths
 from orbitwise.transforms.signals import Boundary, TimeShift, check_length, read_delayed
 
 RANGES = ("shift", "log_scale")
@@ -84,11 +84,8 @@ class SignalOrbit(DrawnOrbit):
         start = {name: value for name, value in ranges.items() if value != 0}
         widths = {"jitter": jitter} if jitter else {}
         widths |= {"warp": warp, "smoothness": smoothness} if warp else {}
-        in_bounds, in_widths = divide(learnable, start, widths)
-        limits = {"shift": float(length)}
-        natural = signal_widths(length)
-        self.bounds = Bounds(RANGES, start, in_bounds, two_sided, limits, natural)
-        self.widths = Widths(widths, in_widths, natural)
+        limits, natural = {"shift": float(length)}, signal_widths(length)
+        self._learn_ranges(RANGES, start, widths, learnable, two_sided, limits, natural)
         self.warps, self.jitters = warp != 0, jitter != 0
         self.has_delay = self.warps or "shift" in start
 

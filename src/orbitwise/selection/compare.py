@@ -14,7 +14,8 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.estimator import EngineEstimator, fit_quietly, iterations_of, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, iterations_of, warn_of_shortfalls
+from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
 from orbitwise.estimators.invariances import Invariance, check_picture, is_of_images, name_of
 from orbitwise.estimators.learned_ranges import Start, may_contain

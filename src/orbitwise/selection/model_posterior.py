@@ -15,7 +15,7 @@ from scipy.stats import norm
 from sklearn.base import BaseEstimator, clone
 from torch.distributions import Distribution
 
-from orbitwise.estimators.estimator import fit_quietly, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import is_tie
 from orbitwise.selection.evidence import (

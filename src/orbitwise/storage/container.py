@@ -203,7 +203,11 @@ def upgraded(structure: Mapping[str, object]) -> dict[str, object]:
         if isinstance(model, dict) and isinstance(model.get("arguments"), dict):
             arguments = {**model["arguments"], "functional": functional}
             fitted["model_"] = added({**model, "arguments": arguments})
-    return {**structure, "objects": objects, "fitted": fitted}
+    parameters = structure.get("parameters")
+    if isinstance(parameters, dict) and "time_limit" in parameters:
+        parameters = dict(parameters)
+        parameters["max_seconds"] = parameters.pop("time_limit")
+    return {**structure, "objects": objects, "fitted": fitted, "parameters": parameters}
 
 
 def _node(kind: str, arguments: Mapping[str, object]) -> dict[str, object]:

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
-from orbitwise.inference.risk import CopiedGram, DenseGram, Problem, Term, newton, path, solve
+from orbitwise.inference.risk import CopiedGram, DenseGram, Problem, Term, newton, solve
 from orbitwise.inference.risk.machines import SOLVERS
-from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Multinomial, Squared, SquaredHinge
+from orbitwise.losses import Hinge, Logistic, Multinomial, Squared, SquaredHinge
 from tests.inference.risk.problems import PAIRS, random_problem
 
 
@@ -83,17 +83,6 @@ def test_folds_of_weight_zero_are_fits_without_these_rows():
         torch.testing.assert_close(batch.objective[fold], alone.objective)
         torch.testing.assert_close(batch.values[fold][kept], alone.values, rtol=0, atol=1e-4)
         assert (batch.coefficients[fold][~kept] == 0).all()
-
-
-def test_a_warm_path_needs_fewer_iterations_and_ends_the_same():
-    losses = (Logistic(), EpsilonInsensitive(0.1))
-    strengths = [0.1 * 1.3**i for i in range(10)]
-    made = lambda strength: random_problem(losses, strength=strength, structured=True)  # noqa: E731
-    warm = list(path(made, strengths))
-    cold = [solve(made(strength)) for strength in strengths]
-    for one, other in zip(warm, cold, strict=True):
-        torch.testing.assert_close(one.objective, other.objective, rtol=1e-7, atol=0)
-    assert sum(each.products for each in warm) < sum(each.products for each in cold)
 
 
 def test_duplicated_rows_and_single_precision():

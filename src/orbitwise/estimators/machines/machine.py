@@ -37,7 +37,8 @@ from orbitwise.declarations import (
     is_plain_numbers,
     require,
 )
-from orbitwise.estimators.estimator import FittedForm, learning
+from orbitwise.estimators.convergence import learning
+from orbitwise.estimators.estimator import FittedForm
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,

@@ -428,7 +428,7 @@ class MachineTask:
             extra = [Term(self.invariance_loss, torch.zeros_like(rows.weights), strength * rows.weights)]
         # one output after the other: their Newton steps differ in number, and memory stays that of one
         solutions = [
-            solve(problem, solver, None, tolerance, generator)
+            solve(problem, solver, tolerance, generator)
             for problem in self._problems(gram, rate * self.weights, extra, basis)
         ]
         coefficients = torch.stack([found.coefficients for found in solutions], -1)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
@@ -23,11 +21,9 @@ FORCING = 0.1
 
 
 @torch.no_grad()
-def newton_cg(
-    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 500
-) -> Solution:
+def newton_cg(problem: Problem, tolerance: float = 1e-10, max_iterations: int = 500) -> Solution:
     """Newton's method; each step by conjugate gradients. `max_iterations` counts products."""
-    state = _Descent(problem, start)
+    state = _Descent(problem)
     while not state.is_done(tolerance) and state.products < max_iterations:
         # H less what a β that follows takes away: H - HB(BᵀHB)⁻¹BᵀH
         values = problem.values(state.f)
@@ -51,11 +47,9 @@ def newton_cg(
 
 
 @torch.no_grad()
-def lbfgs(
-    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 1000
-) -> Solution:
+def lbfgs(problem: Problem, tolerance: float = 1e-10, max_iterations: int = 1000) -> Solution:
     """L-BFGS with the inner products of the RKHS: one product per iteration."""
-    state = _Descent(problem, start)
+    state = _Descent(problem)
     steps: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max_iterations):
         if state.is_done(tolerance):
@@ -83,47 +77,17 @@ def lbfgs(
     return state.solution(tolerance)
 
 
-@torch.no_grad()
-def euclidean(
-    problem: Problem,
-    scaled: bool = True,
-    tolerance: float = 1e-10,
-    max_iterations: int = 1000,
-) -> Solution:
-    """scipy's L-BFGS on α itself, with rows scaled to norm 1 or as they are: two products per iteration."""
-    f, history = problem.iterate(), []
-    norms = problem.gram.diagonal().clamp_min(1e-300)
-    scale = norms.rsqrt() if scaled else torch.ones_like(norms)
-
-    def at(flat: np.ndarray) -> Iterate:
-        coefficients = scale * torch.from_numpy(flat)
-        return problem.with_best_beta(Iterate(coefficients, problem.gram.product(coefficients), f.beta))
-
-    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal f
-        f = at(flat)
-        gradient = problem.gram.product(f.coefficients + problem.slope(problem.values(f)))
-        history.append(float(problem.risk(f)))
-        return history[-1], (scale * gradient).numpy()
-
-    options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": MEMORY, "gtol": 0.0}
-    options["ftol"] = 0.01 * tolerance
-    result = minimize(objective, f.coefficients.numpy(), jac=True, method="L-BFGS-B", options=options)
-    return problem.certified(at(result.x), result.nit, 2 * len(history) + 1, tolerance, history)
-
-
 @final
 class _Descent:
     """f, β at its best, and the gradient, which is held with its image as [2, m]; products are counted."""
 
-    def __init__(self, problem: Problem, start: Solution | None) -> None:
+    def __init__(self, problem: Problem) -> None:
         if problem.batch_shape:
             raise ValueError("Matrix-free solvers take one problem at a time, not a batch.")
         self.problem = problem
-        self.products = int(start is not None)
-        self.iterations = 0
+        self.products = self.iterations = 0
         self.history: list[float] = []
-        self._settle(problem.iterate(start))
+        self._settle(problem.iterate())
 
     def with_image(self, vector: Float[Tensor, " m"]) -> Float[Tensor, "2 m"]:
         """v and Gv; the product is counted."""

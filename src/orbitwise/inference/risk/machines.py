@@ -7,7 +7,7 @@ a factorisation of N would be too large, conjugate gradients solve the family of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
@@ -119,7 +119,6 @@ SOLVERS = ("auto", "newton", "lbfgs", "newton_cg", "random", "steepest", "stocha
 def solve(
     problem: Problem,
     solver: str = "auto",
-    start: Solution | None = None,
     tolerance: float = 1e-8,
     generator: torch.Generator | None = None,
 ) -> Solution:
@@ -127,33 +126,23 @@ def solve(
 
     Newton's method is quickest by far on whole matrices; of those that take products alone, L-BFGS in
     function space needs the fewest. "random" and "steepest" grow a set of coordinates, "stochastic" is for
-    more rows than products of all of them can be afforded. `start` warms the batch solvers.
+    more rows than products of all of them can be afforded.
     """
     if solver not in SOLVERS:
         raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}.")
     if solver == "auto":
         whole = isinstance(problem.gram, DenseGram) and not problem.is_coupled
         solver = "newton" if whole else "lbfgs"
-    batch = {"newton": newton, "lbfgs": lbfgs, "newton_cg": newton_cg}
-    if solver in batch:
-        return batch[solver](problem, start, tolerance)
+    if solver == "newton":
+        return newton(problem, tolerance=tolerance)
+    if solver == "lbfgs":
+        return lbfgs(problem, tolerance)
+    if solver == "newton_cg":
+        return newton_cg(problem, tolerance)
     if solver == "stochastic":
         return stochastic(problem, tolerance=tolerance, generator=generator)
     order = "steepest" if solver == "steepest" else "random"
     return coordinate_descent(problem, order, tolerance=tolerance, generator=generator)
-
-
-def path(
-    problem: Callable[[float], Problem],
-    strengths: Iterable[float],
-    solver: str = "auto",
-    tolerance: float = 1e-8,
-) -> Iterator[Solution]:
-    """The solutions for one strength after the other, each started from the one before."""
-    solution = None
-    for strength in strengths:
-        solution = solve(problem(strength), solver, solution, tolerance)
-        yield solution
 
 
 NUMBERS_AT_ONCE = 2**26

@@ -28,9 +28,9 @@ from orbitwise.inference.optimise.training import (
     log_prior,
     maximize,
 )
+from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.inference.sparse.model import SparseModel
 
-Callback = Callable[[int, float], None]
 FIRST = 512
 LEAST = 32
 START_ROWS = 1024
@@ -43,7 +43,7 @@ REASONS = {
     "complete": "all rows that tell anything new are inducing variables",
     "fixed": "the number of inducing variables was given",
     "max_inducing": "max_inducing was reached before the tolerance",
-    "time_limit": "time_limit was reached before the tolerance",
+    "time_limit": "max_seconds was reached before the tolerance",
     "interrupted": "it was interrupted",
 }
 
@@ -151,7 +151,7 @@ class Budget:
     """What may be spent: inducing variables, seconds, and L-BFGS iterations of each stage."""
 
     max_inducing: int = 2000
-    time_limit: float | None = None
+    max_seconds: float | None = None
     max_iterations: int = 100
     clock: Callable[[], float] = time.monotonic
     started: float = field(init=False)
@@ -166,7 +166,7 @@ class Budget:
 
     def is_over(self) -> bool:
         """Whether the time is over."""
-        return self.time_limit is not None and self.seconds > self.time_limit
+        return self.max_seconds is not None and self.seconds > self.max_seconds
 
 
 class Outcome(NamedTuple):
@@ -185,7 +185,7 @@ def learn(
     num_inducing: int | None = None,
     selection: str = "auto",
     moves: bool = True,
-    callback: Callback | None = None,
+    callback: Reporter | Callback | None = None,
     journal: Journal | None = None,
 ) -> Outcome:
     """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough.
@@ -193,7 +193,8 @@ def learn(
     Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end. With
     a `journal`, stages of a fit that was killed are replayed: all but the evaluations is done again.
     """
-    learner = _Learner(model, tolerance, budget, generator, num_inducing, selection, callback, journal)
+    reporter = callback if isinstance(callback, Reporter) else Reporter(callback)
+    learner = _Learner(model, tolerance, budget, generator, num_inducing, selection, reporter, journal)
     return learner.run(moves)
 
 
@@ -209,6 +210,7 @@ def warm_up(
     generator: torch.Generator,
     journal: Journal | None = None,
     is_over: Callable[[], bool] | None = None,
+    reporter: Reporter | None = None,
 ) -> None:
     """Learn from the exact evidence of some random rows, so few that it costs little."""
     width = model.observations.num_atoms
@@ -221,7 +223,13 @@ def warm_up(
         value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
         return value + log_prior(model.process)
 
-    maximize(objective, list(model.parameters()), max_iterations, journal=journal, is_over=is_over)
+    def check(step: int, bound: float) -> None:
+        if reporter is not None:
+            reporter.check()
+
+    announce(reporter, Phase("first hyperparameters"))
+    learned = list(model.parameters())
+    maximize(objective, learned, max_iterations, callback=check, journal=journal, is_over=is_over)
 
 
 @final
@@ -235,7 +243,7 @@ class _Learner:
     generator: torch.Generator
     num_inducing: int | None
     selection: str
-    callback: Callback | None
+    reporter: Reporter
     journal: Journal | None
     stages: list[Stage] = field(default_factory=list)
     history: list[float] = field(default_factory=list)
@@ -253,7 +261,7 @@ class _Learner:
         wanted = budget.max_inducing if self.num_inducing is None else self.num_inducing
         limit = min(wanted, _most(model))
         if budget.max_iterations > 0:
-            warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over)
+            warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over, self.reporter)
         count = limit
         if not self.is_given:
             chosen = model.choose(min(FIRST, limit), self.selection, self.generator, self.tolerance / 2)
@@ -299,6 +307,7 @@ class _Learner:
     def _stage(self, count: int) -> bool:
         """Choose, learn, choose again, continue to learn; returns whether no candidates were left."""
         is_complete, most = False, self.budget.max_iterations
+        announce(self.reporter, Phase("learning", most, count**2, num_inducing=count))
         # The first turn only finds out where the second choice should be made. Points that move find their
         # places themselves, and a new start would cost L-BFGS its memory.
         first = 0 if self.model.learns_inducing else most // 3
@@ -324,8 +333,7 @@ class _Learner:
         def settled(values: list[float]) -> bool:
             nonlocal has_settled
             self.history.append(values[-1])
-            if self.callback is not None:
-                self.callback(len(self.history), values[-1])
+            self.reporter(len(self.history), values[-1])
             has_settled = tolerance > 0 and gained_little(values, worth)
             return has_settled
 

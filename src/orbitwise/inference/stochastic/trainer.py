@@ -21,7 +21,7 @@ from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
-from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.optimise.training import TimeIsOverError, log_prior
 from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.inducing import (
     EstimatedProcess,
@@ -202,7 +202,7 @@ class StochasticTrainer:
         self.history.start()
         try:
             return self._run(num_steps, warm_up, callback, until_settled, slots)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeIsOverError):
             self.history.interrupted = True
             return False
 
