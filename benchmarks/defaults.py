@@ -4,9 +4,9 @@
 
 `InvariantGPClassifier()` stands beside a support vector machine, with C and gamma by cross-validation and
 calibrated probabilities, and gradient boosting; `InvariantGPRegressor()` and `SparseGPRegressor()` beside
-scikit-learn's Gaussian process and gradient boosting. Ours take the rows as they are; tables have their columns
-standardised for support vectors and scikit-learn's Gaussian process. A split takes `--rows` rows for training,
-or three quarters where a set has fewer, and tests on at most 2,000 others. Needs ORBITWISE_DATA; writes
+scikit-learn's Gaussian process and gradient boosting. Ours take rows as they are; tables have their columns
+standardised for support vectors and scikit-learn's Gaussian process. A split trains on `--rows` rows, or on
+three quarters where a set has fewer, and tests on at most 2,000 others. Needs ORBITWISE_DATA; writes
 results/defaults.json after every fit, and resumes with what is missing.
 """
 
@@ -77,7 +77,11 @@ def support_vectors(name, x, y, x_test):
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     search = GridSearchCV(make_pipeline(scaler, SVC()), grid, cv=folds).fit(x, y)
     calibrated = CalibratedClassifierCV(search.best_estimator_, ensemble=False, cv=folds).fit(x, y)
-    return search.predict(x_test), calibrated.predict_proba(x_test), {key: float(value) for key, value in search.best_params_.items()}
+    return (
+        search.predict(x_test),
+        calibrated.predict_proba(x_test),
+        {key: float(value) for key, value in search.best_params_.items()},
+    )
 
 
 def classify(name, method, x, y, x_test):
