@@ -1,14 +1,16 @@
 """Which kernel a classifier takes where none is given: its shape, and units in which columns are measured.
 
 Candidates are learned on some hundred rows by the leave-one-out probability of their labels, and compared by
-it, less the number of hyperparameters that a candidate has beyond the simplest one (Akaike): a lengthscale
-per column must earn its keep.
+it, less ½ log n per hyperparameter that a candidate has beyond the simplest one (Schwarz): lengthscales of
+columns must earn their keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, final
 
@@ -20,6 +22,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.defaults import default_kernel, typical_distance, typical_spread
 from orbitwise.inference.exact import ExactEvidence
+from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.held_out_labels import HeldOutLabels
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
@@ -44,9 +47,10 @@ SHAPES: dict[str, Callable[..., Kernel]] = {
     "rational quadratic": RQKernel,
 }
 OTHER_SHAPE = 1.0
-"""Nats by which another shape than the RBF must be better, per hyperparameter that it has."""
+"""Nats by which another shape than the RBF must be better."""
 
 
+@final
 class Metric(NamedTuple):
     """How rows are far from each other: columns in units, or as they are, and where lengthscales start.
 
@@ -69,6 +73,7 @@ class Metric(NamedTuple):
         return scaled
 
 
+@final
 class Candidate(NamedTuple):
     """A kernel learned on some rows, with noise that goes with it, and the log probability that chooses.
 
@@ -85,20 +90,50 @@ class Candidate(NamedTuple):
 @final
 @dataclass(frozen=True)
 class KernelChoice:
-    """The candidates that were tried on `num_rows` rows, and the best of them."""
+    """A kernel and noise learned by held-out labels of `num_rows` rows, and in words what was tried."""
 
-    best: Candidate
-    candidates: tuple[Candidate, ...]
+    kernel: Kernel
+    noise: float
     num_rows: int
+    text: str
 
-    def __str__(self) -> str:
-        others = ", ".join(
-            f"{each.name} {each.log_probability:.1f}" for each in self.candidates if each is not self.best
-        )
-        return (
-            f"kernel: {self.best.name} (held-out log probability of {self.num_rows} labels "
-            f"{self.best.log_probability:.1f}; {others})"
-        )
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate], num_rows: int) -> KernelChoice:
+        """The best of the candidates."""
+        best, *others = sorted(candidates, key=lambda each: -each.log_probability)
+        behind = [f"{each.name} {each.log_probability - best.log_probability:.1f}" for each in others]
+        text = f"{best.name}, by the held-out labels of {num_rows:,} rows"
+        text += f" ({'; '.join(behind)} nats)" if behind else ""
+        return cls(best.kernel, best.noise, num_rows, text)
+
+    @classmethod
+    def kept(cls, previous: LatentModel, text: str | None) -> KernelChoice | None:
+        """What an earlier fit chose, to be learned further; None where its noise is not Gaussian."""
+        if text is None or not isinstance(previous.likelihood, Gaussian):
+            return None
+        return cls(copy.deepcopy(previous.process.kernel), previous.noise.item(), 0, text)
+
+    def start(self) -> Kernel:
+        """A kernel to learn from here."""
+        return copy.deepcopy(self.kernel)
+
+    def predicting(
+        self, result: FitResult, model: LatentModel, rows: Observations, labels: Int[Tensor, " n"]
+    ) -> FitResult:
+        """The exact fit with the posterior under kernel and noise of held-out labels, of all rows.
+
+        The evidence stays what it was at its own maximum.
+        """
+        likelihood = model.likelihood
+        assert isinstance(result.objective, ExactEvidence)
+        assert isinstance(likelihood, Gaussian)
+        model.process.kernel.load_state_dict(self.kernel.state_dict())
+        with torch.no_grad():
+            likelihood.raw_noise.fill_(math.log(max(self.noise - likelihood.floor, likelihood.floor)))
+        if len(rows) > self.num_rows:
+            HeldOutLabels(model, rows, labels).learn(ITERATIONS)
+        with torch.no_grad():
+            return replace(result, posterior=result.objective.posterior(), noise=model.noise.item())
 
 
 def choose_kernel(
@@ -116,17 +151,14 @@ def choose_kernel(
     labels, rows = labels[order], Observations(Evaluation(), x[order], targets[order])
     candidates: list[Candidate] = []
 
-    def best() -> Candidate:
-        return max(candidates, key=lambda each: each.log_probability)
-
     for metric in _metrics(rows, is_image):
         candidates += _learned("RBF", metric, rows, labels)
     if not candidates:
         return None
-    metric = best().metric
+    metric = max(candidates, key=lambda each: each.log_probability).metric
     for shape in list(SHAPES)[1:]:
         candidates += _learned(shape, metric, rows, labels)
-    return KernelChoice(best(), tuple(candidates), len(order))
+    return KernelChoice.of(candidates, len(order))
 
 
 def _metrics(rows: Observations, is_image: bool) -> list[Metric]:
@@ -142,9 +174,15 @@ def _metrics(rows: Observations, is_image: bool) -> list[Metric]:
             maximize(ExactEvidence(model, [rows]), model.learned, ITERATIONS)
         except NOT_COMPUTABLE:
             return found
-        units = kernel.base_kernel.lengthscale.detach()[0]
+        units = base_of(kernel).lengthscale.detach()[0]
         found.append(Metric(", one lengthscale per column", units, torch.ones_like(one), x.shape[1] - 1))
     return found
+
+
+def base_of(kernel: Kernel) -> Kernel:
+    """The kernel under a scale."""
+    assert isinstance(kernel, ScaleKernel)
+    return kernel.base_kernel
 
 
 def _learned(shape: str, metric: Metric, rows: Observations, labels: Int[Tensor, " n"]) -> list[Candidate]:
@@ -155,6 +193,8 @@ def _learned(shape: str, metric: Metric, rows: Observations, labels: Int[Tensor,
         objective.learn(ITERATIONS)
     except NOT_COMPUTABLE:
         return []
-    cost = metric.cost + {"RBF": 0.0, "Matérn-5/2": 1.0, "rational quadratic": 2.0}[shape] * OTHER_SHAPE
+    # ½ log n nats per hyperparameter that was learned beyond a lengthscale (Schwarz)
+    cost = 0.5 * math.log(len(labels)) * (metric.cost + (shape == "rational quadratic"))
+    cost += OTHER_SHAPE * (shape != "RBF")
     value = -len(labels) * objective.loss() - cost
     return [Candidate(shape + metric.name, metric, model.process.kernel, model.noise.item(), value)]

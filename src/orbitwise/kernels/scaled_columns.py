@@ -6,6 +6,7 @@ from typing import final
 
 from gpytorch.kernels import Kernel
 from jaxtyping import Float
+from linear_operator import LinearOperator
 from torch import Tensor
 
 from orbitwise.declarations import SMALLEST, Field, Stored
@@ -46,9 +47,13 @@ class ScaledColumnsKernel(Kernel):
         """The lengthscale of every column in the units of the inputs, where the base kernel has any."""
         return self.base_kernel.lengthscale * self.units
 
+    @lengthscale.setter
+    def lengthscale(self, value: Tensor) -> None:
+        raise AttributeError("Set the lengthscale of base_kernel, which is in units of the columns.")
+
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
-    ) -> Tensor:
+    ) -> Tensor | LinearOperator:
         if last_dim_is_batch:
             raise ValueError("ScaledColumnsKernel does not take last_dim_is_batch.")
-        return self.base_kernel.forward(x1 / self.units, x2 / self.units, diag=diag, **params)
+        return self.base_kernel.forward(x1 / self.units, x2 / self.units, diag=diag)
