@@ -425,7 +425,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
             if choice is not None:
                 latent, (rows,) = self.model_.latent, self.model_.observations
                 result = choice.predicting(result, latent, rows, codes)
-            noise = float(self.model_.latent.noise)
+            noise = self.model_.latent.noise.item()
             if self.noise == "leave_one_out" and choice is None:
                 noise = least_noise(
                     lambda value: held_out_loss(result.at_noise(value).held_out_means(), codes), 4 * noise
