@@ -359,11 +359,18 @@ class _Shift(torch.nn.Module):
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "mps"])
 def test_a_device_that_is_not_here_becomes_the_cpu(device: str):
     structure, writer = stored.take_apart(InvariantGPRegressor(**QUICK).fit(X, Y))
-    structure["parameters"]["device"] = device
+    structure["parameters"]["device"] = structure["fitted"]["device_"] = device
     model = stored.put_together(structure, writer.arrays, "cpu")
     assert model.device == "cpu"
-    if not torch.cuda.is_available() and not torch.backends.mps.is_available():
-        assert stored.put_together(structure, writer.arrays).device == "cpu"
+    if not torch.cuda.is_available():
+        for asked, kept in ((device, "cpu"), ("auto", "auto")):
+            structure["parameters"]["device"] = asked
+            for wanted in (None, "auto"):
+                model = stored.put_together(structure, writer.arrays, wanted)
+                assert (model.device, model.device_) == (kept, "cpu")
+                assert np.isfinite(model.predict(X)).all()
+        with pytest.raises(StorageError, match="there is no device"):
+            stored.put_together(structure, writer.arrays, device)
     with pytest.raises(StorageError, match="device must be"):
         stored.put_together(structure, writer.arrays, "/dev/sda")
 

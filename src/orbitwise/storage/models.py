@@ -29,8 +29,10 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, is_plain_numbers, require
-from orbitwise.functionals.averages import OrbitAverage, OrbitSum, orbit_in
+from orbitwise.functionals.averages import OrbitAverage, OrbitSum, features_of, orbit_in
+from orbitwise.functionals.features import Features, FixedFeatures
 from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.functionals.points import FeatureMap
 from orbitwise.inference.disk import write_atomically
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -69,7 +71,8 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
 
     The file is complete without the training data, and holds no code. A `callback`, which is code, and
     settings of this machine (`checkpoint`, `n_jobs`) are left out. Exact posteriors and kernel machines
-    include the inputs of their training rows. The model is read back and compared before the file is written.
+    include the inputs of their training rows, and models with `features` a few of them. The model is read
+    back and compared before the file is written.
 
     Parameters
     ----------
@@ -87,7 +90,7 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
     ------
     StorageError
         If predictions need code that a file cannot hold: a `FeatureMap`, or an orbit or kernel class of your
-        own.
+        own. `features` are code, too, but `load` is given them again.
 
     Examples
     --------
@@ -109,7 +112,8 @@ def packed(model: object, error_seconds: float = 0.0) -> bytes:
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
     try:
-        _check_equal(model, put_together(*unpack(data)))
+        held = features_in(model)
+        _check_equal(model, put_together(*unpack(data), features=None if held is None else held.source))
     except StorageError as error:
         # the message is about a file, but here the model is at fault
         reason = FILE_PREFIX.sub("", str(error))
@@ -117,7 +121,12 @@ def packed(model: object, error_seconds: float = 0.0) -> bytes:
     return data
 
 
-def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
+def load(
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    max_bytes: int | None = None,
+    features: Features | None = None,
+) -> Any:
     """Read a saved estimator; its predictions are equal bit for bit.
 
     Nothing in a file is ever executed. `fit` with `warm_start=True` resumes from a loaded model.
@@ -127,11 +136,15 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     path : str or path-like
         The file.
     device : str, default=None
-        The device on which the model computes. None takes the device of the fit if it is available here, else
-        the CPU.
+        The device on which the model computes. None and "auto" take the device of the fit if it is available
+        here, else the CPU.
     max_bytes : int, default=None
         The most memory in bytes that the file may ask for, which is about twice its size. None takes half of
         this machine's memory, at most 16 GiB.
+    features : torch.nn.Module, callable or transformer, default=None
+        What the model was fitted with as `features`, which is code and not in the file. A module takes the
+        weights that the file holds; functions and transformers are given as they were at the fit. They are
+        checked by the features of a few rows, which the file holds as well.
 
     Returns
     -------
@@ -142,7 +155,8 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     Raises
     ------
     StorageError
-        If the file is damaged, of a newer format, too large, or not a saved model.
+        If the file is damaged, of a newer format, too large, or not a saved model, or if `features` are
+        missing or not those of the fit.
 
     Examples
     --------
@@ -150,7 +164,7 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:
-        return put_together(structure, arrays, device)
+        return put_together(structure, arrays, device, features)
     except StorageError as error:
         raise StorageError(f"{os.fspath(path)}: {error}") from error
     except Exception as error:
@@ -262,7 +276,7 @@ SETTING_FIELDS = {
     "warm_start": FLAG,
 }
 """What some settings must be; `fit` checks the others when it uses them."""
-LOCAL_SETTINGS = ("callback", "checkpoint", "n_jobs")
+LOCAL_SETTINGS = ("callback", "checkpoint", "features", "n_jobs")
 """Settings of the machine and the program in which a model is used; they are not stored."""
 
 
@@ -316,9 +330,15 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
 
 
 def put_together(
-    structure: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]], device: str | None = None
+    structure: Mapping[str, object],
+    arrays: Mapping[str, NDArray[np.generic]],
+    device: str | None = None,
+    features: Features | None = None,
 ) -> BaseEstimator:
-    """The estimator of a structure, on `device`; by default on the device of the fit, or else the CPU."""
+    """The estimator of a structure, on `device`; by default on the device of the fit, or else the CPU.
+
+    `features` are those of the fit, where there were any.
+    """
     structure = upgraded(structure)
     name, known = structure.get("estimator"), known_estimators()
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
@@ -332,15 +352,24 @@ def put_together(
     fields = {**declared.fitted, **declared.sometimes}
     if not isinstance(fitted, dict) or not set(declared.fitted) <= set(fitted) <= set(fields):
         raise StorageError(f"The file lacks fitted attributes of {name}, or has others.")
-    place = _device(parameters.get("device", "cpu") if device is None else device)
+    asked = parameters.get("device", "cpu")
+    if device is not None and device != "auto":
+        place, asked = _device(device), ""
+        if str(place) != device:
+            raise StorageError(f"there is no device {device!r} here: leave device out, or load on the 'cpu'.")
+    else:
+        place = _device(fitted.get("device_", "cpu" if asked == "auto" else asked))
     reader = Reader(structure.get("objects"), arrays, place)
     settings = {each: SETTING_FIELDS.get(each, Field(SETTING_TYPES, is_record=True)) for each in names}
     given = reader.arguments({**parameters, **_local_settings(kind)}, settings, name, ())
     if "device" in names:
-        given["device"] = str(place)
+        given["device"] = "auto" if asked == "auto" else str(place)
     model = kind(**given)
     for each, value in reader.arguments(fitted, fields, name, declared.fitted).items():
         setattr(model, each, value)
+    _attach(model, features, place)
+    if "device" in names:
+        vars(model)["device_"] = str(place)
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
     except ValueError as error:
@@ -348,6 +377,30 @@ def put_together(
     if hasattr(model, "orbit_"):
         _add_derived_parts(model)
     return model
+
+
+def features_in(model: object) -> FixedFeatures | None:
+    """The φ through which a fitted estimator sees its inputs, if it has any."""
+    functional = getattr(model, "functional_", None)
+    return None if functional is None else features_of(functional)
+
+
+def _attach(model: object, given: Features | None, place: torch.device) -> None:
+    """Give a model its φ again, which no file holds; its setting is then what was given, with its weights."""
+    known = [] if (latent := features_in(model)) is None else [latent]
+    if isinstance(model, ProcessModel) and (other := features_of(model.latent_functional)) is not None:
+        known += [other] if other is not latent else []
+    if given is not None and not known:
+        raise StorageError(f"This {type(model).__name__} was fitted without features: leave out features=.")
+    for each in known:
+        if given is None:
+            raise StorageError(each.missing())
+        try:
+            each.attach(given)
+            each.place(place)
+        except (TypeError, ValueError) as error:
+            raise StorageError(str(error)) from error
+        vars(model)["features"] = each.source
 
 
 @runtime_checkable
@@ -457,7 +510,7 @@ def most_atoms(functional: Functional) -> int:
         orbit = functional.orbit if isinstance(functional, OrbitAverage) else functional.average.orbit
         count = getattr(orbit, "num_samples", None) if orbit.is_drawn else orbit.size
         return max(1, count or 1)
-    return 3
+    return 1 if isinstance(functional, FeatureMap) else 3
 
 
 def _add_derived_parts(model: Any) -> None:
@@ -488,10 +541,8 @@ def _device(name: object) -> torch.device:
             f"device must be 'cpu', 'mps', 'cuda' or one with a number such as 'cuda:1', not {brief(name)}."
         )
     place = torch.device(name)
-    if place.type == "cuda":
-        is_here = torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
-    else:
-        is_here = place.type == "cpu" or torch.backends.mps.is_available()
+    # GPUs without double precision do not serve
+    is_here = place.type == "cuda" and (place.index or 0) < torch.cuda.device_count()
     return place if is_here else torch.device("cpu")
 
 
@@ -547,6 +598,7 @@ SUMMARY_OPTIONAL = {
     "certificate": TEXT,
     "channels": TEXT_OR_NONE,
     "classes": Field((list,), TEXT),
+    "features": TEXT,
     "learned_error_text": TEXT,
     "num_rows": NUMBER_OF,
 }
@@ -598,6 +650,7 @@ def _process_summary(model: Any) -> dict[str, Any]:
         "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
         "kernel": type(model.kernel_).__name__,
         "functional": type(model.functional_).__name__,
+        "features": "" if (held := features_in(model)) is None else held.fingerprint,
         "learned_text": "",
         "learned_error_text": "",
     }
