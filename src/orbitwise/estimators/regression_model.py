@@ -307,7 +307,7 @@ def _noise(variance: float | None, scale: TargetScale, size: float) -> Gaussian:
     return Gaussian(size * NOISE_START, floor=floor)
 
 
-START_ROWS = 300
+START_ROWS = 500
 """Rows on which starts are compared."""
 START_ITERATIONS = 30
 BETTER = 1.0
@@ -341,7 +341,8 @@ def begin_at_best(model: RegressionModel) -> None:
             reached.append(maximize(objective, parameters, START_ITERATIONS).value)
         except NOT_COMPUTABLE:
             reached.append(-math.inf)
-    assign(parameters, starts[int(reached[1] > reached[0] + BETTER)])
+    if reached[1] <= reached[0] + BETTER:
+        assign(parameters, starts[0])
 
 
 @torch.no_grad()
