@@ -110,15 +110,10 @@ def regress(method, x, y, x_test):
 
 
 def described(model):
-    return {"log_evidence": float(model.log_evidence_), "kernel": kernel_name(model.kernel_)}
-
-
-def kernel_name(kernel):
-    """The base kernel without its scale, and whether columns have lengthscales of their own."""
-    base = getattr(kernel, "base_kernel", kernel)
-    name = type(base).__name__.removesuffix("Kernel")
-    name += f" {base.nu:g}" if hasattr(base, "nu") else ""
-    return name + (", one per column" if base.lengthscale.numel() > 1 else "")
+    kernel = getattr(model, "kernel_choice_", "RBF, one lengthscale per column").partition(
+        ", by the held-out"
+    )[0]
+    return {"log_evidence": float(model.log_evidence_), "kernel": kernel}
 
 
 CLASSIFIERS = ("InvariantGPClassifier", "SVC", "boosting")

@@ -424,7 +424,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
             return None
         if previous is None:
             targets = Gaussian(ONE_HOT_NOISE).encode_labels(codes, len(self.classes_))
-            choice = choose_kernel(x, codes, targets, is_image=self.form_.image_shape is not None)
+            is_table = self.form_.image_shape is None and self.form_.input_shape is None
+            choice = choose_kernel(x, codes, targets, is_table)
         else:
             choice = KernelChoice.kept(previous, last)
         if choice is not None:

@@ -137,12 +137,12 @@ class KernelChoice:
 
 
 def choose_kernel(
-    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], targets: Float[Tensor, "n c"], is_image: bool
+    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], targets: Float[Tensor, "n c"], is_table: bool
 ) -> KernelChoice | None:
     """The kernel under which held-out labels of some rows are most probable; None where nothing tells.
 
     `targets` are one-hot codes. Columns of tables are tried in units of their spread, few of them also in
-    units that the evidence finds. Pixels have one unit.
+    units that the evidence finds. Pixels and samples have one unit.
     """
     if len(x) < FEWEST_ROWS:
         return None
@@ -151,7 +151,7 @@ def choose_kernel(
     labels, rows = labels[order], Observations(Evaluation(), x[order], targets[order])
     candidates: list[Candidate] = []
 
-    for metric in _metrics(rows, is_image):
+    for metric in _metrics(rows, is_table):
         candidates += _learned("RBF", metric, rows, labels)
     if not candidates:
         return None
@@ -161,10 +161,10 @@ def choose_kernel(
     return KernelChoice.of(candidates, len(order))
 
 
-def _metrics(rows: Observations, is_image: bool) -> list[Metric]:
+def _metrics(rows: Observations, is_table: bool) -> list[Metric]:
     x, one = rows.x, rows.x.new_tensor(rows.x.shape[1] ** 0.5)
     found = [Metric("", None, typical_distance(x, separate=False), 0)]
-    if is_image:
+    if not is_table:
         return found
     found.append(Metric(", columns in units of their spread", typical_spread(x), one, 0))
     if 1 < x.shape[1] <= MOST_COLUMNS:
