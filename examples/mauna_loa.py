@@ -111,8 +111,9 @@ for name in ("lecture", "average"):
 # %%
 # Why not the quadratic trend alone?
 # ----------------------------------
-# It foretold these twenty years best. Trained to the end of 1983 it had as much evidence, and was far off:
-# growth slowed for some years around 1992. The average lost a little there and gained much here.
+# It predicted these twenty years best. When trained on data until the end of 1983, it had as much evidence,
+# but its predictions were far off, because growth slowed for some years around 1992. The average lost a
+# little there and gained much here.
 
 if earlier is not None:
     outcomes = {name: earlier["models"][name]["optimum"]["scores"] for name in (LECTURE, "quadratic")}
