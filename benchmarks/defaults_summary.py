@@ -47,8 +47,9 @@ def defaults(record, table):
     note = (
         f"At most {size:,} rows for training. Means over splits; differences are ours less theirs, with the "
         "standard error of paired differences over splits. RMSE is in standard deviations of the targets, "
-        "and densities are of targets in that unit. An error counts as lost where it is more than one standard "
-        f"error worse, a log loss where it is worse, RMSE and log density where they are by more than {TIE}. "
+        "and densities are of targets in that unit. An error counts as lost where it is more than one "
+        "standard error worse, a log loss where it is worse, RMSE and log density where they are by more "
+        f"than {TIE}. "
         "Seconds were taken on a machine that had other work to do."
     )
     return "; ".join(headlines), "\n\n".join([*texts, note])
