@@ -29,11 +29,12 @@ def test_an_example_shows_what_it_says(name, monkeypatch, tmp_path):
     plt.close("all")
 
 
-def test_there_are_enough_and_all_are_in_the_order_of_the_gallery():
+def test_there_are_enough_and_the_order_of_the_gallery_names_no_others():
     listed = (EXAMPLES.parent / "docs" / "gallery_order.txt").read_text(encoding="utf-8").split()
     found = sorted(path.stem for path in EXAMPLES.glob("*.py"))
     assert len(found) >= 25
-    assert sorted(listed) == found
+    assert len(set(listed)) == len(listed)
+    assert set(listed) <= set(found)
     assert set(SMALL) > SLOW
 
 
