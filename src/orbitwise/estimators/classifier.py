@@ -35,7 +35,6 @@ from orbitwise.inference.calibration import (
     cross_entropy,
     held_out_loss,
     least_noise,
-    two_columns,
     warn_of_one_class,
 )
 from orbitwise.inference.defaults import default_kernel
@@ -51,6 +50,8 @@ from orbitwise.process.process import Moments, Process
 ROWS_AT_ONCE = 512
 LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
 ONE_HOT_NOISE = 0.01
+LABEL_COUNT, DOUBT = 100.0, 0.2
+"""Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do where one class is predicted for all rows."""
 
@@ -63,6 +64,9 @@ def class_likelihood(given: str | Likelihood, num_classes: int) -> Likelihood:
         "dirichlet": Dirichlet,
         "softmax": partial(Softmax, num_classes, max(256, 4 * num_classes)),
     }
+    if num_classes > 2:
+        named["stick_breaking"] = partial(Bernoulli, LABEL_COUNT, DOUBT, learnable=True)
+        named["dirichlet"] = partial(Dirichlet, count=LABEL_COUNT, learnable=True)
     return resolve_likelihood(given, named)
 
 
@@ -72,14 +76,9 @@ def class_probabilities(
     variance: Float[torch.Tensor, "n c"],
     scale: float,
 ) -> Float[torch.Tensor, "n k"]:
-    """Class probabilities from the posterior moments of f.
-
-    Gaussian noise on codes is no model of labels: there they are a softmax of `scale` times the means.
-    """
-    if isinstance(likelihood, Gaussian):
-        scores = torch.cat([-mean, mean], dim=1) if mean.shape[1] == 1 else mean
-        return torch.softmax(scale * scores, dim=1)
-    return likelihood.class_probabilities(Moments(mean, variance, mean.square() + variance))
+    """Class probabilities from the posterior moments of f: a softmax of `scale` times the scores."""
+    scores = likelihood.class_scores(Moments(mean, variance, mean.square() + variance))
+    return torch.softmax(scale * scores, dim=1)
 
 
 @final
@@ -382,19 +381,16 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit)).to(self.device)
 
     def _store(self, result: FitResult, codes: torch.Tensor) -> None:
-        """Remember the fit; for one-hot codes also the scale of the softmax and the noise asked for."""
+        """Remember the fit, its scale of the softmax and, for one-hot codes, the noise asked for."""
         vars(self).pop("noise_", None)
-        vars(self).pop("leave_one_out_log_loss_", None)
-        self.scale_ = 1.0
-        if result.noise is not None:
-            codes, noise = codes.to(self.device), result.noise
+        codes, noise = codes.to(self.device), result.noise
+        if noise is not None:
             if self.noise == "leave_one_out":
                 noise = least_noise(
-                    lambda value: held_out_loss(result.at_noise(value).held_out_means(), codes), 4 * noise
+                    lambda value: held_out_loss(result.at_noise(value).held_out().mean, codes), 4 * noise
                 )
-            result = result.at_noise(noise)
-            scores = two_columns(result.held_out_means())
-            self.noise_ = noise
-            self.scale_ = cautious_scale(scores, codes)
-            self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
+            result, self.noise_ = result.at_noise(noise), noise
+        scores = self.likelihood_.class_scores(result.held_out())
+        self.scale_ = cautious_scale(scores, codes)
+        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
         self._set_result(result, self.model_.latent.process)

@@ -25,6 +25,7 @@ from orbitwise.declarations import OMITTED, Stored
 from orbitwise.process.process import Moments
 
 SMALLEST_VARIANCE = 1e-12
+SMALLEST_PROBABILITY = 1e-300
 NUM_NODES = 40
 """Gauss-Hermite nodes of expectations over f where a likelihood does not say how many."""
 BISECTIONS = 60
@@ -50,9 +51,9 @@ class Quadratic(NamedTuple):
         """The terms of rows that count `weight` times each; None counts every row once."""
         return self if weight is None else Quadratic(*(weight[:, None] * term for term in self))
 
-    def concave(self, mean: Targets) -> Quadratic:
-        """The same slope at the mean of f, and no curvature below 0: q stays a Gaussian after a step."""
-        curvature = self.curvature.clamp_min(0)
+    def concave(self, mean: Targets, least: float = 0.0) -> Quadratic:
+        """The same slope at the mean of f, and no curvature below `least`: q stays a Gaussian after a step."""
+        curvature = self.curvature.clamp_min(least)
         return self._replace(curvature=curvature, slope=self.slope + (curvature - self.curvature) * mean)
 
 
@@ -174,6 +175,18 @@ class Likelihood(nn.Module, ABC):
     def class_probabilities(self, moments: Moments) -> Float[Tensor, "n k"]:
         """The probability of every class, for targets that `encode_labels` made."""
         return self.predict(moments)
+
+    def class_scores(self, moments: Moments) -> Float[Tensor, "n k"]:
+        """What a softmax turns into the probability of every class, once it is scaled by calibration."""
+        return self.class_probabilities(moments).clamp_min(SMALLEST_PROBABILITY).log()
+
+    def response(self, moments: Moments, targets: Targets, tilt: Targets | None = None) -> Targets:
+        """-∂²E/∂μ² of the expected log-likelihood E, or of its bound at the best tilt, by the mean μ of f.
+
+        It says how much a row holds f against the others. Under a bound it is less than the curvature of its
+        quadratic, because the best tilt moves with μ.
+        """
+        return self.expansion(moments, targets, tilt).curvature
 
     def _expected(self, values: Callable[[Values], Values], mean: Targets, variance: Targets) -> Targets:
         return gaussian_expectation(values, mean, variance, self.num_nodes)

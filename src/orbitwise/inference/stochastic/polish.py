@@ -110,10 +110,13 @@ def unbiased_bound(
 
 
 class Polished(NamedTuple):
-    """The posterior by the best q of frozen rows, the unbiased bound, and the rows of Gaussian noise."""
+    """The posterior by the best q of frozen rows, these rows, and the unbiased bound.
+
+    Rows of Gaussian noise are held for noise of any size, those of other likelihoods for σ² = 1.
+    """
 
     posterior: SparsePosterior
-    statistics: HeldRows | None
+    statistics: HeldRows
     bound: BoundEstimate
 
 
@@ -136,5 +139,5 @@ def polish(
     parts = (x, targets, projected.residual, found.tilt, generator)
     bound = unbiased_bound(found.posterior, functional, likelihood, *parts, weight=weight)
     is_gaussian = isinstance(likelihood, Gaussian)
-    statistics = HeldRows(projected, targets.double(), weight) if is_gaussian else None
+    statistics = HeldRows(projected, targets.double(), weight) if is_gaussian else found.rows
     return Polished(found.posterior, statistics, bound)

@@ -120,7 +120,7 @@ def projected_terms(
         tilt = None
     elif tilt is None:
         tilt = _best_tilt(likelihood, targets, moments, slack_residual, weight)
-    full = Moments(moments.mean, moments.spread + residual, moments.mean_square + residual)
+    full = moments.full
     quadratic = likelihood.expansion(full, targets, tilt).weighted(weight)
     # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the slack c, in place of -½ λr
     slack = quadratic.curvature * slack_residual
