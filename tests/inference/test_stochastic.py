@@ -434,7 +434,7 @@ def test_an_orbit_that_returns_nan_is_named():
     trainer = make(functional=Broken(), batch_size=ROWS)
     trainer.run(2)
     q = trainer.q
-    with pytest.raises(RowsNotFiniteError, match=r"orbit gave NaN or infinite points.*of 40 inputs"):
+    with pytest.raises(RowsNotFiniteError, match=r"orbit returned NaN or infinite points.*of 40 inputs"):
         trainer.run(10)
     assert trainer.history.back_offs == 0
     assert torch.equal(trainer.q.precision, q.precision), "the last good state"

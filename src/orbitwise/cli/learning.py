@@ -86,7 +86,7 @@ class Plan:
     task: Task
     names: Sequence[str]
     seed: int = 0
-    device: str = "cpu"
+    device: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, data: Data) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Plan:
         )
 
 
-def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Plan:
+def demo_plan(seed: int = 0, device: str = "auto", options: Mapping[str, Any] | None = None) -> Plan:
     """The usual candidates for images, with the options of their estimators, usually none."""
     return Plan("classification", IMAGE_CANDIDATES, seed, device, {} if options is None else options)
 

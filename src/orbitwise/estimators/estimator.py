@@ -23,14 +23,16 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
+from orbitwise.declarations import REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.convergence import iterations_of
+from orbitwise.estimators.devices import chosen_device, work_of
 from orbitwise.estimators.engines import (
     EngineName,
     FitSettings,
     Tilts,
     run_engine,
 )
+from orbitwise.estimators.features import through_features, without_features
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -48,7 +50,8 @@ from orbitwise.estimators.validation import (
     check_inputs,
     input_shape,
 )
-from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
+from orbitwise.functionals.averages import drawn_form, features_of, learnable_orbits, orbit_in
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
 from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
@@ -95,7 +98,7 @@ class FittedProcess(FittedForm, ABC):
 
     @property
     def _place(self) -> str:
-        return getattr(self, "device", "cpu")
+        return getattr(self, "device_", "cpu")
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         """New inputs [n, d] as they were at the fit: channels first, on the device, without the background.
@@ -131,11 +134,19 @@ class LearnedOrbit(FittedProcess, ABC):
     orbit_: Any
     fit_result_: FitResult
     invariance: Invariance
+    features: Features | None
     random_state: int | np.random.RandomState | None
     callback: Callback | None
     verbose: bool
     _clock = staticmethod(time.monotonic)
-    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
+    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes={"device_": TEXT, **SEARCHED})
+
+    @property
+    def features_(self) -> Features | None:
+        """φ as it is used: the copy of a module, or the fitted transformer; None where there is none."""
+        check_is_fitted(self)
+        found = features_of(self.functional_)
+        return None if found is None else found.source
 
     def _generator(self, device: str = "cpu") -> torch.Generator:
         """A generator seeded by `random_state`."""
@@ -152,9 +163,11 @@ class LearnedOrbit(FittedProcess, ABC):
         if previous is None:
             functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         else:
-            functional = previous.functional.cpu()
+            functional = without_features(previous.functional.cpu())
         functional = functional.double()
         self._set_orbit(functional, x)
+        if self.features is not None:
+            functional = through_features(self, functional, x)
         return functional, x - self.form_.background
 
     @contextmanager
@@ -200,6 +213,8 @@ class LearnedOrbit(FittedProcess, ABC):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
+        if self.features is not None and (features := features_of(result.functional)) is not None:
+            features.forget()
         self.kernel_ = process.kernel
         self.log_evidence_, self.evidence_kind_ = result.log_evidence, result.kind
         self.log_evidence_error_ = result.standard_error
@@ -337,6 +352,7 @@ class EngineEstimator(LearnedOrbit, ABC):
     num_steps: int | None
     batch_size: int
     device: str
+    device_: str
     model_: RegressionModel
     inference_: EngineName
     tilts: Tilts = "remembered"
@@ -344,6 +360,11 @@ class EngineEstimator(LearnedOrbit, ABC):
     def check_parts(self) -> None:
         super().check_parts()
         self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
+
+    def _choose_device(self, functional: Functional, x: torch.Tensor) -> None:
+        """Set `device_`, where the engine `inference_` is to work."""
+        num_inducing = None if self.inference_ == "exact" else self.num_inducing
+        self.device_ = chosen_device(self.device, work_of(functional, x, self.num_nodes, num_inducing))
 
     def _previous(self, width: int) -> LatentModel | None:
         """The model of the last fit where this one starts from it: a warm start, on as many features."""

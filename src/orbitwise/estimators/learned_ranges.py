@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orbitwise.functionals.averages import freeze_functional, num_dimensions
+from orbitwise.functionals.averages import features_of, freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import LearnedRanges
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
@@ -148,11 +148,18 @@ def widen_zeros(functional: Functional) -> None:
         flat[places] = torch.where(flat[places] <= ZERO / 2, start, flat[places])
 
 
-def most_nodes(num_rows: int, width: int, device: torch.device) -> int:
-    """The most nodes, a power of two, on which one evaluation takes some seconds."""
+def most_nodes(num_rows: int, width: int, device: torch.device, each_point: float = 0.0) -> int:
+    """The most nodes, a power of two, on which one evaluation takes some seconds.
+
+    `each_point` are the operations that the features of one point take.
+    """
     kind = "cpu" if device.type == "cpu" else "cuda"
     allowed, nodes = OPERATIONS[kind], FEWEST_NODES
-    while nodes < MOST_NODES[kind] and exact_cost(num_rows, 2 * nodes, width, 1).operations <= allowed:
+
+    def operations(nodes: int) -> float:
+        return exact_cost(num_rows, nodes, width, 1).operations + each_point * num_rows * nodes
+
+    while nodes < MOST_NODES[kind] and operations(2 * nodes) <= allowed:
         nodes *= 2
     return nodes
 
@@ -209,12 +216,17 @@ def learn_orbit(
     width = some.points.shape[-1]
     if num_nodes is not None:
         most = num_nodes
+    elif max_nodes is not None:
+        most = max_nodes
     else:
-        most = most_nodes(len(x), width, x.device) if max_nodes is None else max_nodes
+        features = features_of(functional)
+        most = most_nodes(len(x), width, x.device, 0.0 if features is None else features.operations)
     announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
     if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
-    is_fast = is_noisy and takes_double_sums(process.kernel, some, some)
+    # products of fewer digits than those of single precision, such as TF32, do not serve distances
+    is_whole = torch.get_float32_matmul_precision() == "highest"
+    is_fast = is_noisy and is_whole and takes_double_sums(process.kernel, some, some)
     precision = torch.float32 if is_fast else x.dtype
     begun = time.monotonic()
 

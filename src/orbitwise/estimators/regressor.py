@@ -27,6 +27,7 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
 )
 from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -69,6 +70,12 @@ class InvariantGPRegressor(
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name such as "permutation", "affine" or "signal:shift" (the page
         "Names of invariances" has all), an orbit to average over, or any functional of g.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives: f(x) averages g(φ(t x)) over the moves
+        t. A module (copied, in evaluation mode) sees images as [n, channels, height, width], and ranges are
+        learned through it. A function takes and gives an array or a tensor, a scikit-learn transformer takes
+        rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
+        fitted to the training rows. `load` asks for φ again, because it is code.
     noise : float, default=None
         Noise variance in units of y squared; None learns it. Give it where it is known, and 0 for targets
         that were computed, not measured. Gaussian noise only.
@@ -121,8 +128,9 @@ class InvariantGPRegressor(
         Stochastic steps. None takes steps until bound, kernel and ranges stand still, 3,400 at most.
     batch_size : int, default=256
         Rows per stochastic step.
-    device : str, default="cpu"
-        Where to compute, such as "cuda".
+    device : str, default="auto"
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
+        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
     verbose : bool, default=False
         Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
@@ -141,6 +149,8 @@ class InvariantGPRegressor(
         The learned kernel of g.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -181,6 +191,8 @@ class InvariantGPRegressor(
         What the factorisation needed on the diagonal, usually 0; exact inference only.
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
+    device_ : str
+        Where it was computed, and where predictions are.
     n_features_in_ : int
         Number of features of a row.
 
@@ -229,6 +241,7 @@ class InvariantGPRegressor(
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         noise: float | None = None,
         likelihood: NoiseName | Likelihood = "gaussian",
         mean: Literal["zero", "constant", "linear"] = "zero",
@@ -246,7 +259,7 @@ class InvariantGPRegressor(
         num_inducing: int = 500,
         num_steps: int | None = None,
         batch_size: int = 256,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
@@ -254,6 +267,7 @@ class InvariantGPRegressor(
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.noise = noise
         self.likelihood: NoiseName | Likelihood = likelihood
         self.mean = mean
@@ -338,7 +352,8 @@ class InvariantGPRegressor(
         if previous is not None:
             _resume(model.latent, previous)
         self.target_scale_ = model.target_scale
-        self.model_ = model = model.to(self.device)
+        self._choose_device(model.latent.functional, model.observations[0].x)
+        self.model_ = model = model.to(self.device_)
         if self.inference_ == "exact":
             result = self._run(model.latent, model.observations, generator)
         else:
@@ -430,8 +445,8 @@ class InvariantGPRegressor(
         if not (is_collapsed and is_merged):
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
             each = torch.from_numpy(weight) if is_weighted else None
-            merged = Observations(merged.functional, rows, standardised, each).to(self.device)
-        observations, generator = (merged,), generator_on(self.device, generator)
+            merged = Observations(merged.functional, rows, standardised, each).to(self.device_)
+        observations, generator = (merged,), generator_on(self.device_, generator)
         if self.inference_ == "variational":
             most = len(merged) * (NODES if latent.is_drawn else 1)
             return self._run(latent, observations, generator, most)

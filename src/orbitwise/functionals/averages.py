@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitwise.declarations import POSITIVE, Field, Stored
+from orbitwise.functionals.features import FixedFeatures
 from orbitwise.functionals.functional import (
     Atoms,
     Combination,
@@ -24,6 +25,7 @@ from orbitwise.functionals.functional import (
     check_matrix,
     exact_atoms,
 )
+from orbitwise.functionals.points import FeatureMap
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.nodes import Rule
@@ -137,6 +139,12 @@ def num_dimensions(functional: nn.Module) -> int | None:
 def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
     """The orbits with bounds to learn inside a functional, whether drawn afresh or frozen."""
     return [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
+
+
+def features_of(functional: nn.Module) -> FixedFeatures | None:
+    """The φ through which a functional sees its inputs, None where it sees them as they are."""
+    maps = (each.features for each in functional.modules() if isinstance(each, FeatureMap))
+    return next((each for each in maps if isinstance(each, FixedFeatures)), None)
 
 
 def orbit_in(functional: nn.Module, width: int | None = None) -> Orbit | None:

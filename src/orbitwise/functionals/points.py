@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import LARGEST, OMITTED, POSITIVE, SMALLEST, Stored, require
+from orbitwise.declarations import LARGEST, OMITTED, POSITIVE, SMALLEST, Field, Stored, require
+from orbitwise.functionals.features import FixedFeatures
 from orbitwise.functionals.functional import Atoms, Functional, check_matrix, exact_atoms
 from orbitwise.transforms.transform import check_rows
 
@@ -25,6 +26,16 @@ class Difference(Functional):
         return exact_atoms(x, x.new_tensor([1.0, -1.0]).expand(len(x), 2))
 
 
+def _refuse_code(functional: FeatureMap) -> str | None:
+    if isinstance(functional.features, FixedFeatures):
+        return None
+    return (
+        "FeatureMap evaluates a function of your own, which is code and cannot be stored; give it to the "
+        "estimator as features=…, fit on the features themselves, computed beforehand, or pickle the model, "
+        "for yourself alone."
+    )
+
+
 @final
 class FeatureMap(Functional):
     """g(φ(x)) for a differentiable map φ of rows [n, d] to rows of features [n, e]: g lives on features.
@@ -34,17 +45,16 @@ class FeatureMap(Functional):
     Parameters
     ----------
     features : callable
-        φ, a differentiable function or module from [n, d] to [n, e] that treats rows one by one.
+        φ, a differentiable function or module from [n, d] to [n, e] that treats rows one by one. What it
+        learns itself is learned with the kernel, unless it is a `FixedFeatures`.
     """
 
-    stored = Stored(
-        never="FeatureMap evaluates a function of your own, which is code and cannot be stored; fit on the "
-        "features themselves, computed beforehand, or pickle the model, for yourself alone."
-    )
+    stored = Stored({"features": Field((FixedFeatures,))}, refuse=_refuse_code)
 
     def __init__(self, features: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.features = features
+        self.fingerprint = features.fingerprint if isinstance(features, FixedFeatures) else ""
 
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Atoms:
         check_matrix(x, self)

@@ -1,4 +1,4 @@
-"""What every engine returns: the posterior, the evidence with its kind and error, and how learning went."""
+"""What every engine returns: the posterior, the evidence with its kind and error, and the history."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ EVIDENCE = {
     "log_evidence_error_": REPORTED,
     "posterior_": Field((Posterior,)),
 }
-"""What files hold of each fit of a Gaussian process."""
+"""What model files contain about each fit of a Gaussian process."""
 LEARNED = {
     "history_": Field((list,), Field((int, float)), is_record=True),
     "orbit_": Field((Orbit, NoneType)),
 }
-"""What they hold beside it where ranges of an orbit may have been learned."""
+"""What they contain in addition if ranges of an orbit may have been learned."""
 SEARCHED = {
     "_num_nodes": Field((int,), least=1),
     "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
@@ -46,15 +46,15 @@ SEARCHED = {
     "search_": Field((list,), Field((dict,)), is_record=True),
     "stopped_by_": TEXT,
 }
-"""What they may hold of how these ranges were found."""
+"""What they may contain about how these ranges were found."""
 
 
 @final
 @dataclass(frozen=True)
 class LearnedRanges:
-    """What a search for ranges found, the functional on its nodes, and the coordinates it was found in.
+    """The result of a search for ranges, the functional on its nodes, and the coordinates that were searched.
 
-    `found.curvature` and `found.shifts` give error bars of the ranges, through the coordinates.
+    Error bars of the ranges follow from `found.curvature` and `found.shifts`.
     """
 
     found: Found
@@ -67,14 +67,13 @@ class LearnedRanges:
 class FitResult:
     """What an engine found.
 
-    `functional` is the one to predict with, its rows frozen. `log_evidence` is log p(y) or a lower bound on
-    it, as `kind` says, and `standard_error` how far the choice of nodes or draws may have moved it.
-    `objective` was maximised over the `parameters`. `search` tells how ranges of a drawn orbit were found;
-    `certificate` brackets the evidence where rows are exact and noise is Gaussian; `half_bound` is the bound
-    that half as many inducing points reached. `noise` is the variance of Gaussian noise that the posterior
-    stands for, and `held_rows` what a sparse posterior needs to stand for another, and any to leave rows out.
-    `stopped` says what ended learning early,
-    an interruption or time, and is empty where nothing did.
+    `functional` is the functional to predict with; its rows are frozen. `log_evidence` is log p(y) or a lower
+    bound on it, depending on `kind`, and `standard_error` its error due to the choice of nodes or draws.
+    `objective` was maximised over the `parameters`. `search` describes how ranges of a drawn orbit were
+    found. `certificate` brackets the evidence if rows are exact and noise is Gaussian. `half_bound` is the
+    bound with half as many inducing points. `noise` is the variance of Gaussian noise of the posterior.
+    `held_rows` are needed to compute a sparse posterior for another noise variance, and to leave rows out.
+    `stopped` is what ended learning early, an interruption or time, and is empty if nothing did.
     """
 
     posterior: Posterior
@@ -106,12 +105,14 @@ class FitResult:
             q = self.held_rows.optimum(noise)
             other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
         else:
-            raise ValueError("Only posteriors under Gaussian noise can stand for another variance.")
+            raise ValueError(
+                "Only posteriors under Gaussian noise can be computed for another noise variance."
+            )
         return replace(self, posterior=other, noise=noise)
 
     @torch.no_grad()
     def held_out(self) -> Moments:
-        """Moments of f at every row given the targets of all others, to first order where it is not exact."""
+        """Moments of f at every row given the targets of all others; see `HeldRows.leave_one_out`."""
         if isinstance(self.posterior, ExactPosterior):
             found = self.posterior.leave_one_out()
             variance = (found.variance - (self.noise or 0.0)).clamp_min(0)[:, None].expand_as(found.mean)
@@ -121,11 +122,11 @@ class FitResult:
         return self.held_rows.leave_one_out(1.0 if self.noise is None else self.noise)
 
     def in_units(self, nats: float) -> FitResult:
-        """The fit with the evidence of targets in other units, whose density differs by a constant."""
+        """The fit with the evidence of targets in other units, which differs by the constant `nats`."""
         value, certificate = self.log_evidence + nats, None
         if self.certificate is not None:
             certificate = self.certificate.shifted(nats)
-            # an infinitely wide bracket leaves an estimate of the evidence as it is
+            # an infinitely wide bracket does not replace an estimate of the evidence
             value = certificate.lower if math.isfinite(certificate.gap) else value
         return replace(
             self,

@@ -126,7 +126,7 @@ def polish(
     functional: Functional,
     frozen: Functional,
     likelihood: Likelihood,
-    inducing: Float[Tensor, "u d"],
+    inducing: Float[Tensor, "u e"],
     x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     generator: torch.Generator,

@@ -89,7 +89,7 @@ class StochasticTrainer:
         likelihood: Likelihood,
         x: Float[Tensor, "N d"],
         targets: Float[Tensor, "N c"],
-        inducing: Float[Tensor, "u d"],
+        inducing: Float[Tensor, "u e"],
         generator: torch.Generator,
         batch_size: int = 256,
         rates: Rates | None = None,
@@ -135,7 +135,7 @@ class StochasticTrainer:
         parameters, ends = self._learned_values()
         self.units = [1.0] * len(parameters) + [abs(end) for end in ends]
 
-    def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
+    def replace_inducing(self, inducing: Float[Tensor, "u e"]) -> None:
         """Take other inducing points: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
         with torch.no_grad():
