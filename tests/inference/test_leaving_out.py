@@ -69,7 +69,9 @@ def test_tilts_that_follow_are_foreseen(process, likelihood):
 
     def fitted(keep: torch.Tensor):
         start = torch.ones_like(targets[keep])
-        start = best_tilt(project_rows(process, Evaluation(), Z, X[keep]), likelihood, targets[keep], start, 100)
+        start = best_tilt(
+            project_rows(process, Evaluation(), Z, X[keep]), likelihood, targets[keep], start, 100
+        )
         return condition(process, Evaluation(), likelihood, Z, X[keep], targets[keep], tilt=start)
 
     rows = fitted(EVERY).rows

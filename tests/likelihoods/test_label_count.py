@@ -43,14 +43,16 @@ def test_doubt_is_below_a_half_and_goes_with_a_learnable_count():
 
 def test_a_label_without_doubt_that_counts_three_times_is_three_labels():
     tilt = torch.full_like(SIGNS, 1.3)
-    for mine, one in zip(Bernoulli(3.0).quadratic(SIGNS, tilt), Bernoulli().quadratic(SIGNS, tilt), strict=True):
+    for mine, one in zip(
+        Bernoulli(3.0).quadratic(SIGNS, tilt), Bernoulli().quadratic(SIGNS, tilt), strict=True
+    ):
         torch.testing.assert_close(mine, 3 * one)
     f = torch.full_like(SIGNS, 0.7)
     torch.testing.assert_close(Bernoulli(3.0).log_density(f, SIGNS), 3 * Bernoulli().log_density(f, SIGNS))
 
 
 def test_shares_have_a_density():
-    """Over the shares 1 - ε of a label, for f fixed, it integrates to one: so evidence can choose the count."""
+    """For fixed f it integrates to one over the shares of a label: so evidence can choose the count."""
     shares = torch.linspace(0.001, 0.499, 400, dtype=torch.float64)
     f, one = torch.full((1, 1), 0.4, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
     for count in (40.0, 400.0):

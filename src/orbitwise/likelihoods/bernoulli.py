@@ -28,7 +28,6 @@ from orbitwise.likelihoods.likelihood import (
 )
 from orbitwise.process.process import Moments
 
-
 SURE = 0.99
 
 

@@ -52,7 +52,7 @@ class Quadratic(NamedTuple):
         return self if weight is None else Quadratic(*(weight[:, None] * term for term in self))
 
     def concave(self, mean: Targets, least: float = 0.0) -> Quadratic:
-        """The same slope at the mean of f, and no curvature below `least`: q stays a Gaussian after a step."""
+        """The same slope at the mean of f, no curvature below `least`: q stays a Gaussian after a step."""
         curvature = self.curvature.clamp_min(least)
         return self._replace(curvature=curvature, slope=self.slope + (curvature - self.curvature) * mean)
 

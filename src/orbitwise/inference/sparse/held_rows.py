@@ -92,11 +92,11 @@ class HeldRows:
         else:
             response = self.response / noise
             precision = _gram(columns, response) + torch.eye(len(columns)).to(columns)
-        parts = columns.split(COLUMNS_AT_ONCE, dim=1)
-        lowers = cholesky(precision if precision.dim() == 3 else precision[None]).lower
-        spread = torch.stack(
-            [torch.cat([solve_lower(lower, part).square().sum(0) for part in parts]) for lower in lowers], dim=1
-        )
+        parts, lower = columns.split(COLUMNS_AT_ONCE, dim=1), cholesky(precision).lower
+        lowers = lower if lower.dim() == 3 else lower[None]
+        # one output at a time, like the sums
+        each = [torch.cat([solve_lower(one, part).square().sum(0) for part in parts]) for one in lowers]
+        spread = torch.stack(each, dim=1)
         # s/(1-h)
         variance = spread / (1 - response * spread).clamp_min(1e-12)
         held_out = mean - variance * self._weights / noise * (self.centred - mean)

@@ -22,7 +22,6 @@ from orbitwise.inference.sparse.posterior import (
     projected_moments,
 )
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Moments
 from orbitwise.process.unbiased import Method
 
 TILT_ROUNDS = 4
