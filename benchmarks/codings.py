@@ -35,7 +35,7 @@ SETS = {
     "sonar": 138,
     "large": 1000,
 }
-"""How many rows are for training; the others are for testing, of USPS 1,000 of the test set. "large" is digits."""
+"""Rows for training; the others are for testing, of USPS 1,000 of the test set. "large" is digits again."""
 SLOW = ("digits", "usps", "large")
 """Sets that the softmax is not measured on."""
 
