@@ -107,11 +107,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
         fitted to the training rows. `load` asks for φ again, because it is code.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
-        How labels are observed. "one_hot": Gaussian noise on one-hot codes, with probabilities from a softmax
-        whose scale leave-one-out sets; the quickest, and the best calibrated in most of our trials.
-        "stick_breaking": Pólya-Gamma logits of sticks, which is logistic regression for two classes.
-        "dirichlet": Gaussian noise of several sizes on logarithms. "softmax": one f per class, whose bound
-        averages a drawn orbit over fixed nodes. An instance is copied.
+        How labels are observed. "one_hot": Gaussian noise on one-hot codes; by far the quickest, and as good
+        as any for several classes. "stick_breaking": Pólya-Gamma logits of sticks, which is logistic
+        regression for two classes: take it for those, above all if labels are noisy. "dirichlet": Gaussian
+        noise of several sizes on logarithms. "softmax": one f per class, slow, whose bound averages a drawn
+        orbit over fixed nodes; for few rows and classes. Leave-one-out on the training set calibrates the
+        probabilities of all of them. An instance is copied.
     noise : {"evidence", "leave_one_out"}, default="evidence"
         How the noise variance of one-hot codes is chosen in the end. Labels are not Gaussian, so
         leave-one-out on the training set often predicts better, above all with thousands of rows.
@@ -195,7 +196,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         How far `log_evidence_` may be off by the choice of nodes or draws. A lower bound is that of the
         average over the whole orbit, estimated from fresh draws without bias, with its standard error.
     leave_one_out_log_loss_ : float
-        The mean log loss of every training label, predicted from all others; with likelihood="one_hot" only.
+        The mean log loss of every training label, predicted from all others at the learned hyperparameters.
+        It calibrates the probabilities, and compares likelihoods, which the evidence cannot.
     certificate_ : Certificate
         After collapsed inference, unless an orbit is drawn at random: a bracket of the evidence.
     search_ : list of dict
