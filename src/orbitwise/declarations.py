@@ -108,7 +108,7 @@ def require(holds: bool, what: str) -> None:
 def is_plain_numbers(
     value: Tensor | NDArray[np.generic], least: float = -LARGEST, most: float = LARGEST
 ) -> bool:
-    """Whether all entries of floating-point numbers lie within bounds, which NaN never does.
+    """Whether all entries of floating-point numbers are within bounds, which is false for NaN.
 
     Whole numbers and text always pass; floating-point tensors are of single or double precision.
     """

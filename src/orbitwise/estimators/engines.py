@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from orbitwise.estimators.learned_ranges import LEAST_NOISE, announce_exact, learn_orbit, widen_zeros
+from orbitwise.estimators.learned_ranges import LEAST_NOISE, check_exact_cost, learn_orbit, widen_zeros
 from orbitwise.functionals.averages import evenly_drawn, freeze_functional
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactEvidence
@@ -117,11 +117,11 @@ class NonconjugateBound:
     inducing: Tensor
     start: Whitened | None = None
 
-    def best(self) -> nonconjugate.Best:
+    def best(self) -> nonconjugate.FittedQ:
         """The best q at the present parameters, and its bound."""
         model, rows = self.model, self.observations
         parts = (model.likelihood, self.inducing, rows.x, rows.targets)
-        return nonconjugate.best_of(model.process, model.functional, *parts, self.start)
+        return nonconjugate.fit_q(model.process, model.functional, *parts, self.start)
 
     def __call__(self) -> Tensor:
         model, rows, prior = self.model, self.observations, log_prior(self.model.process)
@@ -226,7 +226,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
         converged, history = search.found.is_converged(len(x)), search.found.history
         error = search.found.node_error
     else:
-        announce_exact(model.process, model.functional, x, settings.max_iterations, False)
+        check_exact_cost(model.process, model.functional, x, settings.max_iterations, False)
     objective = ExactEvidence(model if search is None else model.at(search.functional), observations)
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:
@@ -468,7 +468,7 @@ def _sparse_result(
         history,
         half_bound=half_bound,
         noise=noise,
-        held_rows=polished.statistics,
+        held_rows=polished.rows,
     )
 
 

@@ -17,7 +17,7 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.model import Posterior
-from orbitwise.inference.optimise.orbit_search import Coordinates, Found
+from orbitwise.inference.optimise.orbit_search import Coordinates, SearchResult
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior
@@ -57,7 +57,7 @@ class LearnedRanges:
     Error bars of the ranges follow from `found.curvature` and `found.shifts`.
     """
 
-    found: Found
+    found: SearchResult
     functional: Functional
     coordinates: Coordinates
 

@@ -3,8 +3,8 @@
 log σ(yf) ≥ yf/2 - θ(c)f²/2 + θ(c)c²/2 - log 2cosh(c/2) with θ(c) = tanh(c/2)/(2c), for any c ≥ 0 (METHOD 6;
 corrects LIM eq. 22 and 23). It touches at f = ±c, so the best c is √E[f²].
 
-Where a label counts as w of which a part ε is wrong, the data are shares 1 - ε of labels y, as densities:
-w C(w, wε) σ(yf)^{w(1-ε)} σ(-yf)^{wε}. The evidence can learn w, like the variance of noise.
+A label may count as w labels, a part ε of which is wrong. The likelihood is then the density of that share,
+w C(w, wε) σ(yf)^{w(1-ε)} σ(-yf)^{wε}, so that the evidence can learn w, like the variance of noise.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SURE = 0.99
 
 @final
 class Bernoulli(Likelihood):
-    """p(y | f) = σ(yf) for targets y of -1 or 1; a target of 0 means that nothing was observed.
+    """p(y | f) = σ(yf) for targets y of -1 or 1; a target of 0 is missing.
 
     Parameters
     ----------
     count : float, default=1.0
-        How many labels one label stands for; where learning starts if it is `learnable`.
+        How many labels one label counts as. If it is `learnable`, learning starts there.
     doubt : float, default=0.0
-        The part of these that is the other label.
+        The part of these labels that is wrong.
     learnable : bool, default=False
-        Whether the evidence chooses `count`; only with a positive `doubt`, which keeps f finite.
+        Whether `count` is learned by the evidence. This needs a positive `doubt`, which keeps f finite.
     """
 
     needs_tilt = True
@@ -79,11 +79,11 @@ class Bernoulli(Likelihood):
         return logistic_mean(moments.mean, column_variance(moments))
 
     def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
-        """Sticks: one logit for two classes, K-1 for K."""
+        """Stick-breaking targets: one logit for two classes, K-1 for K."""
         return stick_breaking_targets(labels, num_classes)
 
     def class_probabilities(self, moments: Moments) -> Float[Tensor, "n k"]:
-        """Where each stick breaks, with f stretched so that a label without doubt has 99 %."""
+        """Class probabilities, with f stretched so that a share of 1 - ε has probability 99 %."""
         mean, variance = moments.mean, column_variance(moments)
         if self.doubt > 0:
             stretch = math.log(SURE / (1 - SURE)) / math.log((1 - self.doubt) / self.doubt)
@@ -109,7 +109,7 @@ class Bernoulli(Likelihood):
         return seen * (polya_gamma_mean(tilt) + polya_gamma_slope(tilt) * moments.mean.square())
 
     def _share_density(self, count: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """log w C(w, wε), which makes a density of a share; 0 for labels that only count several times."""
+        """log w C(w, wε), the normalisation of the density of a share; 0 if no label is wrong."""
         if self.doubt == 0:
             return torch.zeros_like(count)
         right, wrong = count * (1 - self.doubt), count * self.doubt
@@ -134,7 +134,7 @@ def polya_gamma_slope(tilt: Tensor) -> Tensor:
 
 
 def stick_breaking_targets(labels: Int[Tensor, " n"], num_classes: int) -> Targets:
-    """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, 0 (nothing) after."""
+    """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, 0 (missing) after."""
     stick = torch.arange(num_classes - 1, device=labels.device)
     return (stick == labels[:, None]).double() - (stick < labels[:, None]).double()
 

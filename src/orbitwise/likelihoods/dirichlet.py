@@ -1,11 +1,11 @@
 """The Dirichlet likelihood of Milios et al. 2018: labels as Gaussian observations of log-concentrations.
 
-A label of class k makes α_k = 1 + α_ε and α_j = α_ε for the others; log of a Gamma variable is matched by a
-Gaussian with variance s² = log(1 + 1/α) and mean log α - s²/2. Regression on those targets, then
-probabilities by a softmax of samples.
+A label of class k makes α_k = 1 + α_ε and α_j = α_ε for the others; the logarithm of a Gamma variable is
+approximated by a Gaussian with variance s² = log(1 + 1/α) and mean log α - s²/2. Probabilities follow from
+regression on these targets and a softmax of samples.
 
-The softmax does not see what is added to all outputs, so the targets of a row are moved to a mean of zero,
-which is the mean of f. A label that counts w times has the variance s²/w.
+A softmax is invariant to a common shift, so the targets of each row are centred at 0, the mean of f. A label
+that counts as w labels has the variance s²/w.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Dirichlet(Likelihood):
     Parameters
     ----------
     alpha : float, default=0.01
-        α_ε, what every class counts without a label.
+        α_ε, the concentration of a class without a label.
     count : float, default=1.0
-        How many times a label counts; where learning starts if it is `learnable`.
+        How many labels one label counts as. If it is `learnable`, learning starts there.
     learnable : bool, default=False
-        Whether the evidence chooses `count`.
+        Whether `count` is learned by the evidence.
     """
 
     stored = Stored(

@@ -1,8 +1,8 @@
-"""How many labels one label stands for: given, or learned by the evidence like the variance of noise.
+"""The number of labels that one label counts as: given, or learned by the evidence like the noise variance.
 
-Labels of data sets are more certain than single draws: they were chosen because people agreed on them
-(Aitchison 2021, "A statistical theory of cold posteriors"). Likelihoods that take each for one draw of their
-probability prefer functions that are too smooth.
+Labels in data sets are more certain than single draws, because data sets contain what people agreed on
+(Aitchison 2021, "A statistical theory of cold posteriors"). If each label counts as a single draw, the
+evidence prefers functions that are too smooth.
 """
 
 from __future__ import annotations

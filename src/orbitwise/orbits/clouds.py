@@ -1,4 +1,4 @@
-"""Learnable orbits of point clouds in the plane and in space: turned, moved, and jittered."""
+"""Learnable orbits of point clouds in the plane and in space: rotation, translation and jitter."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class PointCloudOrbit(DrawnOrbit):
     The rotation R is about the origin, by an angle between the bounds `angle`; in space its axis is uniform
     on the sphere. (A uniform angle up to π is not the uniform distribution of all rotations, which turns by
     large angles more often.) `shift` bounds b, the same along every axis at first, each learned by itself;
-    `jitter` is the standard deviation of the noise of every coordinate. What is zero is off; the rest is
-    learned, or what `learnable` names.
+    `jitter` is the standard deviation of the noise of every coordinate. Moves with a range of zero are off;
+    the others are learned, or only those in `learnable`.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class PointCloudOrbit(DrawnOrbit):
         if self.turns:
             angle = alpha[..., :1]
             if self.num_dimensions == 3:
-                # a normal vector points in every direction alike
+                # the direction of a normal vector is uniform on the sphere
                 angle = angle * torch.nn.functional.normalize(rest[..., :3], dim=-1)
             moved = self.rotation(x, angle)
         moved = moved + alpha[..., 1:].repeat(1, 1, self.num_points)

@@ -25,9 +25,9 @@ class DeformationOrbit(DrawnOrbit):
 
     `amplitude` a is the standard deviation of the move in pixels (0 for none), `smoothness` the width in
     pixels over which it varies, `thickness` the bounds of β: how many pixels strokes grow or shrink. All are
-    learned, or those named in `learnable`; thickness in `two_sided` moves both its bounds. The tangents hold
-    for moves of about a pixel; larger ones are the business of `ImageOrbit`. `tangent_width` and `clip` are
-    those of `TangentDeformation`.
+    learned, or only those in `learnable`; with thickness in `two_sided`, both its bounds are learned. The
+    tangents are accurate for moves of about a pixel; use `ImageOrbit` for larger ones. `tangent_width` and
+    `clip` are those of `TangentDeformation`.
 
     Parameters
     ----------

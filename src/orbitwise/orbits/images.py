@@ -25,14 +25,14 @@ from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_ima
 
 
 def smoothing(size: int, smoothness: Tensor, like: Tensor) -> Float[Tensor, "{size} {size}"]:
-    """Gaussian weights over `size` places, each row of unit norm: white noise keeps its variance."""
+    """Gaussian weights over `size` positions; rows have unit norm, so that white noise keeps its variance."""
     place = torch.arange(size, dtype=like.dtype, device=like.device)
     weights = torch.exp(-0.5 * ((place[:, None] - place) / smoothness.to(like)).square())
     return weights / weights.square().sum(-1, keepdim=True).sqrt()
 
 
 def smooth_curve(noise: Float[Tensor, "*batch t"], smoothness: Tensor) -> Float[Tensor, "*batch t"]:
-    """A smooth curve of unit variance at every place, from white noise."""
+    """A smooth curve of unit variance at every position, from white noise."""
     return noise @ smoothing(noise.shape[-1], smoothness, noise).T
 
 
@@ -62,10 +62,10 @@ DEFORMATION = ("amplitude", "smoothness")
 class ImageOrbit(DrawnOrbit):
     """Images moved by an affine map between learnable bounds, then by a smooth random displacement (LIM 5).
 
-    `affine` gives the bounds to start from ({} for none, None for all, at sizes natural to an image), see
-    `Bounds`. `amplitude` is the standard deviation of the displacement in pixels (0 for none) and
-    `smoothness` the width in pixels over which it varies; both are learned. `learnable` names what is
-    learned, everything by default.
+    `affine` gives the initial bounds ({} for none, None for all with ordinary sizes), see `Bounds`.
+    `amplitude` is the standard deviation of the displacement in pixels (0 for none) and `smoothness` the
+    width in pixels over which it varies; both are learned. `learnable` names what is learned; the default is
+    everything.
 
     Parameters
     ----------
@@ -194,12 +194,11 @@ SHIFTS = ("shift_x", "shift_y")
 
 @final
 class CropOrbit(DrawnOrbit):
-    """A window of 1/exp(z) of the image's sides, anywhere inside it, resized to the whole; then shifted.
+    """A random window of 1/exp(z) times the size of the image, resized to the whole image and then shifted.
 
-    z is uniform between 0 and `log_zoom` (0 for none), which is learned. `shift` bounds what the content
-    moves beyond that, in fractions of half the image (2/width is one pixel), with zeros where nothing was:
-    alone it is the crop of a padded image. `learnable` names what is learned, all that is not zero by
-    default.
+    z is uniform between 0 and `log_zoom` (0 for none), which is learned. `shift` bounds an additional shift,
+    in fractions of half the image (2/width is one pixel), with zeros outside the image; without zoom, this is
+    the crop of a padded image. `learnable` names what is learned; the default is everything that is not zero.
 
     Parameters
     ----------
@@ -246,7 +245,7 @@ class CropOrbit(DrawnOrbit):
 
     @property
     def randomness(self) -> Noise:
-        """The shifts, then the zoom and the window's place."""
+        """The shifts, then the zoom and the position of the window."""
         return Noise((("uniform", len(SHIFTS) + (3 if self.zooms else 0)),))
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:

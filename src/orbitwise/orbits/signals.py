@@ -1,4 +1,4 @@
-"""Learnable orbits of signals: they come earlier or later, time bends, they are louder, they are noisy."""
+"""Learnable orbits of signals: shifts and warps of time, scaling, and noise."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class SignalOrbit(DrawnOrbit):
     `signal_shape` is the length, or (channels, length), channels first; channels share their time. `shift`
     bounds b in samples, `log_scale` bounds a, `warp` is the standard deviation in samples of the smooth delay
     w, which varies over `smoothness` samples (an eighth of the length by default), and `jitter` the standard
-    deviation of the noise. What is zero is off; the rest is learned, or what `learnable` names, a name in
-    `two_sided` with both its bounds. Beyond its ends a signal is zero, or wraps around.
+    deviation of the noise. Moves with a range of zero are off; the others are learned, or only those in
+    `learnable`. For names in `two_sided`, both bounds are learned. Beyond its ends a signal is zero, or wraps
+    around.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ class SignalOrbit(DrawnOrbit):
     shift, log_scale : float or (lower, upper), default=0.0
         Bounds of the delay b in samples, and of the logarithm a of the factor.
     warp, smoothness, jitter : float
-        Widths: of the smooth delay, and of what it varies over, in samples; of the noise of every entry.
+        Deviation of the smooth delay and the length over which it varies, in samples; deviation of the noise.
     boundary : "zero" or "wrap", default="zero"
         What lies beyond the ends.
     learnable, two_sided : sequence of str

@@ -116,5 +116,5 @@ def test_bad_choices():
         [Term(Squared(), torch.ones(3, 2).double(), torch.ones(2).double())],
     )
     for solver in ("lbfgs", "newton_cg", "steepest", "stochastic"):
-        with pytest.raises(ValueError, match="one problem at a time"):
+        with pytest.raises(ValueError, match="a single problem, not a batch"):
             solve(batch, solver)

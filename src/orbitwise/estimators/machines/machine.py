@@ -1,4 +1,4 @@
-"""What the estimators of kernel machines share: labels and weights, the fit, its certificate, predictions.
+"""The base classes of kernel machines: labels and weights, the fit, its certificate, predictions.
 
 Their functions have the least ½|f|² + C Σ ℓ₁(f(x), y) + strength Σ ℓ₂(L f), where L f should vanish.
 """
@@ -45,7 +45,7 @@ from orbitwise.estimators.machines.task import (
     InvarianceRows,
     MachineTask,
     distinct_points,
-    first_that_tells,
+    first_with_several_classes,
     invariance_rows,
     is_isotropic,
     median_distance,
@@ -65,27 +65,27 @@ from orbitwise.estimators.validation import (
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns, warn_of_one_class
 from orbitwise.inference.optimise.cost import check_cost, users_level
-from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores
+from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, held_out_scores, predicted_classes
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
 from orbitwise.process.process import Process
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""To choose from, times the median distance."""
+"""Bandwidths to choose from, in units of the median distance."""
 SLOPE_STRENGTHS = tuple(strength for strength in STRENGTHS if strength <= 10)
-"""Of slopes in bandwidths: more leaves f flat, and takes the longest to fold."""
+"""Strengths for slopes in units of the bandwidth: larger ones make f flat and take longest to fold."""
 ACCEPTED = 1e-4
-"""A gap that is larger than this part of the risk deserves a warning."""
+"""A gap above this fraction of the risk gives a warning."""
 ROUNDING = 64 * np.finfo(np.float64).eps
-"""A gap below this part of the risk of f = 0 is nothing but rounding."""
+"""A gap below this fraction of the risk of f = 0 is only rounding."""
 BALANCE = "class_weight='balanced', or label more rows"
 ALONE = f"Raise C, use {BALANCE}"
 CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}"
-"""What to do where one class is predicted for all rows, without an invariance and with one."""
+"""Advice if one class is predicted for all rows, without an invariance and with one."""
 
 
 class KernelMachine(FittedForm, BaseEstimator, ABC):
-    """A function over a kernel of some bandwidth, learned from rows or images."""
+    """Base class of kernel machines, with a bandwidth, learned from rows or images."""
 
     C: float
     bandwidth: float | str
@@ -123,7 +123,7 @@ class TrainingRows(NamedTuple):
 class RiskMachine(KernelMachine, ABC):
     """A kernel machine of least regularised risk.
 
-    Settings that have a value here are constants of the estimators that do not take them.
+    Settings with a value here are constants for estimators that do not have them as arguments.
     """
 
     kernel: Kernel | None
@@ -148,9 +148,9 @@ class RiskMachine(KernelMachine, ABC):
     cv_error_: float
 
     _choosers: tuple[str, ...] = ("evidence", "cross_validation")
-    """The methods that may choose the strength."""
+    """The methods that can choose the strength."""
     _evidence_losses: tuple[type[Loss], ...] = (Logistic, Squared)
-    """The losses of targets that have an evidence."""
+    """The losses of targets for which there is an evidence."""
 
     stored = Stored(
         fitted={
@@ -199,7 +199,7 @@ class RiskMachine(KernelMachine, ABC):
                 raise ValueError(f"{name} must be finite numbers, {least}, not {values!r}.")
 
     def _unlabeled_rows(self, unlabeled: ArrayLike | None) -> NDArray[np.float64]:
-        """Validated rows without a label; none where nothing was given."""
+        """Validated rows without labels, possibly none."""
         rows = as_array(unlabeled)
         if rows is not None and np.ndim(rows) == 0:
             raise ValueError(
@@ -211,7 +211,7 @@ class RiskMachine(KernelMachine, ABC):
         return check_inputs(self, rows).numpy()
 
     def _rows(self, points: Float[torch.Tensor, "t d"], bandwidth: float) -> InvarianceRows | None:
-        """The rows of what f should not care about, at all points."""
+        """The rows of functionals that should vanish, at all points."""
         is_squared = isinstance(loss_of(self.invariance_loss), Squared)
         only_length = is_squared and self.basis != "linear" and is_isotropic(self.kernel)
         return invariance_rows(self.invariance, points, bandwidth, input_shape(self), only_length)
@@ -224,12 +224,12 @@ class RiskMachine(KernelMachine, ABC):
         return Process(None, kernel)
 
     def _task(self, data: TrainingRows, loss: Loss) -> MachineTask:
-        """What is to be learned, before λ, ν and the bandwidth are chosen."""
+        """The learning task, before λ, ν and the bandwidth are chosen."""
         points = distinct_points(data.x, data.unlabeled)
         bandwidth = self._bandwidth_at(points)
         process, rows = self._process(bandwidth), self._rows(points, bandwidth)
         if rows is not None:
-            # a kernel without derivatives says so here
+            # a kernel without derivatives raises its error here
             process.covariance(rows.blocks[0].rows(slice(0, 1)))
         return MachineTask(
             data.x,
@@ -248,25 +248,25 @@ class RiskMachine(KernelMachine, ABC):
     def _is_bandwidth_free(self) -> bool:
         return self.kernel is None and self.bandwidth == "median"
 
-    def _of_bandwidths(self, task: MachineTask) -> list[MachineTask]:
-        """The task at several bandwidths where the evidence may choose one, else as it is."""
+    def _at_bandwidths(self, task: MachineTask) -> list[MachineTask]:
+        """The task at several bandwidths if the evidence chooses one, else the task alone."""
         widths = [factor * task.bandwidth for factor in BANDWIDTHS if self._is_bandwidth_free]
         return [
             replace(task, process=self._process(width), rows=self._rows(task.points, width), bandwidth=width)
             for width in widths
         ] or [task]
 
-    def _of_folds(self, task: MachineTask) -> list[MachineTask]:
-        """The tasks that cross-validation chooses from."""
+    def _tasks_to_compare(self, task: MachineTask) -> list[MachineTask]:
+        """The tasks from which cross-validation chooses."""
         return [task]
 
-    def _first(self, ranked: Sequence[Choice]) -> Choice:
-        """The choice that is taken, of those that are ranked."""
+    def _select(self, ranked: Sequence[Choice]) -> Choice:
+        """The selected one of the ranked choices."""
         return ranked[0]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
-        """Set `C_`, `strength_` and `bandwidth_` as asked for, or by evidence or cross-validation."""
-        self._announce(task)
+        """Set `C_`, `strength_` and `bandwidth_` to the given values, or by evidence or cross-validation."""
+        self._check_cost(task)
         for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
             vars(self).pop(chosen, None)
         if not isinstance(self.strength, str):
@@ -277,7 +277,7 @@ class RiskMachine(KernelMachine, ABC):
         strengths = usual if self.strengths is None else [float(each) for each in self.strengths]
         rates = None if self.Cs is None else [float(each) for each in self.Cs]
         if self.strength == "evidence":
-            choice = self._first(rank_by_evidence(self._of_bandwidths(task), strengths, rates))
+            choice = self._select(rank_by_evidence(self._at_bandwidths(task), strengths, rates))
             self.log_evidence_ = choice.score
             self.evidence_kind_ = "laplace" if isinstance(task.loss, Logistic) else "exact"
         else:
@@ -285,18 +285,18 @@ class RiskMachine(KernelMachine, ABC):
             if smallest < 2:
                 raise ValueError("strength='cross_validation' needs at least two labels of every class.")
             folds = stratified_folds(task.codes, min(self.num_folds, smallest), seed)
-            ranked = rank_by_cross_validation(self._of_folds(task), folds, strengths, rates)
-            choice = self._first(ranked)
+            ranked = rank_by_cross_validation(self._tasks_to_compare(task), folds, strengths, rates)
+            choice = self._select(ranked)
             self.cv_error_ = choice.score
         self.C_, self.strength_, self.bandwidth_ = choice.rate, choice.strength, choice.task.bandwidth
         return choice.task
 
     def _check_choice(self, task: MachineTask) -> None:
-        """Raise a ValueError where the strength cannot be chosen: invariances must fold into the kernel."""
+        """Raise a ValueError if the strength cannot be chosen because invariances cannot be folded."""
         asked = f"strength={self.strength!r} goes with"
         if not isinstance(task.invariance_loss, Squared):
             raise ValueError(f"{asked} invariance_loss='squared'.")
-        if task.is_basis_seen:
+        if task.penalises_basis:
             raise ValueError(
                 f"{asked} a basis that the invariance does not see, but it is not zero for all functions of "
                 f"basis={self.basis!r}: use basis='bias' or 'none'."
@@ -305,18 +305,18 @@ class RiskMachine(KernelMachine, ABC):
             names = " or ".join(repr(kind.__name__.lower()) for kind in self._evidence_losses)
             raise ValueError(f"{asked} loss={names}.")
 
-    def _announce(self, task: MachineTask) -> None:
-        """Warn of a fit that takes long, and raise a ValueError for one that memory cannot hold."""
+    def _check_cost(self, task: MachineTask) -> None:
+        """Warn if a fit takes long, and raise a ValueError if it needs too much memory."""
         if self.strength == 0:
             return
-        what, count, cheaper = self._work(task)
+        what, count, cheaper = self._describe_cost(task)
         if len(cheaper) > 1:
             cheaper[-1] = f"or {cheaper[-1]}"
         doing = f"{type(self).__name__}.fit with {what} {len(task.points):,} points"
         check_cost(task.cost.times(count), doing, ", ".join(cheaper))
 
-    def _work(self, task: MachineTask) -> tuple[str, int, list[str]]:
-        """What makes a fit costly, how often it is done, and what would be cheaper."""
+    def _describe_cost(self, task: MachineTask) -> tuple[str, int, list[str]]:
+        """What makes a fit expensive, how often it is done, and cheaper alternatives."""
         num_rows = 0 if task.rows is None else task.rows.num_rows
         cheaper = ["pass fewer unlabelled rows", "reduce the features (PCA)"]
         if self.invariance != "graph":
@@ -331,10 +331,9 @@ class RiskMachine(KernelMachine, ABC):
         return solutions
 
     def _certify(self, solutions: Sequence[Solution], sizes: Float[torch.Tensor, " c"] | None = None) -> None:
-        """Keep the risk, gap and iterations of every output, and warn of a gap that is not small.
+        """Store the risk, gap and iterations of every output, and warn if a gap is not small.
 
-        `sizes` are the risks of f = 0: compared with their rounding even a wide gap in a tiny risk means
-        nothing.
+        `sizes` are the risks of f = 0; gaps at the level of their rounding are ignored.
         """
         self.objective_ = np.array([found.objective.item() for found in solutions])
         self.gap_ = np.array([found.gap.item() for found in solutions])
@@ -352,8 +351,8 @@ class RiskMachine(KernelMachine, ABC):
 class Labelled(NamedTuple):
     """Labelled points, their class numbers and weights, and the points without a label.
 
-    Equal rows are merged, their weights added, and rows have a fixed order: a weight counts repetitions, and
-    the order in which rows came leaves no trace.
+    Equal rows are merged, their weights are added, and rows are sorted. So a weight is a number of
+    repetitions, and the original order of rows does not matter.
     """
 
     x: Float[torch.Tensor, "n d"]
@@ -366,7 +365,7 @@ Fitted = TypeVar("Fitted", bound="MachineClassifier")
 
 
 class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
-    """A kernel machine of labels: its decisions, and probabilities scaled on held-out labels."""
+    """Base class of classifiers: decisions, and probabilities that are scaled on held-out labels."""
 
     class_weight: str | Mapping[Any, float] | None
     unlabeled_label: object
@@ -388,10 +387,10 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         unlabeled: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Fitted:
-        """Learn from labelled rows, and from rows without a label what should not change there.
+        """Learn from labelled rows, and use rows without labels for the invariance.
 
-        A weight counts copies of a row, and 0 takes it out; a point that comes twice is one point to the
-        invariance.
+        A weight is a number of copies of a row, and 0 removes it. For the invariance, equal points are one
+        point.
         """
         self._check_settings()
         data = self._labelled(X, y, unlabeled, sample_weight)
@@ -404,7 +403,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         task = self._choose(task, seed)
         self._certify(self._minimise(task, seed))
         with torch.no_grad():
-            predicted = decided(self.machine_.values(Evaluation(), task.points).mT)
+            predicted = predicted_classes(self.machine_.values(Evaluation(), task.points).mT)
         advice = CHOOSE
         if self.unlabeled_label is None and any(each == -1 for each in self.classes_):
             advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
@@ -428,7 +427,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
+        """Probabilities of the classes: a softmax of decisions, with a scale from cross-validation."""
         scores = torch.from_numpy(self.decision_function(X))
         columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
         return torch.softmax(self.scale_ * columns, dim=1).numpy()
@@ -436,7 +435,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     def _labelled(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> Labelled:
-        """Validated training data; it sets `classes_`. A weight of zero takes a row out."""
+        """Validated training data; sets `classes_`. Rows of weight zero are removed."""
         x, labels = self._training_data(X, y)
         check_classification_targets(labels)
         weight = check_weights(sample_weight, x)
@@ -454,7 +453,9 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         is_counted = weight > 0
         counted = is_labelled & is_counted
         if len(np.unique(labels[counted])) < len(self.classes_):
-            raise ValueError("sample_weight leaves a class without any label; give one of its rows a weight.")
+            raise ValueError(
+                "All rows of a class have sample_weight 0: give at least one of them a positive weight."
+            )
         others = np.concatenate([x[~is_labelled & is_counted], self._unlabeled_rows(unlabeled)])
         rows = np.column_stack([x[counted], codes[counted[is_labelled]]])
         rows, place = np.unique(rows, axis=0, return_inverse=True)
@@ -466,17 +467,19 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         )
 
     def _label_loss(self) -> Loss:
-        """The loss, which must be one of labels."""
+        """The loss, which must be a loss of labels."""
         loss = loss_of(self.loss)
         if not (loss.takes_labels or isinstance(loss, Squared)):
-            raise ValueError(f"loss must be one of labels, such as 'logistic' or 'hinge', not {self.loss!r}.")
+            raise ValueError(
+                f"loss must be a loss of labels, such as 'logistic' or 'hinge', not {self.loss!r}."
+            )
         return loss
 
-    def _first(self, ranked: Sequence[Choice]) -> Choice:
-        return first_that_tells(ranked)
+    def _select(self, ranked: Sequence[Choice]) -> Choice:
+        return first_with_several_classes(ranked)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
-        """The softmax's scale that suits labels held out in turn; invariances count as if squared."""
+        """The softmax scale from cross-validation; losses of invariances are treated as squared."""
         smallest = int(torch.bincount(task.codes).min())
         if smallest < 2 or isinstance(task.loss, Multinomial):
             return 0.5 if len(task.targets) == 1 else 1.0
@@ -493,7 +496,7 @@ def class_weights(
     codes: Int[torch.Tensor, " n"],
     weights: Float[torch.Tensor, " n"],
 ) -> Float[torch.Tensor, " n"]:
-    """Weights of rows: as given, times those of classes, or such that classes count the same (RKHS 6.3)."""
+    """Weights of rows: as given, times class weights, or balanced between classes (RKHS 6.3)."""
     if weighting is None:
         return weights
     if isinstance(weighting, Mapping):
@@ -510,12 +513,12 @@ def class_weights(
 
 
 def class_codes(codes: Int[torch.Tensor, " n"], num_classes: int) -> Float[torch.Tensor, "c n"]:
-    """1 for the class of a label and 0 for the others, one row per class."""
+    """One-hot codes of labels, one row per class."""
     return torch.nn.functional.one_hot(codes, num_classes).T.double()
 
 
 def signed_targets(codes: Int[torch.Tensor, " n"], num_classes: int) -> Float[torch.Tensor, "c n"]:
-    """±1 for one class against the rest, one row per class; two classes need a single row."""
+    """±1 for one class against the rest, one row per class; a single row for two classes."""
     signs = 2 * class_codes(codes, num_classes) - 1
     return signs[1:] if num_classes == 2 else signs
 

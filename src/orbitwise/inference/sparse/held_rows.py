@@ -80,10 +80,10 @@ class HeldRows:
         return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
     def leave_one_out(self, noise: float | Tensor) -> Moments:
-        """Each f_n predicted from all other rows: μ₋ₙ = μ - s w(y-μ)/σ²(1-h), variance s/(1-h) + r.
+        """Moments of each f_n given all other rows: μ₋ₙ = μ - s w(y-μ)/σ²(1-h), variance s/(1-h) + r.
 
-        s = aᵀS a, and the leverage is h = ws/σ². Where rows respond with less than their weight, S and h have
-        λ in place of w/σ²: that is exact to first order in what leaving out a row changes.
+        Here s = aᵀSa, and the leverage is h = ws/σ². If there is a `response` λ, it replaces w/σ² in S and h,
+        which is correct to first order in the change of the posterior.
         """
         noise, columns = self._checked(noise), self.projected.columns
         mean = columns.mT @ self.optimum(noise).mean

@@ -1,8 +1,9 @@
 """The best q(u) for likelihoods that are not quadratic in f, on exact or frozen rows (METHOD 3).
 
-L(q) = Σ E_q[log p(y_n | f_n)] - KL[q(v) ‖ N(0, I)] is a lower bound of the evidence for any q. At its maximum
-S⁻¹ = I + AΛAᵀ and S⁻¹m = Aη, where λ and η expand the expected log-likelihood about the moments of f. Rounds
-of natural-gradient steps find it. The slope of the best bound in anything else is that at the best q.
+L(q) = Σ E_q[log p(y_n | f_n)] - KL[q(v) ‖ N(0, I)] is a lower bound on the evidence for any q. At its maximum
+S⁻¹ = I + AΛAᵀ and S⁻¹m = Aη, where λ and η expand the expected log-likelihood about the moments of f.
+Natural-gradient steps find it. The gradient of the best bound with respect to everything else is that at the
+best q.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.sparse.inducing import (
     Inducing,
-    ProjectedRows,
     Projection,
     inducing_factor,
     project,
@@ -30,11 +30,11 @@ from orbitwise.process.process import Process
 
 MAX_ROUNDS, MAX_HALVINGS = 100, 25
 NEGLIGIBLE = 1e-6
-"""A round that gains less than this many nats is the last; so much error in q hardly moves the slopes."""
+"""The last round gains less than this many nats; the remaining error in q hardly changes gradients."""
 ROWS_AT_ONCE = 512
 
 
-class Best(NamedTuple):
+class FittedQ(NamedTuple):
     """The q with the greatest bound, and the bound."""
 
     q: Whitened
@@ -42,13 +42,17 @@ class Best(NamedTuple):
 
 
 @torch.no_grad()
-def best_q(
-    projected: ProjectedRows,
+def fit_q(
+    process: Process,
+    functional: Functional,
     likelihood: Likelihood,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     start: Whitened | None = None,
-) -> Best:
-    """The q with the greatest bound, by steps that each raise it; `start` is the prior by default."""
+) -> FittedQ:
+    """The best q of exact or frozen rows, by steps that each raise the bound; by default from the prior."""
+    projected = project_rows(process, functional, inducing, x)
     columns = projected.columns.mT
     # k_n = |a_n|² + r_n
     variance = columns.square().sum(-1) + projected.residual
@@ -67,7 +71,7 @@ def best_q(
         q, terms, bound = raised
         if gain < NEGLIGIBLE:
             break
-    return Best(q, float(bound))
+    return FittedQ(q, float(bound))
 
 
 def bound_at(
@@ -79,7 +83,7 @@ def bound_at(
     targets: Float[Tensor, "n c"],
     q: Whitened,
 ) -> Float[Tensor, ""]:
-    """L(q) with its slopes in kernel, orbit and likelihood; rows are streamed, block by block."""
+    """L(q), differentiable in kernel, orbit and likelihood; rows are processed in blocks."""
     lower = inducing_factor(process, inducing)
 
     def data(part: Tensor, observed: Tensor, factor: Tensor) -> Tensor:
@@ -92,19 +96,6 @@ def bound_at(
     return total
 
 
-def best_of(
-    process: Process,
-    functional: Functional,
-    likelihood: Likelihood,
-    inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    start: Whitened | None = None,
-) -> Best:
-    """The best q of exact or frozen rows at the present hyperparameters."""
-    return best_q(project_rows(process, functional, inducing, x), likelihood, targets, start)
-
-
 def _bound(
     likelihood: Likelihood, q: Whitened, projection: Projection, targets: Tensor
 ) -> tuple[BoundTerms, Tensor]:
@@ -115,10 +106,10 @@ def _bound(
 def _raised(
     likelihood: Likelihood, q: Whitened, terms: BoundTerms, bound: Tensor, targets: Tensor
 ) -> tuple[Whitened, BoundTerms, Tensor] | None:
-    """q after the longest step that raises the bound, or None where none does.
+    """q after the longest step that raises the bound, or None if no step does.
 
-    Curvatures below 0 are right at the maximum, but a long step along them may leave the Gaussians. Then
-    those of 0 in their place are tried.
+    Negative curvatures are right at the maximum, but a long step with them may lead to an indefinite
+    precision. Therefore steps with zero in their place are tried as well.
     """
     columns, mean = terms.projection.total, terms.projection.offset.sum(1, keepdim=True)
     expansions = [terms.quadratic]
