@@ -8,7 +8,7 @@ from orbitwise.functionals import Evaluation
 from orbitwise.inference.sparse.held_rows import HeldRows, best_tilt, condition, expanded_rows
 from orbitwise.inference.sparse.inducing import project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
-from orbitwise.inference.stochastic.nonconjugate import best_q
+from orbitwise.inference.stochastic.nonconjugate import fit_q
 from orbitwise.likelihoods import Bernoulli, Dirichlet, Likelihood, Softmax
 from orbitwise.process import Process
 
@@ -90,14 +90,14 @@ def test_tilts_that_follow_are_foreseen(process, likelihood):
 def test_a_softmax_is_left_out_to_first_order(process):
     likelihood = Softmax(CLASSES, 64)
     projected, targets = parts(likelihood, process, EVERY)
-    q = best_q(projected, likelihood, targets).q
+    q = fit_q(process, Evaluation(), likelihood, Z, X, targets).q
     rows = expanded_rows(projected, likelihood, targets, q)
     torch.testing.assert_close(rows.optimum(1.0).mean, q.mean, rtol=1e-2, atol=1e-2)
     left_out, mean = rows.leave_one_out(1.0), projected.columns.mT @ q.mean
     found, truth = [], []
     for row in range(0, ROWS, 3):
-        fewer, others = parts(likelihood, process, without(row))
-        refit = best_q(fewer, likelihood, others).q
+        keep = without(row)
+        refit = fit_q(process, Evaluation(), likelihood, Z, X[keep], targets[keep]).q
         moments = SparsePosterior(process, Z, refit).moments(Evaluation(), X[row : row + 1])
         truth.append(moments.mean[0] - mean[row])
         found.append(left_out.mean[row] - mean[row])
