@@ -152,7 +152,7 @@ def molecule_forces(record):
     note = f"{record['num_train']} geometries of ethanol; mean absolute errors in kcal/mol and kcal/mol/Å. "
     note += f"sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
     ours, theirs = record["orbitwise"]["energies and forces"], record["sgdml"]["sgdml"]
-    headline = f"force error {ours['force_error']:.3f} beside {theirs['force_error']:.3f} kcal/mol/Å; "
+    headline = f"force error {ours['force_error']:.3f} compared with {theirs['force_error']:.3f} kcal/mol/Å; "
     headline += f"predictions take {record['ours_over_sgdml']['predict_seconds']:.1f} times as long"
     return headline, f"{table(headings, rows)}\n\n{note}"
 
@@ -263,14 +263,14 @@ KINDS = {
         for kinds in (answer_summary.KINDS, machine_summary.KINDS, toolbox_summary.KINDS)
         for name, (title, show) in kinds.items()
     },
-    "sparse_regression.json": ("Sparse regression beside GPflow and GPyTorch", sparse_regression),
+    "sparse_regression.json": ("Sparse regression compared with GPflow and GPyTorch", sparse_regression),
     "sparse_scaling.json": ("Cost of sparse regression against rows", sparse_scaling),
-    "uci_regression.json": ("Automatic inducing variables beside exact inference", uci_regression),
-    "digits.json": ("8×8 digits beside other classifiers", digits),
+    "uci_regression.json": ("Automatic inducing variables compared with exact inference", uci_regression),
+    "digits.json": ("8×8 digits compared with other classifiers", digits),
     "codings.json": ("Likelihoods of class labels on small sets", codings),
-    "orbit_gram.json": ("Averaged Gram matrices beside bare products", orbit_gram),
-    "group_kernel.json": ("Invariant kernels beside `invariantkernels`", group_kernel),
-    "molecule_forces.json": ("Energies and forces beside `sgdml`", molecule_forces),
+    "orbit_gram.json": ("Averaged Gram matrices compared with bare products", orbit_gram),
+    "group_kernel.json": ("Invariant kernels compared with `invariantkernels`", group_kernel),
+    "molecule_forces.json": ("Energies and forces compared with `sgdml`", molecule_forces),
 }
 
 
@@ -304,19 +304,19 @@ def section(path):
 def settings_of(record):
     """The settings of a benchmark that wrote several records, as options of its command."""
     problems = list(dict.fromkeys(each["problem"] for each in record.get("fits", ())))
-    told = ({"problems": problems} if problems else {}) | record["settings"]
-    told = {name: value for name, value in told.items() if value is not None and value is not False}
-    return options({"command": told})
+    settings = ({"problems": problems} if problems else {}) | record["settings"]
+    settings = {name: value for name, value in settings.items() if value is not None and value is not False}
+    return options({"command": settings})
 
 
 def options(record):
-    """What an experiment was told, where its record says so: all of its options, or those that differ."""
-    told = record.get("command") or {
+    """The options of an experiment as recorded: all of them, or those that differ from defaults."""
+    settings = record.get("command") or {
         name: record[name]
         for name, usual in (("device", "cpu"), ("scoring", "bic"), ("shift", 0))
         if record.get(name, usual) != usual
     }
-    words = [("--" + name.replace("_", "-"), value) for name, value in told.items()]
+    words = [("--" + name.replace("_", "-"), value) for name, value in settings.items()]
     return "".join(
         f" {name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in words
     )

@@ -22,8 +22,8 @@ print(model.spelling_)
 print(model.summary())
 
 # %%
-# The forecast, beside that of a plain RBF kernel
-# -----------------------------------------------
+# The forecast, compared with a plain RBF kernel
+# ----------------------------------------------
 
 plain = InvariantGPRegressor().fit(years[past], series[past])
 errors = {}
