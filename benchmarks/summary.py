@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import answer_summary
+import defaults_summary
 import machine_summary
 import numpy as np
 import toolbox_summary
@@ -257,11 +258,12 @@ def _within(part, exact, key):
     return abs(np.mean([row[key] for row in part]) - values.mean()) <= error
 
 
+SUMMARIES = (answer_summary, defaults_summary, machine_summary, toolbox_summary)
 KINDS = {
     **{
         name: (title, partial(show, table=table))
-        for kinds in (answer_summary.KINDS, machine_summary.KINDS, toolbox_summary.KINDS)
-        for name, (title, show) in kinds.items()
+        for summary in SUMMARIES
+        for name, (title, show) in summary.KINDS.items()
     },
     "sparse_regression.json": ("Sparse regression compared with GPflow and GPyTorch", sparse_regression),
     "sparse_scaling.json": ("Cost of sparse regression against rows", sparse_scaling),
