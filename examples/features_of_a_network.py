@@ -23,8 +23,9 @@ from orbitwise import InvariantGPClassifier
 random = np.random.default_rng(0)
 small, labels = load_digits(return_X_y=True)
 images = np.zeros((len(small), 14, 14), dtype=np.float32)
-for image, digit, place in zip(images, small.reshape(-1, 8, 8) / 16, random.integers(0, 7, (len(small), 2)), strict=True):
-    image[place[0] : place[0] + 8, place[1] : place[1] + 8] = digit
+for image, digit in zip(images, small.reshape(-1, 8, 8) / 16, strict=True):
+    top, left = random.integers(0, 7, 2)
+    image[top : top + 8, left : left + 8] = digit
 
 # %%
 # A network for the digits from 0 to 5
