@@ -39,6 +39,7 @@ myst_heading_anchors = 3
 
 # Docstrings are plain text with code in single backticks.
 default_role = "code"
+smartquotes = False  # they would change --option and "name"
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_default_options = {"members": True, "inherited-members": True}

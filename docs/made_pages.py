@@ -186,9 +186,9 @@ def command_page() -> str:
 
 
 def plain(text: str | None) -> str:
-    """Help as reStructuredText: nothing in it is markup."""
+    """Help as reStructuredText, where only backticks are markup."""
     lines = inspect.cleandoc(text or "").replace("\\", "\\\\")
-    return "".join("\\" + each if each in "*|_`" else each for each in lines).replace("\b\n", "")
+    return "".join("\\" + each if each in "*|_" else each for each in lines).replace("\b\n", "")
 
 
 def options_table(command: TyperCommand | TyperGroup) -> list[str]:
@@ -200,7 +200,8 @@ def options_table(command: TyperCommand | TyperGroup) -> list[str]:
         record = each.get_help_record(typer.Context(command))
         # new versions of typer have classes of their own instead of those of click
         is_option = each.param_type_name == "option"
-        name = record[0] if is_option and record else each.metavar or each.name
+        names = ", ".join([*each.opts, *each.secondary_opts]) if is_option else ""
+        name = f"{names} {each.metavar or ''}".strip() or each.name
         about = getattr(each, "help", None) or (record[1] if record else "")
         default = each.default
         shown = (
