@@ -43,10 +43,11 @@ from orbitwise.experiments.mauna_loa import (
 )
 from orbitwise.selection.model_posterior import PredictiveMixture
 
-RECORD = Path(__file__).resolve().parents[1] / "results" / "mauna_loa.json"
 parser = argparse.ArgumentParser(description="Four components of CO2, twenty years ahead.")
 parser.add_argument("--out", type=Path, default=Path("build/mauna_loa"), help="folder for the results")
-parser.add_argument("--record", type=Path, default=RECORD, help="what the experiment wrote")
+parser.add_argument(
+    "--record", type=Path, default=Path("results/mauna_loa.json"), help="what the experiment wrote"
+)
 parser.add_argument("--every", type=int, default=1, help="fit afresh to every so many months")
 parser.add_argument("--iterations", type=int, default=100, help="of the optimiser, if there is no record")
 options = parser.parse_known_args()[0]
