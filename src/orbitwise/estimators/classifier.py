@@ -21,7 +21,7 @@ from orbitwise.estimators.convergence import iterations_of, learning
 from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
 from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.kernel_choice import MOST_COLUMNS, KernelChoice, choose_kernel
+from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
     Channels,
@@ -119,7 +119,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         How the noise variance of one-hot codes is chosen in the end. Labels are not Gaussian, so
         leave-one-out on the training set often predicts better, above all with thousands of rows. "auto"
         takes the evidence, but learns a kernel that was chosen by leave-one-out in the same way, with its
-        noise, where inference is exact. `log_evidence_` is that at the maximum of the evidence in any case.
+        noise, where inference is exact, up to 1,500 rows. `log_evidence_` is that at the maximum of the
+        evidence in any case.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -358,7 +359,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         generator, self.model_ = self._generator(self.device_), prepared.to(self.device_)
         model, (rows,) = self.model_.latent, self.model_.observations
         result = self._run(model, self.model_.observations, generator)
-        by_labels = engine == "exact" and self.noise != "evidence"
+        by_labels = engine == "exact" and self.noise != "evidence" and len(rows) <= LEARNED_ROWS
         self._store(result, torch.from_numpy(codes), choice if by_labels else None)
         said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
