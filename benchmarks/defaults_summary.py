@@ -10,8 +10,26 @@ TIE = 0.001
 
 
 def defaults(record, table):
-    texts, headlines, size = [], [], record["records"][-1]["most_rows"]
-    kept = [row for row in record["records"] if row["most_rows"] == size]
+    sizes = sorted({row["most_rows"] for row in record["records"]})
+    found = {
+        size: _of_size([row for row in record["records"] if row["most_rows"] == size], table)
+        for size in sizes
+    }
+    headline = "; ".join(f"at most {size:,} rows: {lines}" for size, (lines, _) in found.items())
+    texts = [f"### At most {size:,} rows for training\n\n{text}" for size, (_, text) in found.items()]
+    note = (
+        "Means over splits; differences are ours less theirs, with the standard error of paired differences "
+        "over splits. RMSE is in standard deviations of the targets, and densities are of targets in that "
+        "unit. An error counts as lost where it is more than one standard error worse, a log loss where it "
+        f"is worse, RMSE and log density where they are by more than {TIE}. Seconds were taken on a machine "
+        "that had other work to do."
+    )
+    return headline, "\n\n".join([*texts, note])
+
+
+def _of_size(kept, table):
+    """(headline, text) of the records of one number of rows."""
+    texts, headlines = [], []
     for task, other in OTHERS.items():
         keys = MEASURES[task]
         rows, lost, counts = [], {}, {}
@@ -44,15 +62,7 @@ def defaults(record, table):
             beaten = lost.get(f"{method}, to boosting", [])
             parts.append(f"{method} loses to gradient boosting on: {'; '.join(beaten) or 'no set'}.")
         texts.append("\n\n".join(parts))
-    note = (
-        f"At most {size:,} rows for training. Means over splits; differences are ours less theirs, with the "
-        "standard error of paired differences over splits. RMSE is in standard deviations of the targets, "
-        "and densities are of targets in that unit. An error counts as lost where it is more than one "
-        "standard error worse, a log loss where it is worse, RMSE and log density where they are by more "
-        f"than {TIE}. "
-        "Seconds were taken on a machine that had other work to do."
-    )
-    return "; ".join(headlines), "\n\n".join([*texts, note])
+    return "; ".join(headlines), "\n\n".join(texts)
 
 
 def _words(key):

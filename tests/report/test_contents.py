@@ -357,3 +357,12 @@ def test_fingerprints_tell_data_apart():
     assert fingerprint(x) == fingerprint(x.copy())
     assert fingerprint(x) != fingerprint(x + 1)
     assert len(fingerprint(np.array(["a", None], dtype=object))) == 16
+
+
+def test_the_answer_says_which_kernel_was_chosen():
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    labels = (x[:, 0] > 0).astype(int)
+    model = InvariantGPClassifier(max_iterations=20).fit(x, labels)
+    assert model.kernel_choice_ in words(page_of(model, x, labels), "answer.html")
+    plain = InvariantGPClassifier(noise="evidence", kernel=model.kernel_, max_iterations=2).fit(x, labels)
+    assert "chosen among" not in words(page_of(plain, x, labels), "answer.html")

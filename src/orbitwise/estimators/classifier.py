@@ -21,7 +21,7 @@ from orbitwise.estimators.convergence import iterations_of, learning
 from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
 from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.kernel_choice import MOST_COLUMNS, KernelChoice, choose_kernel
+from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
     Channels,
@@ -38,7 +38,6 @@ from orbitwise.inference.calibration import (
     cross_entropy,
     held_out_loss,
     least_noise,
-    two_columns,
     warn_of_one_class,
 )
 from orbitwise.inference.defaults import default_kernel
@@ -54,6 +53,8 @@ from orbitwise.process.process import Moments, Process
 ROWS_AT_ONCE = 512
 LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
 ONE_HOT_NOISE = 0.01
+LABEL_COUNT, DOUBT = 100.0, 0.2
+"""Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do where one class is predicted for all rows."""
 
@@ -66,6 +67,9 @@ def class_likelihood(given: str | Likelihood, num_classes: int) -> Likelihood:
         "dirichlet": Dirichlet,
         "softmax": partial(Softmax, num_classes, max(256, 4 * num_classes)),
     }
+    if num_classes > 2:
+        named["stick_breaking"] = partial(Bernoulli, LABEL_COUNT, DOUBT, learnable=True)
+        named["dirichlet"] = partial(Dirichlet, count=LABEL_COUNT, learnable=True)
     return resolve_likelihood(given, named)
 
 
@@ -75,14 +79,9 @@ def class_probabilities(
     variance: Float[torch.Tensor, "n c"],
     scale: float,
 ) -> Float[torch.Tensor, "n k"]:
-    """Class probabilities from the posterior moments of f.
-
-    Gaussian noise on codes is no model of labels: there they are a softmax of `scale` times the means.
-    """
-    if isinstance(likelihood, Gaussian):
-        scores = torch.cat([-mean, mean], dim=1) if mean.shape[1] == 1 else mean
-        return torch.softmax(scale * scores, dim=1)
-    return likelihood.class_probabilities(Moments(mean, variance, mean.square() + variance))
+    """Class probabilities from the posterior moments of f: a softmax of `scale` times the scores."""
+    scores = likelihood.class_scores(Moments(mean, variance, mean.square() + variance))
+    return torch.softmax(scale * scores, dim=1)
 
 
 @final
@@ -110,16 +109,18 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
         fitted to the training rows. `load` asks for φ again, because it is code.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
-        How labels are observed. "one_hot": Gaussian noise on one-hot codes, with probabilities from a softmax
-        whose scale leave-one-out sets; the quickest, and the best calibrated in most of our trials.
-        "stick_breaking": Pólya-Gamma logits of sticks, which is logistic regression for two classes.
-        "dirichlet": Gaussian noise of several sizes on logarithms. "softmax": one f per class, whose bound
-        averages a drawn orbit over fixed nodes. An instance is copied.
+        How labels are observed. "one_hot": Gaussian noise on one-hot codes; by far the quickest, and on most
+        sets the best. "stick_breaking": Pólya-Gamma logits of sticks, which is logistic regression for two
+        classes: for those its evidence is that of the labels themselves. "dirichlet": Gaussian noise of
+        several sizes on logarithms, nearly as good as "one_hot". "softmax": one f per class, slow, whose
+        bound averages a drawn orbit over fixed nodes; for few rows. Leave-one-out on the training set
+        calibrates the probabilities of all of them. An instance is copied.
     noise : {"auto", "evidence", "leave_one_out"}, default="auto"
         How the noise variance of one-hot codes is chosen in the end. Labels are not Gaussian, so
         leave-one-out on the training set often predicts better, above all with thousands of rows. "auto"
         takes the evidence, but learns a kernel that was chosen by leave-one-out in the same way, with its
-        noise, where inference is exact. `log_evidence_` is that at the maximum of the evidence in any case.
+        noise, where inference is exact, up to 1,500 rows. `log_evidence_` is that at the maximum of the
+        evidence in any case.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -202,7 +203,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         How far `log_evidence_` may be off by the choice of nodes or draws. A lower bound is that of the
         average over the whole orbit, estimated from fresh draws without bias, with its standard error.
     leave_one_out_log_loss_ : float
-        The mean log loss of every training label, predicted from all others; with likelihood="one_hot" only.
+        The mean log loss of every training label, predicted from all others at the learned hyperparameters.
+        It calibrates the probabilities, and compares likelihoods, which the evidence cannot.
     certificate_ : Certificate
         After collapsed inference, unless an orbit is drawn at random: a bracket of the evidence.
     search_ : list of dict
@@ -357,7 +359,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         generator, self.model_ = self._generator(self.device_), prepared.to(self.device_)
         model, (rows,) = self.model_.latent, self.model_.observations
         result = self._run(model, self.model_.observations, generator)
-        by_labels = engine == "exact" and self.noise != "evidence"
+        by_labels = engine == "exact" and self.noise != "evidence" and len(rows) <= LEARNED_ROWS
         self._store(result, torch.from_numpy(codes), choice if by_labels else None)
         said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
@@ -435,26 +437,23 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         return choice
 
     def _store(self, result: FitResult, codes: torch.Tensor, choice: KernelChoice | None) -> None:
-        """Remember the fit; for one-hot codes also the scale of the softmax and the noise asked for.
+        """Remember the fit, the scale of the softmax and, for one-hot codes, the noise asked for.
 
         A kernel that was chosen by held-out labels predicts with hyperparameters that were learned by them.
         """
         vars(self).pop("noise_", None)
-        vars(self).pop("leave_one_out_log_loss_", None)
-        self.scale_ = 1.0
+        codes = codes.to(self.device_)
         if result.noise is not None:
-            codes = codes.to(self.device_)
             if choice is not None:
                 latent, (rows,) = self.model_.latent, self.model_.observations
                 result = choice.predicting(result, latent, rows, codes)
             noise = self.model_.latent.noise.item()
             if self.noise == "leave_one_out" and choice is None:
                 noise = least_noise(
-                    lambda value: held_out_loss(result.at_noise(value).held_out_means(), codes), 4 * noise
+                    lambda value: held_out_loss(result.at_noise(value).held_out().mean, codes), 4 * noise
                 )
-            result = result.at_noise(noise)
-            scores = two_columns(result.held_out_means())
-            self.noise_ = noise
-            self.scale_ = cautious_scale(scores, codes)
-            self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
+            result, self.noise_ = result.at_noise(noise), noise
+        scores = self.likelihood_.class_scores(result.held_out())
+        self.scale_ = cautious_scale(scores, codes)
+        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
         self._set_result(result, self.model_.latent.process)

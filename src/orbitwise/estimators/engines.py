@@ -24,7 +24,8 @@ from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.training import INTERRUPTED, Training, log_prior, maximize
 from orbitwise.inference.optimise.watching import Phase, Reporter, announce
-from orbitwise.inference.sparse.inducing import random_orbit_points
+from orbitwise.inference.sparse.held_rows import expanded_rows
+from orbitwise.inference.sparse.inducing import project_rows, random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
@@ -467,7 +468,7 @@ def _sparse_result(
         history,
         half_bound=half_bound,
         noise=noise,
-        held_rows=None if noise is None else polished.rows,
+        held_rows=polished.rows,
     )
 
 
@@ -485,7 +486,8 @@ def _polished(
     rows, and bounds on other sets of as many nodes tell its error.
     """
     if not model.likelihood.is_quadratic:
-        best = NonconjugateBound(model.at(frozen), observations, inducing).best()
+        latent = model.at(frozen)
+        best = NonconjugateBound(latent, observations, inducing).best()
         others = [
             freeze_functional(model.functional, PREDICTION_NODES, generator)
             for _ in range(OTHERS if model.is_drawn else 0)
@@ -495,7 +497,9 @@ def _polished(
         ]
         error = math.sqrt(sum((each - best.bound) ** 2 for each in bounds) / max(1, len(bounds)))
         posterior = SparsePosterior(model.process, inducing, best.q)
-        return Polished(posterior, None, BoundEstimate(best.bound, error))
+        projected = project_rows(latent.process, latent.functional, inducing, observations.x)
+        rows = expanded_rows(projected, latent.likelihood, observations.targets, best.q)
+        return Polished(posterior, rows, BoundEstimate(best.bound, error))
     parts = (model.likelihood, inducing, observations.x, observations.targets, generator, tilt)
     polished = polish(model.process, model.functional, frozen, *parts, observations.weight)
     if observations.scatter is None:

@@ -34,6 +34,8 @@ from orbitwise.process.process import Process
 
 CHOICE_ROWS = 500
 """Rows on which kernels are compared."""
+LEARNED_ROWS = 1500
+"""Rows up to which all of them learn by held-out labels; beyond, an iteration takes seconds."""
 FEWEST_ROWS = 20
 """Rows below which leave-one-out says too little to choose by."""
 MOST_COLUMNS = 20
