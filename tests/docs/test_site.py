@@ -45,6 +45,18 @@ def browser(tmp_path_factory) -> Iterator[Any]:
     driver.quit()
 
 
+def opened(browser: Any, page: Path, width: int = 1280) -> Any:
+    """The browser with all of a page there."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    browsers.opened(browser, page, width)
+    is_there = "return document.readyState === 'complete' && document.querySelector('article h1') !== null"
+    WebDriverWait(browser, 60).until(
+        lambda each: each.current_url == page.as_uri() and each.execute_script(is_there)
+    )
+    return browser
+
+
 def follow(page: Any, text: str) -> None:
     """Click the first visible link with this text."""
     from selenium.webdriver.common.by import By
@@ -76,7 +88,7 @@ def fetched(page: Any) -> set[str]:
 
 
 def test_from_landing_to_tutorial_to_reference(browser, site):
-    page = browsers.opened(browser, site / "index.html")
+    page = opened(browser, site / "index.html")
     assert heading(page) == "Orbitwise"
     assert "pip install orbitwise" in words(page)
     follow(page, "Tutorials")
@@ -97,7 +109,7 @@ def test_from_landing_to_tutorial_to_reference(browser, site):
 def test_search_finds_a_page(browser, site):
     from selenium.webdriver.support.wait import WebDriverWait
 
-    page = browsers.opened(browser, site / "search.html")
+    page = opened(browser, site / "search.html")
     page.get((site / "search.html").as_uri() + "?q=inducing")
     results = "return [...document.querySelectorAll('#search-results li a')].map(each => each.textContent)"
     found = WebDriverWait(page, 30).until(lambda each: each.execute_script(results))
@@ -106,7 +118,7 @@ def test_search_finds_a_page(browser, site):
 
 
 def test_every_picture_is_there(browser, site):
-    page = browsers.opened(browser, site / "index.html")
+    page = opened(browser, site / "index.html")
     widths = "return [...document.images].map(each => each.naturalWidth)"
     assert min(page.execute_script(widths)) > 0
 
@@ -115,15 +127,12 @@ def test_every_picture_is_there(browser, site):
     "name", ["index", "guide/choosing", "tutorials/images", "reference/orbitwise.InvariantGPClassifier"]
 )
 def test_nothing_is_wider_than_a_narrow_screen(browser, site, name):
-    page = browsers.opened(browser, site / f"{name}.html", width=390)
+    page = opened(browser, site / f"{name}.html", width=390)
     widths = page.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert widths[0] <= widths[1]
 
 
 def test_formulas_alone_need_the_network(browser, site):
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    page = browsers.opened(browser, site / "method.html")
-    formulas = "return document.querySelectorAll('.math').length > 50"
-    WebDriverWait(page, 30).until(lambda each: each.execute_script(formulas))
+    page = opened(browser, site / "method.html")
+    assert page.execute_script("return document.querySelectorAll('.math').length") > 50
     assert all(each.startswith(MATHJAX) for each in fetched(page))
