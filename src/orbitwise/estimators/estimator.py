@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from statistics import NormalDist
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -55,12 +55,15 @@ from orbitwise.estimators.validation import (
 from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
-from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
+from orbitwise.inference.calibration import NoiseOfLabels
+from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
+from orbitwise.inference.sparse import climb
+from orbitwise.inference.sparse.climb import Rung
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
@@ -116,6 +119,15 @@ ADVICE = {
 """What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
 
 
+CURES = {
+    climb.OUT_OF_TIME: "raise max_seconds",
+    climb.TOO_LARGE: "raise max_memory, free some memory, or take a device that has more",
+    climb.FAILED: "set num_inducing={num_inducing} to have these without this warning",
+    INTERRUPTED: "fit again, without interrupting it",
+}
+"""What lets inducing points climb further, by why they did not."""
+
+
 def iterations_of(estimator: Any) -> int:
     """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
 
@@ -140,6 +152,12 @@ def shortfall(estimator: Any) -> str | None:
     # unknown after stochastic steps, which `partial_fit` documents
     if certificate is not None and math.isfinite(certificate.gap) and not certificate.is_met:
         return f"{certificate}; {ADVICE[certificate.stopped]}."
+    cut = getattr(estimator, "inducing_stopped_by_", climb.ENOUGH)
+    if cut in climb.CUT_SHORT:
+        return (
+            f"Predictions use {estimator.num_inducing_:,} inducing points, and more may predict better, but "
+            f"{climb.REASONS[cut]}: {CURES[cut].format(num_inducing=estimator.num_inducing_)}."
+        )
     if getattr(estimator, "stopped_", "complete") == "time_limit":
         return (
             f"The search was cut short by time_limit={estimator.time_limit:g}, after "
@@ -487,13 +505,30 @@ class EngineEstimator(LearnedOrbit, ABC):
     max_seconds: float | None
     max_iterations: int | None
     num_restarts: int
-    num_inducing: int
+    num_inducing: int | Literal["auto"]
+    max_memory: float | None
     num_steps: int | None
     batch_size: int
     device: str
     model_: RegressionModel
     inference_: EngineName
     tilts: Tilts = "remembered"
+    stored = Stored(sometimes=CLIMBED)
+
+    def _report_rung(self, rung: Rung) -> None:
+        if self.verbose:
+            print(
+                f"{rung.num_inducing:,} inducing points: loss {rung.loss:.4g} per row, {rung.seconds:.1f} s"
+            )
+
+    def _set_result(self, result: FitResult, process: Process) -> None:
+        super()._set_result(result, process)
+        for name in CLIMBED:
+            vars(self).pop(name, None)
+        if result.climbed is not None:
+            climbed = result.climbed
+            self.num_inducing_, self.inducing_stopped_by_ = climbed.num_inducing, climbed.stopped_by
+            self.climb_ = [rung._asdict() for rung in climbed.rungs]
 
     def check_parts(self) -> None:
         super().check_parts()
@@ -519,7 +554,8 @@ class EngineEstimator(LearnedOrbit, ABC):
         model: LatentModel,
         observations: tuple[Observations, ...],
         generator: torch.Generator,
-        max_inducing: int | None = None,
+        labels: torch.Tensor | None = None,
+        noise_of_labels: NoiseOfLabels = "evidence",
     ) -> FitResult:
         """What the engine `inference_` finds, from the solution of a member where one was given."""
         start: Start | None = vars(self).pop("_start", None)
@@ -530,11 +566,15 @@ class EngineEstimator(LearnedOrbit, ABC):
             self.max_seconds,
             iterations_of(self),
             self.num_restarts,
-            self.num_inducing if max_inducing is None else min(max_inducing, self.num_inducing),
+            None if self.num_inducing == "auto" else int(self.num_inducing),
             self.num_steps,
             self.batch_size,
             self.tilts,
             callback=self._report,
+            max_memory=self.max_memory,
+            labels=labels,
+            noise_of_labels=noise_of_labels,
+            on_rung=self._report_rung,
         )
         if start is not None:
             adopt([model], [start.member.model_.latent])

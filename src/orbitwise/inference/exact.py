@@ -170,6 +170,27 @@ class ExactPosterior(Posterior):
 
 
 @final
+class HeldCovariance:
+    """The covariance of all rows of a posterior, held to condition on noise of any size."""
+
+    def __init__(self, posterior: ExactPosterior) -> None:
+        self.posterior = posterior
+        self.covariance = posterior.process.covariance(posterior.rows)
+        self.residual = posterior.targets - posterior.process.mean(posterior.rows)[:, None]
+
+    def at_noise(self, noise: float) -> ExactPosterior:
+        """The posterior at this variance of the noise."""
+        identity = torch.eye(len(self.covariance)).to(self.covariance)
+        lower, jitter = cholesky(self.covariance + noise * identity)
+        given, weights = self.posterior, solve_factored(lower, self.residual)
+        return ExactPosterior(given.process, given.rows, given.targets, weights, lower, jitter)
+
+    def held_out_means(self, noise: float) -> Float[Tensor, "n c"]:
+        """Each target predicted from all others, at this variance of the noise."""
+        return self.at_noise(noise).leave_one_out().mean
+
+
+@final
 @dataclass(frozen=True)
 class ExactEvidence:
     """The exact evidence of observations of f under Gaussian noise, plus hyperpriors.

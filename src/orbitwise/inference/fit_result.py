@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from orbitwise.declarations import FLAG, REPORTED, TEXT, Field
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference import exact
-from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.exact import ExactPosterior, HeldCovariance
 from orbitwise.inference.model import Posterior
 from orbitwise.inference.optimise.orbit_search import Coordinates, Found
 from orbitwise.inference.sparse.certificate import Certificate
+from orbitwise.inference.sparse.climb import Climbed
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.orbits.orbit import Orbit
@@ -47,6 +47,12 @@ SEARCHED = {
     "stopped_by_": TEXT,
 }
 """What they may hold of how these ranges were found."""
+CLIMBED = {
+    "climb_": Field((list,), Field((dict,)), is_record=True),
+    "inducing_stopped_by_": TEXT,
+    "num_inducing_": Field((int,), least=1),
+}
+"""What they may hold of how many inducing points were taken, and why."""
 
 
 @final
@@ -72,7 +78,8 @@ class FitResult:
     `objective` was maximised over the `parameters`. `search` tells how ranges of a drawn orbit were found;
     `certificate` brackets the evidence where rows are exact and noise is Gaussian; `half_bound` is the bound
     that half as many inducing points reached. `noise` is the variance that the posterior stands for, and
-    `held_rows` what a sparse posterior needs to stand for another.
+    `held_rows` what a sparse posterior needs to stand for another. `climbed` tells how many inducing points
+    were taken, and `label_noise` is the noise to predict labels with, where it was chosen already.
     """
 
     posterior: Posterior
@@ -89,21 +96,31 @@ class FitResult:
     half_bound: float | None = None
     noise: float | None = None
     held_rows: HeldRows | None = None
+    climbed: Climbed | None = None
+    label_noise: float | None = None
 
     @torch.no_grad()
-    def at_noise(self, noise: float) -> FitResult:
-        """The same fit with the posterior at another variance of Gaussian noise."""
+    def held(self) -> HeldRows | HeldCovariance:
+        """What conditions on Gaussian noise of any size, and leaves out each target in turn."""
+        if isinstance(self.posterior, ExactPosterior):
+            return HeldCovariance(self.posterior)
+        if self.held_rows is None or self.noise is None:
+            raise ValueError("Targets can be left out one at a time under Gaussian noise only.")
+        return self.held_rows
+
+    @torch.no_grad()
+    def at_noise(self, noise: float, held: HeldRows | HeldCovariance | None = None) -> FitResult:
+        """The same fit with the posterior at another variance of Gaussian noise; `held` is what it holds."""
         posterior = self.posterior
         if noise == self.noise:
             return self
-        if isinstance(posterior, ExactPosterior):
-            variances = torch.full_like(posterior.targets[:, 0], noise)
-            other = exact.condition(posterior.process, posterior.rows, posterior.targets, variances)
-        elif isinstance(posterior, SparsePosterior) and self.held_rows is not None:
-            q = self.held_rows.optimum(noise)
-            other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
+        held = self.held() if held is None else held
+        if isinstance(held, HeldCovariance):
+            other = held.at_noise(noise)
         else:
-            raise ValueError("Only posteriors under Gaussian noise can stand for another variance.")
+            assert isinstance(posterior, SparsePosterior)
+            q = held.optimum(noise)
+            other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
         return replace(self, posterior=other, noise=noise)
 
     @torch.no_grad()

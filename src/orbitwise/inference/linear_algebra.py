@@ -168,7 +168,8 @@ def gaussian_terms(covariance: Float[Tensor, "n n"], residual: Float[Tensor, "n 
         to_covariance = torch.cholesky_inverse(lower).mul_(to_determinant)
         return to_covariance.addmm_(-to_square * weights, weights.mT), 2 * to_square * weights
 
-    return GaussianTerms(*handwritten_gradient(forward, backward, covariance, residual), jitter)
+    square, determinant = handwritten_gradient(forward, backward, covariance, residual)
+    return GaussianTerms(square, determinant, jitter)
 
 
 def gaussian_log_density(

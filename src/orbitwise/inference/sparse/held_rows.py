@@ -6,6 +6,7 @@ it serves to choose the noise. `orbitwise.inference.stochastic.polish` computes 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, final
 
 import torch
@@ -97,6 +98,18 @@ class HeldRows:
         held_out = self.targets - (self.centred - mean) / remaining[:, None]
         variance = noise / self.weight * (1 - remaining) / remaining
         return LeaveOneOutMeans(held_out, variance + self.projected.residual)
+
+    def held_out_means(self, noise: float | Tensor) -> Float[Tensor, "n c"]:
+        """Each target predicted from all others, at this variance of the noise."""
+        return self.leave_one_out(noise).mean
+
+    def log_density(self, noise: float | Tensor) -> Float[Tensor, " n"]:
+        """log p(y_n | all other targets), summed over outputs."""
+        mean, variance = self.leave_one_out(noise)
+        spread = variance + self._checked(noise) / self.weight
+        residual = self.targets - mean
+        each = -0.5 * (residual.square() / spread[:, None] + torch.log(2 * math.pi * spread)[:, None])
+        return each.sum(1)
 
     def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
         value = torch.as_tensor(noise, dtype=torch.float64, device=self.targets.device)

@@ -237,6 +237,7 @@ def refitted(
         mean="zero" if hypothesis.kills_constants else "constant",
         random_state=0,
         max_iterations=0 if is_cut_short else 200,
+        inference=engine_for(len(x)),
         callback=stop,
     )
     # the search itself says whether its winner converged, and whether time was up
