@@ -10,10 +10,10 @@ BUILD := build
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint docs bench
+.PHONY: help demo test lint docs gallery bench
 
 help:  ## say what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed  ## learn which invariance images of digits support; writes build/demo with a report
 	$(BIN)/orbitwise demo --out $(BUILD)/demo --force
@@ -27,7 +27,11 @@ lint: $(VENV)/.installed-dev  ## ruff and pyright
 	$(BIN)/pyright
 
 docs: $(VENV)/.installed-docs  ## build the documentation; writes build/docs
-	$(BIN)/sphinx-build -q -b html -d $(BUILD)/doctrees docs $(BUILD)/docs
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/sphinx-build -W --keep-going -q -b html -d $(BUILD)/doctrees docs $(BUILD)/docs
+
+gallery: $(VENV)/.installed-docs  ## the same, with every script of examples/ run; ORBITWISE_DATA for all of them
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/sphinx-build -W --keep-going -q -b html -D plot_gallery=True \
+	  -d $(BUILD)/doctrees docs $(BUILD)/docs
 
 bench: $(VENV)/.installed-bench  ## run every file of benchmarks/
 	@for file in benchmarks/*.py; do \

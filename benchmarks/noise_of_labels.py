@@ -2,9 +2,9 @@
 
     python benchmarks/noise_of_labels.py --splits 0 1 2 3 4
 
-Hyperparameters are learned once for each split, by the evidence; then the noise is chosen in each of the three
-ways. Tables are halved at random, or 30 rows are for training, with standardised columns. Of digits, as many
-images are for training as the name says, and up to 1,000 others for testing. Writes
+Hyperparameters are learned once for each split, by the evidence; then the noise is chosen in each of the
+three ways. Tables are halved at random, or 30 rows are for training, with standardised columns. Of digits, as
+many images are for training as the name says, and up to 1,000 others for testing. Writes
 results/noise_of_labels.json.
 """
 

@@ -21,6 +21,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 from rich.console import Console
 from rich.table import Table
+from scipy.optimize import minimize
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -32,12 +33,13 @@ from orbitwise.inference.risk import (
     Solution,
     Term,
     coordinate_descent,
-    euclidean,
     lbfgs,
     newton,
     newton_cg,
     stochastic,
 )
+from orbitwise.inference.risk.iterative import MEMORY
+from orbitwise.inference.risk.problem import Iterate
 from orbitwise.losses import EpsilonInsensitive, Logistic, Loss, Squared
 from orbitwise.process import Process
 
@@ -69,9 +71,28 @@ def solvers(seed: int) -> dict[str, Solver]:
     }
 
 
-def plain(problem: Problem, scaled: bool) -> Solution:
-    """scipy's L-BFGS on the coefficients."""
-    return euclidean(problem, scaled=scaled, tolerance=TOLERANCE, max_iterations=2000)
+@torch.no_grad()
+def plain(problem: Problem, scaled: bool, max_iterations: int = 2000) -> Solution:
+    """scipy's L-BFGS on α itself, with rows scaled to norm 1 or as they are: two products per iteration."""
+    f, history = problem.iterate(), []
+    norms = problem.gram.diagonal().clamp_min(1e-300)
+    scale = norms.rsqrt() if scaled else torch.ones_like(norms)
+
+    def at(flat: np.ndarray) -> Iterate:
+        coefficients = scale * torch.from_numpy(flat)
+        return problem.with_best_beta(Iterate(coefficients, problem.gram.product(coefficients), f.beta))
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal f
+        f = at(flat)
+        gradient = problem.gram.product(f.coefficients + problem.slope(problem.values(f)))
+        history.append(float(problem.risk(f)))
+        return history[-1], (scale * gradient).numpy()
+
+    options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": MEMORY, "gtol": 0.0}
+    options["ftol"] = 0.01 * TOLERANCE
+    result = minimize(objective, f.coefficients.numpy(), jac=True, method="L-BFGS-B", options=options)
+    return problem.certified(at(result.x), result.nit, 2 * len(history) + 1, TOLERANCE, history)
 
 
 def problem_of(num_images: int, loss: Loss, spread: float = 1.0) -> Problem:

@@ -1,17 +1,18 @@
-# %% [markdown]
-# # Airline passengers: a spectral mixture goes on, an RBF forgets
-#
-# The lecture opens with this picture (section 1, figure 1). An RBF kernel knows one lengthscale: to follow
-# the seasons it must be short, and a short memory returns to the mean as soon as the data end. A spectral
-# mixture is a sum of waves that fade slowly, so trend and seasons go on. It has many optima: it starts from
-# the strongest lines of the empirical spectrum, and the number of waves is chosen by the evidence of the
-# years that train.
-#
-# `python examples/airline.py --out DIR` writes `airline.png` and `airline.json`;
-# `python -m orbitwise.experiments.airline` tries more starts, and reports them all.
-# The data set is `airline_passengers.npz` in the folder that ORBITWISE_DATA names.
+"""
+Airline passengers: a spectral mixture goes on, an RBF forgets
+==============================================================
 
-# %%
+The lecture opens with this picture (section 1, figure 1). An RBF kernel knows one lengthscale: to follow
+the seasons it must be short, and a short memory returns to the mean as soon as the data end. A spectral
+mixture is a sum of waves that fade slowly, so trend and seasons go on. It has many optima: it starts from
+the strongest lines of the empirical spectrum, and the number of waves is chosen by the evidence of the
+years that train.
+
+`python examples/airline.py --out DIR` writes `airline.png` and `airline.json`;
+`python -m orbitwise.experiments.airline` tries more starts, and reports them all.
+The data set is `airline_passengers.npz` in the folder that ORBITWISE_DATA names.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -34,11 +35,11 @@ parser.add_argument("--iterations", type=int, default=500, help="of the optimise
 options = parser.parse_known_args()[0]
 options.out.mkdir(parents=True, exist_ok=True)
 
-# %% [markdown]
-# ## The spectrum of the first two thirds
+# %%
+# The spectrum of the first two thirds
+# ------------------------------------
 # Logarithms, for the seasons grow with the traffic. A trend is taken off before frequencies are looked for.
 
-# %%
 series = load()
 x, y = series.x_train, series.y_train
 frequencies = frequency_grid(x[:, 0])
@@ -46,10 +47,10 @@ power = periodogram(x[:, 0], detrend(x[:, 0], y)[0], frequencies)
 peaks = spectral_peaks(x[:, 0], y, 5)
 print("strongest lines, cycles a year:", ", ".join(f"{each:.2f}" for each in peaks.frequencies))
 
-# %% [markdown]
-# ## Both kernels from several starts, chosen by evidence
-
 # %%
+# Both kernels from several starts, chosen by evidence
+# ----------------------------------------------------
+
 kernels = {f"rbf, lengthscale {length:g}": parse(f"rbf(lengthscale={length})") for length in (0.3, 3, 10)}
 for count in options.mixtures:
     for seed in (None, *range(options.seeds)):
@@ -70,10 +71,10 @@ best = {
 ratio = fits[best["sm"]]["rmse"] / fits[best["rbf"]]["rmse"]
 print(f"chosen by evidence: {best['rbf']} and {best['sm']}; the RMSE falls to {100 * ratio:.0f} %")
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT, RBF_COLOUR, MIXTURE_COLOUR = "#22303a", "#c9d0d5", "#d55e00", "#0072b2"
 plt.rcParams.update(
     {
@@ -158,7 +159,6 @@ right.set_title("Where the waves are", pad=24)
 right.text(0, 1.025, f"{len(means)} components, chosen by evidence", transform=right.transAxes, fontsize=10.5)
 right.legend(frameon=False)
 figure.savefig(options.out / "airline.png", dpi=140)
-plt.close(figure)
 record = {"fits": fits, "chosen": best, "ratio": ratio, "lines": peaks.frequencies.tolist()}
 (options.out / "airline.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {options.out / 'airline.png'} and {options.out / 'airline.json'}")

@@ -1,14 +1,15 @@
-# %% [markdown]
-# # How many inducing variables are enough?
-#
-# The Talk's demo: lower and upper bounds on the log evidence meet as inducing variables are added, so the
-# quality of a sparse Gaussian process can be *measured*. And the number needed for a fixed quality grows
-# only like a power of log N for a smooth kernel and Gaussian inputs (Burt et al.), so the cost is close to
-# linear in the number of rows.
-#
-# `python examples/certified_sparse.py --out DIR` writes `certified_sparse.png` and `certified_sparse.json`.
+"""
+How many inducing variables are enough?
+=======================================
 
-# %%
+The Talk's demo: lower and upper bounds on the log evidence meet as inducing variables are added, so the
+quality of a sparse Gaussian process can be *measured*. And the number needed for a fixed quality grows
+only like a power of log N for a smooth kernel and Gaussian inputs (Burt et al.), so the cost is close to
+linear in the number of rows.
+
+`python examples/certified_sparse.py --out DIR` writes `certified_sparse.png` and `certified_sparse.json`.
+"""
+
 import argparse
 import json
 import math
@@ -44,12 +45,12 @@ out.mkdir(parents=True, exist_ok=True)
 NOISE = torch.tensor(0.3**2, dtype=torch.float64)
 
 
-# %% [markdown]
-# ## Bounds that meet
+# %%
+# Bounds that meet
+# ----------------
 # Hyperparameters are held where the evidence of all rows is best, so that only M changes.
 
 
-# %%
 def data(count: int, width: int, seed: int = 0) -> Observations:
     """Gaussian inputs, and a function of them with noise."""
     generator = torch.Generator().manual_seed(seed)
@@ -86,19 +87,19 @@ order = rows.x[greedy_choice(process, rows.x, 30).index]
 sizes = range(4, len(order) + 1, 2)
 curves = [brackets(process, rows, order[:size]) for size in sizes]
 
-# %% [markdown]
-# ## The estimator does all this by itself
-
 # %%
+# The estimator does all this by itself
+# -------------------------------------
+
 model = SparseGPRegressor(random_state=0).fit(rows.x.numpy(), rows.targets[:, 0].numpy())
 print(model.certificate_)
 
-# %% [markdown]
-# ## What a fixed accuracy costs
+# %%
+# What a fixed accuracy costs
+# ---------------------------
 # The least M for which the bounds are within one nat of each other, by greedy choice, as N doubles.
 
 
-# %%
 def enough(process: Process, rows: Observations, most: int) -> tuple[int, float]:
     """The least M with a bracket of one nat, by bisection, and the seconds of one pass with it."""
     chosen = rows.x[greedy_choice(process, rows.x, most).index]
@@ -124,10 +125,10 @@ costs = {
     for width, lengthscale, most in ((1, 0.5, 60), (2, 1.0, 600))
 }
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
 styles = {
     "upper": ("upper bound", "tab:red", "-"),
@@ -157,7 +158,6 @@ for width, colour in ((1, "tab:green"), (2, "tab:purple")):
 right.set(xscale="log", xlabel="rows N", ylabel="M for a gap of one nat", title="A power of log N is enough")
 right.legend(fontsize=8)
 figure.savefig(out / "certified_sparse.png", dpi=150)
-plt.close(figure)
 
 table = Table(title="least M for a gap of one nat")
 for heading in ("rows", "M, 1 column", "M, 2 columns"):

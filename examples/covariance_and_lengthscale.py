@@ -1,17 +1,18 @@
-# %% [markdown]
-# # Covariance matrices, lengthscales, and where the RBF kernel comes from
-#
-# A Gaussian process says how values at different places go together: k(x, x′) = exp(−|x − x′|²/2l²) says
-# that near places have like values, and the lengthscale l says what is near (Lecture 2.5, figure 9). The
-# same kernel is a linear model with infinitely many bumps: J bumps of width l side by side, each with an
-# independent weight, tend to an RBF kernel as J grows. Its lengthscale is √2·l, not l as the lecture
-# prints: the product of two bumps, exp(−(x−c)²/2l²)·exp(−(x′−c)²/2l²), integrates over c to a multiple of
-# exp(−(x−x′)²/4l²).
-#
-# `python examples/covariance_and_lengthscale.py --out DIR` writes `covariance_and_lengthscale.png` and
-# `.json`.
+"""
+Covariance matrices, lengthscales, and where the RBF kernel comes from
+======================================================================
 
-# %%
+A Gaussian process says how values at different places go together: `k(x, x′) = exp(−|x − x′|²/2l²)`
+says that near places have like values, and the lengthscale l says what is near (Lecture 2.5, figure 9). The
+same kernel is a linear model with infinitely many bumps: J bumps of width l side by side, each with an
+independent weight, tend to an RBF kernel as J grows. Its lengthscale is √2·l, not l as the lecture
+prints: the product of two bumps, `exp(−(x−c)²/2l²)·exp(−(x′−c)²/2l²)`, integrates over c to a multiple
+of `exp(−(x−x′)²/4l²)`.
+
+`python examples/covariance_and_lengthscale.py --out DIR` writes `covariance_and_lengthscale.png` and
+`.json`.
+"""
+
 import argparse
 import json
 import math
@@ -46,11 +47,11 @@ def rbf(lengthscale: float) -> RBFKernel:
     return kernel
 
 
-# %% [markdown]
-# ## Three lengthscales
+# %%
+# Three lengthscales
+# ------------------
 # The covariance matrix of 181 places, its profile along one row, and functions drawn with it.
 
-# %%
 matrices = {length: Process(None, rbf(length)).covariance(Evaluation().atoms(x)) for length in LENGTHSCALES}
 draws = {
     length: sample_prior(
@@ -76,13 +77,13 @@ for length in LENGTHSCALES:
     print(f"l = {length}: {rates[length]:.3f} zero crossings a unit, {rice:.3f} by Rice's formula")
 
 
-# %% [markdown]
-# ## Bumps tend to an RBF kernel of lengthscale √2·l
+# %%
+# Bumps tend to an RBF kernel of lengthscale √2·l
+# -----------------------------------------------
 # J bumps of width l, spread over [−12, 12] so that the ends are far away, each weight with the variance
 # that makes the limit's variance 1: spacing/(√π·l).
 
 
-# %%
 def bumps(number: int) -> BasisKernel:
     centres = torch.linspace(-SPAN, SPAN, number, dtype=torch.float64)[:, None]
     kernel = BasisKernel(BumpBasis(centres, WIDTH)).double().requires_grad_(False)
@@ -98,10 +99,10 @@ wrong = {n: (bumps(n)(inside).to_dense() - printed).abs().max().item() for n in 
 for n in NUMBERS:
     print(f"J = {n:4d}: {errors[n]:.1e} from lengthscale √2·l, {wrong[n]:.1e} from lengthscale l")
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT = "#22303a", "#c9d0d5"
 COLOURS = ("#d55e00", "#0072b2", "#007a5a")
 plt.rcParams.update(
@@ -194,7 +195,6 @@ falls.minorticks_off()
 falls.set_title("To rounding, and only for $\\sqrt{2}\\,l$")
 falls.legend(frameon=False, fontsize=10, loc="lower left")
 figure.savefig(out / "covariance_and_lengthscale.png", dpi=130)
-plt.close(figure)
 record = {
     "crossings": {str(length): rate for length, rate in rates.items()},
     "width": WIDTH,

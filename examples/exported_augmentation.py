@@ -1,16 +1,17 @@
-# %% [markdown]
-# # A learned orbit as an augmentation
-#
-# The Gaussian process learns from a few labelled digits how far they may be moved before they are others. The
-# learned orbit is then handed to a small convolutional network as its augmentation: the network is trained on
-# the same few images with and without it. The orbit has seen no other image, and everything is repeated for
-# several choices of the few.
-#
-# `python examples/exported_augmentation.py --out DIR` writes `exported_augmentation.png`, `.json`, and the
-# orbit itself as `orbit.json`. The digits are the 8×8 ones of scikit-learn; `--mnist` takes those of MNIST
-# from the folder that ORBITWISE_DATA names.
+"""
+A learned orbit as an augmentation
+==================================
 
-# %%
+The Gaussian process learns from a few labelled digits how far they may be moved before they are others. The
+learned orbit is then handed to a small convolutional network as its augmentation: the network is trained on
+the same few images with and without it. The orbit has seen no other image, and everything is repeated for
+several choices of the few.
+
+`python examples/exported_augmentation.py --out DIR` writes `exported_augmentation.png`, `.json`, and the
+orbit itself as `orbit.json`. The digits are the 8×8 ones of scikit-learn; `--mnist` takes those of MNIST
+from the folder that ORBITWISE_DATA names.
+"""
+
 import argparse
 import json
 import math
@@ -42,10 +43,10 @@ arguments = parser.parse_known_args()[0]
 arguments.out.mkdir(parents=True, exist_ok=True)
 console = Console(width=120)
 
-# %% [markdown]
-# ## Data
-
 # %%
+# Data
+# ----
+
 data = datasets.load("mnist" if arguments.mnist else "digits")
 images, labels = (data.x_train, data.y_train) if arguments.mnist else (data.x, data.y)
 images, labels = images[:5000] / images.max(), labels[:5000].astype(np.int64)
@@ -62,15 +63,15 @@ def rows(chosen: np.ndarray) -> np.ndarray:
     return images[chosen].reshape(len(chosen), -1).astype(np.float64)
 
 
-# %% [markdown]
-# ## Learn the orbit, and export it
+# %%
+# Learn the orbit, and export it
+# ------------------------------
 #
 # `to_json` writes the learned ranges with their units, for a file or another program; `to_torchvision`,
 # `to_kornia` and `to_albumentations` return the orbit as their pipelines take it. The first two are the same
 # module of plain torch, which is all that is needed here.
 
 
-# %%
 def learn(train: np.ndarray) -> InvariantGPClassifier:
     """A Gaussian process that learns by its evidence how far digits may be moved and bent."""
     model = InvariantGPClassifier(
@@ -83,13 +84,13 @@ def learn(train: np.ndarray) -> InvariantGPClassifier:
     return model.fit(rows(train), labels[train])
 
 
-# %% [markdown]
-# ## Train a network, with and without
+# %%
+# Train a network, with and without
+# ---------------------------------
 #
 # Moved images are harder to fit: a network of half the width with 400 steps gained nothing, this one gains.
 
 
-# %%
 def network() -> nn.Sequential:
     """Two convolutions and a linear layer."""
     return nn.Sequential(
@@ -165,12 +166,12 @@ summary = {"num_train": arguments.num_train, "errors": errors, "gain": mean_and_
 )
 (arguments.out / "orbit.json").write_text(to_json(orbits[0]) + "\n", encoding="utf-8")
 
-# %% [markdown]
-# ## A picture
+# %%
+# A picture
+# ---------
 #
 # Above, an original in its frame and what the network sees of it; below, the test errors of all repeats.
 
-# %%
 INK, BLUE, ORANGE, NUM_DRAWS = "#22303a", "#0072b2", "#d55e00", 9
 plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 11, "text.color": INK})
 figure = plt.figure(figsize=(10.2, 6.2))
@@ -205,5 +206,4 @@ axes.set(ylim=(-2.6, 0.6), yticks=[0, -1, -2], yticklabels=list(errors), xlabel=
 axes.set_xlim(left=0)
 axes.spines[["top", "right"]].set_visible(False)
 figure.savefig(arguments.out / "exported_augmentation.png", dpi=140)
-plt.close(figure)
 console.print(f"wrote {arguments.out / 'exported_augmentation.png'}, its numbers and orbit.json")

@@ -1,16 +1,17 @@
-# %% [markdown]
-# # Support and inductive bias
-#
-# A model spreads one unit of probability over all data sets that could be seen (Lecture 1.1, figures 2 to
-# 4). What it can produce at all is its support; what it finds likely is its inductive bias. A simple model
-# puts much on few data sets and nothing on the rest; a flexible one without a bias puts a little on all; a
-# good one can produce all and puts most where data usually are. Here are *all* data sets of nine plus or
-# minus signs along a line, and the probability of each: a model draws f, and the signs of f are the data
-# set.
-#
-# `python examples/inductive_bias.py --out DIR` writes `inductive_bias.png` and `inductive_bias.json`.
+"""
+Support and inductive bias
+==========================
 
-# %%
+A model spreads one unit of probability over all data sets that could be seen (Lecture 1.1, figures 2 to
+4). What it can produce at all is its support; what it finds likely is its inductive bias. A simple model
+puts much on few data sets and nothing on the rest; a flexible one without a bias puts a little on all; a
+good one can produce all and puts most where data usually are. Here are *all* data sets of nine plus or
+minus signs along a line, and the probability of each: a model draws f, and the signs of f are the data
+set.
+
+`python examples/inductive_bias.py --out DIR` writes `inductive_bias.png` and `inductive_bias.json`.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -42,15 +43,15 @@ COUNT = 9
 x = torch.linspace(-1, 1, COUNT, dtype=torch.float64)[:, None]
 
 
-# %% [markdown]
-# ## Four models
+# %%
+# Four models
+# -----------
 # - **simple**: a straight line, so the sign changes once at most: 18 data sets, and no other;
 # - **flexible**: an RBF kernel so short that values at different places know nothing of each other;
 # - **flexible, with a bias**: a longer RBF kernel. No data set is impossible, smooth ones are likely;
 # - **with an invariance**: the same, averaged over x and −x: the support is the 32 symmetric data sets.
 
 
-# %%
 def rbf(lengthscale: float) -> RBFKernel:
     kernel = RBFKernel().double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
@@ -83,11 +84,11 @@ def frequencies(kernel, functional, generator: torch.Generator) -> Tensor:
 generator = torch.Generator().manual_seed(0)
 evidence = {name: frequencies(*model, generator) for name, model in MODELS.items()}
 
-# %% [markdown]
-# ## All data sets in order
+# %%
+# All data sets in order
+# ----------------------
 # They are sorted by how often the sign changes from one place to the next: from constant to alternating.
 
-# %%
 signs = 2 * ((torch.arange(2**COUNT)[:, None] // 2 ** torch.arange(COUNT)) % 2) - 1
 changes = (signs.diff(dim=1) != 0).sum(1)
 symmetric = (signs == signs.flip(1)).all(1)
@@ -119,10 +120,10 @@ best = {
 record["best"] = best
 print("most evidence for", best)
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT = "#22303a", "#c9d0d5"
 COLOURS = ("#d55e00", "#8b979f", "#0072b2", "#007a5a")
 MARKS = {"a step": "#cc79a7", "a hill": "#009e73", "noise": "#5c6770"}
@@ -200,6 +201,5 @@ for label, what in zip(table.get_xticklabels(), codes, strict=True):
 table.tick_params(axis="x", length=0)
 table.set_title("Their evidence (no bar: never drawn)")
 figure.savefig(out / "inductive_bias.png", dpi=130)
-plt.close(figure)
 (out / "inductive_bias.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'inductive_bias.png'} and {out / 'inductive_bias.json'}")

@@ -1,14 +1,15 @@
-# %% [markdown]
-# # Digits, and what their class does not care about
-#
-# LIM figure 1: how far may a digit be turned, stretched, sheared, moved and bent before it is another one?
-# The ranges are parameters of the prior, and the *marginal likelihood of the training labels* learns them: no
-# validation set, and no augmented copies of the data.
-#
-# `python examples/learned_orbit.py --out DIR` writes `learned_orbit.png` and `learned_orbit.json`. The digits
-# are the 8×8 ones of scikit-learn; `--mnist` takes those of MNIST from the folder that ORBITWISE_DATA names.
+"""
+Digits, and what their class does not care about
+================================================
 
-# %%
+LIM figure 1: how far may a digit be turned, stretched, sheared, moved and bent before it is another one?
+The ranges are parameters of the prior, and the *marginal likelihood of the training labels* learns them: no
+validation set, and no augmented copies of the data.
+
+`python examples/learned_orbit.py --out DIR` writes `learned_orbit.png` and `learned_orbit.json`. The digits
+are the 8×8 ones of scikit-learn; `--mnist` takes those of MNIST from the folder that ORBITWISE_DATA names.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -35,10 +36,10 @@ arguments = parser.parse_known_args()[0]
 arguments.out.mkdir(parents=True, exist_ok=True)
 console = Console(width=120)
 
-# %% [markdown]
-# ## Data
-
 # %%
+# Data
+# ----
+
 data = datasets.load("mnist" if arguments.mnist else "digits")
 images, labels = (data.x_train, data.y_train) if arguments.mnist else (data.x, data.y)
 if arguments.mnist:
@@ -48,13 +49,13 @@ images = images.reshape(len(images), -1).astype(np.float64)
 order = np.random.default_rng(0).permutation(len(images))
 train, test = order[: arguments.num_train], order[arguments.num_train :][: arguments.num_test]
 
-# %% [markdown]
-# ## Which invariance do the labels support?
+# %%
+# Which invariance do the labels support?
+# ---------------------------------------
 #
 # Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points
 # of the orbit that learning looks at; the error is its deviation over other choices of those points.
 
-# %%
 comparison = compare(
     images[train],
     labels[train],
@@ -72,8 +73,9 @@ test_errors = {
 for name, error in test_errors.items():
     console.print(f"{name:20s} test error {100 * error:.2f} % of {len(test)} digits, which no model has seen")
 
-# %% [markdown]
-# ## How far?
+# %%
+# How far?
+# --------
 #
 # After ± stands one standard error of the upper end, by the curvature of the evidence and by what other
 # points of the orbit would change. A range that is zero, or that is known to less than itself, has the
@@ -81,7 +83,6 @@ for name, error in test_errors.items():
 # narrow.
 
 
-# %%
 def ranges(model) -> list[dict]:
     """The upper end of each learned range with how sure it is, in the units of the orbit."""
     rows = []
@@ -129,12 +130,12 @@ summary = {
 }
 (arguments.out / "learned_orbit.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
-# %% [markdown]
-# ## A picture
+# %%
+# A picture
+# ---------
 #
 # An original in its frame, and random points of its learned orbit: f is the average of g over such images.
 
-# %%
 NUM_DIGITS, NUM_SAMPLES, INK, BLUE = 6, 8, "#22303a", "#0072b2"
 plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 11, "text.color": INK})
 rows = np.array([train[labels[train] == digit][0] for digit in np.unique(labels[train])[:10]])
@@ -157,5 +158,4 @@ for i, row in enumerate(rows):
         for spine in axes.spines.values():
             spine.set(color=BLUE if j == 0 else "#dfe4e7", linewidth=2.6 if j == 0 else 0.8)
 figure.savefig(arguments.out / "learned_orbit.png", dpi=140)
-plt.close(figure)
 console.print(f"wrote {arguments.out / 'learned_orbit.png'} and {arguments.out / 'learned_orbit.json'}")

@@ -1,21 +1,22 @@
-# %% [markdown]
-# # Mauna Loa: what four components knew of the next twenty years
-#
-# The lecture (section 2.8) adds four kernels to describe the CO2 above Mauna Loa: a long trend, a season that
-# changes slowly, irregularities of some years, and correlated noise. Trained on monthly means to the end of
-# 2003, it says what should have come. Twenty years have been measured since: the trend bent upwards, and the
-# lecture's kernel, whose trend returns to the mean, did not see it coming.
-#
-# The years that train cannot tell most long trends apart: seven of eight lie within two nats of evidence. So
-# none is chosen. Trends are averaged by their evidence, hyperparameters are integrated out, and the band is
-# honest about what was not known.
-#
-# `python examples/mauna_loa.py --out DIR` writes `mauna_loa.png` and `mauna_loa.json`. It reads
-# `results/mauna_loa.json`, which `python -m orbitwise.experiments.mauna_loa` made in some minutes, and takes
-# a minute; without that file, or with `--every`, it fits two trends afresh, hyperparameters at their best.
-# The data set is `co2_mauna_loa.npz` in the folder that ORBITWISE_DATA names.
+"""
+Mauna Loa: what four components knew of the next twenty years
+=============================================================
 
-# %%
+The lecture (section 2.8) adds four kernels to describe the CO2 above Mauna Loa: a long trend, a season that
+changes slowly, irregularities of some years, and correlated noise. Trained on monthly means to the end of
+2003, it says what should have come. Twenty years have been measured since: the trend bent upwards, and the
+lecture's kernel, whose trend returns to the mean, did not see it coming.
+
+The years that train cannot tell most long trends apart: seven of eight lie within two nats of evidence. So
+none is chosen. Trends are averaged by their evidence, hyperparameters are integrated out, and the band is
+honest about what was not known.
+
+`python examples/mauna_loa.py --out DIR` writes `mauna_loa.png` and `mauna_loa.json`. It reads
+`results/mauna_loa.json`, which `python -m orbitwise.experiments.mauna_loa` made in some minutes, and takes
+a minute; without that file, or with `--every`, it fits two trends afresh, hyperparameters at their best.
+The data set is `co2_mauna_loa.npz` in the folder that ORBITWISE_DATA names.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -52,21 +53,21 @@ options = parser.parse_known_args()[0]
 options.out.mkdir(parents=True, exist_ok=True)
 END = 2004
 
-# %% [markdown]
-# ## Four components
+# %%
+# Four components
+# ---------------
 # Each has an amplitude (a variance, in ppm²) and lengthscales (in years) of its own; noise that is
 # independent from month to month is learned beside them. These are the starts:
 
-# %%
 series = load(END, options.every)
 for name, spelling in {"trend": TRENDS[LECTURE], **OTHERS}.items():
     print(f"{name:16s} {spelling}")
 
-# %% [markdown]
-# ## The lecture's kernel, and an average
+# %%
+# The lecture's kernel, and an average
+# ------------------------------------
 # `PredictiveMixture` weighs models; one model alone is a mixture of one.
 
-# %%
 earlier = None
 if options.every == 1 and options.record.exists():
     splits = json.loads(options.record.read_text(encoding="utf-8"))
@@ -84,10 +85,10 @@ else:
 for name in sorted(evidence, key=lambda each: -evidence[each]):
     print(f"{name:16s} log evidence {evidence[name]:8.2f}, probability {100 * probabilities[name]:5.1f} %")
 
-# %% [markdown]
-# ## What was measured since
-
 # %%
+# What was measured since
+# -----------------------
+
 record = {
     "training_months": len(series.x_train),
     "log_evidence": evidence,
@@ -107,12 +108,12 @@ for name in ("lecture", "average"):
         f"measured {rates['measured_last']:.2f}"
     )
 
-# %% [markdown]
-# ## Why not the quadratic trend alone?
+# %%
+# Why not the quadratic trend alone?
+# ----------------------------------
 # It foretold these twenty years best. Trained to the end of 1983 it had as much evidence, and was far off:
 # growth slowed for some years around 1992. The average lost a little there and gained much here.
 
-# %%
 if earlier is not None:
     outcomes = {name: earlier["models"][name]["optimum"]["scores"] for name in (LECTURE, "quadratic")}
     outcomes["average"] = earlier["average"]["scores"]
@@ -123,12 +124,12 @@ if earlier is not None:
             f"RMSE {scores['rmse']:.2f} ppm"
         )
 
-# %% [markdown]
-# ## Component by component
+# %%
+# Component by component
+# ----------------------
 # The components of one model: their means add up to its prediction. A constant may belong to any of them, so
 # the bands are wide; the season is shown as it differs from the mean of its year, which is a functional too.
 
-# %%
 grid = np.arange(1958, 2026.5, 1 / 24)[:, None] - series.origin
 parts = decompose(lecture.members[0], grid)
 total = sum(part.mean[:, 0].numpy() for part in parts.values())
@@ -137,10 +138,10 @@ record["deviations"] = {name: part.mean.std().item() for name, part in parts.ite
 parts["season"] = decompose(lecture.members[0], grid, seasonal())["season"]
 print(f"components add up to the prediction within {record['largest_difference_of_sum']:.1e} ppm")
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT, LECTURE_COLOUR, AVERAGE_COLOUR = "#22303a", "#c9d0d5", "#d55e00", "#0072b2"
 plt.rcParams.update(
     {
@@ -233,6 +234,5 @@ for axis, (name, part) in zip(below.subplots(1, 4), parts.items(), strict=True):
     if name == "trend":
         axis.set_ylabel("ppm, mean ± 2 deviations")
 figure.savefig(options.out / "mauna_loa.png", dpi=140)
-plt.close(figure)
 (options.out / "mauna_loa.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {options.out / 'mauna_loa.png'} and {options.out / 'mauna_loa.json'}")

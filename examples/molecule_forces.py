@@ -1,18 +1,18 @@
-"""Energies and forces of a molecule: slopes as observations, and no care which hydrogen is which.
+"""
+Energies and forces of ethanol
+==============================
+
+Energies and forces of a molecule: slopes as observations, and no care which hydrogen is which.
 
 Exchanging like atoms leaves a molecule's energy as it is, and its forces are minus the slopes of that energy.
 Both facts go into the prior: f(x) is the average over exchanges of g(φ(x)), with φ the inverse distances of
 atoms and g a Gaussian process; observed forces are rows of -Gradient() of the same f. Ethanol, revised MD17.
+
+One geometry comes with one energy and 27 forces. An ordinary Gaussian process learns from the energy
+alone. Here the forces are observations of another functional of the same function, so 200 geometries are
+5,600 observations.
 """
 
-# %% [markdown]
-# # Energies and forces of ethanol
-#
-# One geometry comes with one energy and 27 forces. An ordinary Gaussian process learns from the energy
-# alone. Here the forces are observations of another functional of the same function, so 200 geometries are
-# 5,600 observations.
-
-# %%
 from __future__ import annotations
 
 import argparse
@@ -45,8 +45,9 @@ LONGEST_BOND = 1.3  # Å, between carbon and hydrogen
 NOISE = {"energy": 1e-4, "force": 1e-6}
 Array = NDArray[np.float64]
 
-# %% [markdown]
-# ## Which atoms change places
+# %%
+# Which atoms change places
+# -------------------------
 #
 # Six hydrogens and two carbons could be exchanged in 1,440 ways, but most of them break bonds: no
 # trajectory gets there, and averaging over them teaches nothing. Two moves do happen. The methyl group
@@ -55,7 +56,6 @@ Array = NDArray[np.float64]
 # group. They generate a group of six elements.
 
 
-# %%
 def exchanges(z: NDArray[np.uint8], x: Array) -> FiniteOrbit:
     """The group that the turn of the methyl group and the mirror generate, read off a geometry's bonds."""
     distance = np.linalg.norm(x[:, None] - x[None, :], axis=-1)
@@ -76,8 +76,9 @@ def of_coordinates(order_of_atoms: list[NDArray[np.int64]]) -> Tensor:
     return (torch.from_numpy(np.stack(order_of_atoms))[..., None] * 3 + torch.arange(3)).flatten(1)
 
 
-# %% [markdown]
-# ## Features
+# %%
+# Features
+# --------
 #
 # Inverse distances are the same for a molecule that is moved or turned. Each kind of pair (all pairs that
 # exchanges map on each other) has a lengthscale of its own, so exchanging atoms still preserves the
@@ -86,7 +87,6 @@ def of_coordinates(order_of_atoms: list[NDArray[np.int64]]) -> Tensor:
 # evidence learns the lengthscales.
 
 
-# %%
 class InverseDistances(nn.Module):
     """φ(x): 1/|x_a - x_b| over the lengthscale of its kind, for all pairs of atoms a < b."""
 
@@ -112,14 +112,14 @@ def kinds_of_pairs(orbit: FiniteOrbit, num_atoms: int) -> Tensor:
     return keys.amin(0).unique(return_inverse=True)[1]
 
 
-# %% [markdown]
-# ## Fitting
+# %%
+# Fitting
+# -------
 #
 # Hyperparameters are learned by the evidence of a few geometries, without a validation set; then all
 # geometries are conditioned on with those held fixed.
 
 
-# %%
 @dataclass
 class Setting:
     """What a model is given: forces, exchanges, and one lengthscale or one for each kind of pair."""
@@ -205,13 +205,13 @@ def run(
     )
 
 
-# %% [markdown]
-# ## What it gives
+# %%
+# What it gives
+# -------------
 #
 # Forces divide both errors by about ten; without exchanges both are about three times as large.
 
 
-# %%
 def draw(data: Dataset, outcomes: dict[str, Outcome], file: Path, tests: slice) -> None:
     """Predicted against computed, of energies and of forces."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
@@ -231,12 +231,13 @@ def draw(data: Dataset, outcomes: dict[str, Outcome], file: Path, tests: slice) 
         panel.set(xlabel=f"computed {title}", ylabel=f"predicted {title}")
         panel.legend(markerscale=5, frameon=False)
     figure.savefig(file, dpi=120)
-    plt.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Outcome]:
     """Print the table and write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Energies and forces of a molecule, with like atoms exchanged."
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("build/molecule_forces"), help="folder for the picture"
     )

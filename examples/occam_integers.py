@@ -1,17 +1,18 @@
-# %% [markdown]
-# # Which rule continues −1, 3, 7, 11?
-#
-# Two hypotheses explain the numbers (Lecture 1.4, after MacKay). H₁: an arithmetic progression, x → x + n.
-# H₂: a cubic, x → c·x³ + d·x² + e, which goes on with −19.9 and 1,043.8. Both fit perfectly. Bayes' rule
-# prefers H₁ by tens of millions to one, with equal prior odds, because H₂ had so many more ways to be
-# wrong. Here the odds are counted, not estimated: all settings of both hypotheses are tried under a stated
-# prior.
-#
-# (The lecture prints the cubic's first coefficient with the wrong sign: it is −1/11.)
-#
-# `python examples/occam_integers.py --out DIR` writes `occam_integers.png` and `occam_integers.json`.
+"""
+Which rule continues −1, 3, 7, 11?
+==================================
 
-# %%
+Two hypotheses explain the numbers (Lecture 1.4, after MacKay). H₁: an arithmetic progression, x → x + n.
+H₂: a cubic, x → c·x³ + d·x² + e, which goes on with −19.9 and 1,043.8. Both fit perfectly. Bayes' rule
+prefers H₁ by tens of millions to one, with equal prior odds, because H₂ had so many more ways to be
+wrong. Here the odds are counted, not estimated: all settings of both hypotheses are tried under a stated
+prior.
+
+(The lecture prints the cubic's first coefficient with the wrong sign: it is −1/11.)
+
+`python examples/occam_integers.py --out DIR` writes `occam_integers.png` and `occam_integers.json`.
+"""
+
 import argparse
 import json
 from fractions import Fraction
@@ -34,11 +35,11 @@ out.mkdir(parents=True, exist_ok=True)
 
 SEQUENCE = (-1, 3, 7, 11)
 
-# %% [markdown]
-# ## H₁: try every first number and every increment
+# %%
+# H₁: try every first number and every increment
+# ----------------------------------------------
 # Both are integers from −50 to 50, all equally probable.
 
-# %%
 integers = np.arange(-largest, largest + 1)
 first, increment = np.meshgrid(integers, integers, indexing="ij")
 fits = np.all([first + k * increment == value for k, value in enumerate(SEQUENCE)], axis=0)
@@ -47,14 +48,14 @@ progression = {"first": int(integers[found[0]]), "increment": int(integers[found
 probability_progression = int(fits.sum()) / fits.size
 print(f"H1: {fits.sum()} of {fits.size:,} settings gives {SEQUENCE}: {probability_progression:.3g}")
 
-# %% [markdown]
-# ## H₂: try every first number and every triple of fractions
+# %%
+# H₂: try every first number and every triple of fractions
+# --------------------------------------------------------
 # A coefficient is a numerator from −50 to 50 over a denominator from 1 to 50, all pairs equally probable,
 # so that equal fractions count as often as they can be written: −1/11 = −2/22 = −3/33 = −4/44. All pairs
 # (c, d) are tried in integers, without rounding: differences of the three equations are free of e. Where
 # they hold, all e are tried.
 
-# %%
 numerators, denominators = (
     each.ravel() for each in np.meshgrid(integers, np.arange(1, largest + 1), indexing="ij")
 )
@@ -92,11 +93,11 @@ print(
 print(f"odds of H1 over H2, with equal prior odds: {odds:,.0f} to 1 (the lecture: about 40 million)")
 
 
-# %% [markdown]
-# ## What each says comes next
-
-
 # %%
+# What each says comes next
+# -------------------------
+
+
 def cubic(x: Fraction) -> Fraction:
     return rule[0] * x**3 + rule[1] * x**2 + rule[2]
 
@@ -113,10 +114,10 @@ print(
     *(f"{float(v):.1f}" for v in curved[1:]),
 )
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT, SIMPLE, COMPLEX = "#22303a", "#c9d0d5", "#0072b2", "#d55e00"
 plt.rcParams.update(
     {
@@ -202,7 +203,6 @@ right.tick_params(axis="y", length=0, labelsize=13)
 right.spines["left"].set_visible(False)
 right.set_title(f"The cubic needed more luck: {odds / 1e6:.0f} million to one", pad=14)
 figure.savefig(out / "occam_integers.png", dpi=140)
-plt.close(figure)
 record = {
     "largest": largest,
     "probability_progression": probability_progression,

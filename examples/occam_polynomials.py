@@ -1,19 +1,20 @@
-# %% [markdown]
-# # Occam's hill and Occam's asymptote
-#
-# Which order of a polynomial do the data support? With the same prior variance for every coefficient, p(a)
-# = N(0, σ²I), the evidence rises and falls again: Occam's hill (Lecture 1.5, figure 6). It is tempting to
-# read that big models overfit. They do not; the prior is at fault. With p(a_i) = N(0, γ⁻ⁱ), γ learned by
-# the evidence, higher orders matter less and less, and the evidence stays where it is as the order grows:
-# Occam's asymptote (figure 7). Then one may take as large a model as one likes.
-#
-# A polynomial with normal coefficients is a Gaussian process with the kernel φ(x)ᵀΣφ(x′), so its evidence
-# is exact.
-#
-# `python examples/occam_polynomials.py --out DIR` writes `occam_polynomials.png` and
-# `occam_polynomials.json`.
+"""
+Occam's hill and Occam's asymptote
+==================================
 
-# %%
+Which order of a polynomial do the data support? With the same prior variance for every coefficient, p(a)
+= N(0, σ²I), the evidence rises and falls again: Occam's hill (Lecture 1.5, figure 6). It is tempting to
+read that big models overfit. They do not; the prior is at fault. With p(a_i) = N(0, γ⁻ⁱ), γ learned by
+the evidence, higher orders matter less and less, and the evidence stays where it is as the order grows:
+Occam's asymptote (figure 7). Then one may take as large a model as one likes.
+
+A polynomial with normal coefficients is a Gaussian process with the kernel φ(x)ᵀΣφ(x′), so its evidence
+is exact.
+
+`python examples/occam_polynomials.py --out DIR` writes `occam_polynomials.png` and
+`occam_polynomials.json`.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -42,14 +43,14 @@ NUM_DATA, NOISE, RANGE = 40, 0.2, 1.5
 rng = np.random.default_rng(0)
 
 
-# %% [markdown]
-# ## Data from e⁻ˣ − 1.5
+# %%
+# Data from e⁻ˣ − 1.5
+# -------------------
 # No polynomial is right, but low orders come close: its coefficients fall quickly. (Where they do not, as
 # those of sin 3x, this prior fits less well and its evidence falls at high orders too. An asymptote is a
 # property of prior and data.)
 
 
-# %%
 def truth(x: np.ndarray) -> np.ndarray:
     return np.exp(-x) - 1.5
 
@@ -59,13 +60,13 @@ y = truth(x[:, 0]) + NOISE * rng.normal(size=NUM_DATA)
 grid = np.linspace(-1.9, 1.9, 191)[:, None]
 
 
-# %% [markdown]
-# ## Orders 0 to 20 under both priors
+# %%
+# Orders 0 to 20 under both priors
+# --------------------------------
 # σ² or γ, one number each, and the noise are integrated out as well (Laplace's method), so that what is
 # compared is p(y | order).
 
 
-# %%
 def polynomial(order: int, prior: str) -> InvariantGPRegressor:
     if prior == "isotropic":
         kernel = BasisKernel(PolynomialBasis(order))
@@ -98,11 +99,11 @@ learned = {
 }
 print(f"γ learned at order {largest}: {learned['ratio'][-1]:.2f}; σ² there: {learned['variance'][-1]:.3g}")
 
-# %% [markdown]
-# ## Averages over all orders
+# %%
+# Averages over all orders
+# ------------------------
 # Nobody has to choose: predictions averaged over orders, weighted by p(order | y).
 
-# %%
 average = {
     prior: posterior.predict(grid, return_std=True, include_noise=False)
     for prior, posterior in posteriors.items()
@@ -120,10 +121,10 @@ errors = {
 }
 print(f"root mean square error on [-{RANGE}, {RANGE}]:", json.dumps(errors))
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT, HILL, ASYMPTOTE = "#22303a", "#c9d0d5", "#d55e00", "#0072b2"
 plt.rcParams.update(
     {
@@ -195,7 +196,6 @@ for row, prior in enumerate(posteriors):
     if row == 0:
         axis.legend(frameon=False, fontsize=9.5, loc="upper right")
 figure.savefig(out / "occam_polynomials.png", dpi=130)
-plt.close(figure)
 record = {"num_data": NUM_DATA, "noise": NOISE, "evidence": evidence, "probability": probability}
 record |= {"learned": learned, "errors": errors}
 (out / "occam_polynomials.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,14 +1,15 @@
-# %% [markdown]
-# # Sampling hyperparameters when noise is not Gaussian
-#
-# Counts y ~ Poisson(exp f(x)) of a function f that is the same at x and -x. The evidence has no closed form,
-# so values f and hyperparameters θ are sampled together (Lecture 2.9). Gibbs sampling takes them in turn, and
-# hardly moves: a given f tells its own lengthscale far better than the counts do. The better scheme proposes
-# θ from an approximation of p(θ | y), lets f follow θ, and corrects the approximation exactly.
-#
-# `python examples/sampling_hyperparameters.py --out DIR` writes `sampling_hyperparameters.png` and `.json`.
+"""
+Sampling hyperparameters when noise is not Gaussian
+===================================================
 
-# %%
+Counts y ~ Poisson(exp f(x)) of a function f that is the same at x and -x. The evidence has no closed form,
+so values f and hyperparameters θ are sampled together (Lecture 2.9). Gibbs sampling takes them in turn, and
+hardly moves: a given f tells its own lengthscale far better than the counts do. The better scheme proposes
+θ from an approximation of p(θ | y), lets f follow θ, and corrects the approximation exactly.
+
+`python examples/sampling_hyperparameters.py --out DIR` writes `sampling_hyperparameters.png` and `.json`.
+"""
+
 import argparse
 import json
 import time
@@ -41,12 +42,12 @@ NUM_CHAINS, NAMES = 2, ("log amplitude²", "log lengthscale")
 burn_in, num_draws = num_samples // 5, min(50, num_samples)
 
 
-# %% [markdown]
-# ## Data: most counts on one side
+# %%
+# Data: most counts on one side
+# -----------------------------
 # The rate is even in x, but three counts of four were taken at positive x.
 
 
-# %%
 def log_rate(x: Tensor) -> Tensor:
     return 1.2 + 1.1 * torch.cos(2.2 * x) - 0.12 * x.square()
 
@@ -58,13 +59,13 @@ grid = torch.linspace(-3.2, 3.2, 161, dtype=torch.float64)[:, None]
 x_new = 6 * torch.rand(400, 1, generator=generator, dtype=torch.float64) - 3
 y_new = torch.poisson(log_rate(x_new).exp(), generator=generator)
 
-# %% [markdown]
-# ## The model
+# %%
+# The model
+# ---------
 # `build` says what process, rows and likelihood are at θ; hyperpriors of the logarithms are normal, with
 # deviations 1.5 and 0.5. Without the orbit it is an ordinary Gaussian process.
 
 
-# %%
 def model_of(functional: Functional) -> HierarchicalModel:
     rows, likelihood = functional.atoms(x), Poisson()
     kernel = ScaleKernel(RBFKernel()).double()
@@ -81,12 +82,12 @@ def model_of(functional: Functional) -> HierarchicalModel:
 even = OrbitAverage(FiniteOrbit(negation(1)))
 model, start = model_of(even), torch.zeros(2, dtype=torch.float64)
 
-# %% [markdown]
-# ## Three samplers of the same posterior
+# %%
+# Three samplers of the same posterior
+# ------------------------------------
 # Two chains each, as many samples each. `effective_sample_size` says what they are worth, `problems` whether
 # they may be trusted at all.
 
-# %%
 samplers = {
     "gibbs": lambda: gibbs(
         model, start, num_samples, num_chains=NUM_CHAINS, burn_in=burn_in, width=0.5, generator=generator
@@ -130,11 +131,11 @@ for name, sampler in samplers.items():
     Console(width=110).print(chains.summary(name))
     print(f"{seconds:.1f} s, {chains.num_factorisations:,} factorisations. {' '.join(chains.problems())}\n")
 
-# %% [markdown]
-# ## Predictions average over samples of θ and f
+# %%
+# Predictions average over samples of θ and f
+# -------------------------------------------
 # With the orbit, counts at x tell of -x. Densities of 400 new counts, in nats for each.
 
-# %%
 NUM_PARTS = min(100, num_samples)
 posteriors = {"even": runs["approximation"].posterior(model, NUM_PARTS)}
 plain_model = model_of(Evaluation())
@@ -157,10 +158,10 @@ for name, functional in (("even", even), ("plain", Evaluation())):
 for name, (rate, _, _) in curves.items():
     record[f"prediction_{name}"]["asymmetry"] = (rate - rate.flip(0)).abs().max().item()
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT, GIBBS, WHITE, BETTER = "#22303a", "#c9d0d5", "#d55e00", "#b58900", "#0072b2"
 plt.rcParams.update(
     {
@@ -238,7 +239,6 @@ gain = record["prediction_even"]["log_density"] - record["prediction_plain"]["lo
 axis.set_title(f"Averaged over samples: evenness is worth\n{400 * gain:.0f} nats on 400 new counts")
 axis.legend(frameon=False, fontsize=10, loc="upper right")
 figure.savefig(out / "sampling_hyperparameters.png", dpi=140)
-plt.close(figure)
 text = json.dumps({"num_samples": num_samples, "num_chains": NUM_CHAINS, **record}, indent=1)
 (out / "sampling_hyperparameters.json").write_text(text + "\n", encoding="utf-8")
 print(f"wrote {out / 'sampling_hyperparameters.png'} and {out / 'sampling_hyperparameters.json'}")

@@ -1,14 +1,15 @@
-# %% [markdown]
-# # Two ways to go wrong, and what mends them
-#
-# Nyström's approximation takes Q for K among the data and keeps exact covariances with queries: its variance
-# can be *negative* (Talk). The variational posterior with the same inducing points is a Gaussian process, so
-# its variance never is. And hyperparameters chosen by the training loss of the posterior mean overfit, while
-# the marginal likelihood, here by its lower bound, trades fit for complexity (Talk, last slides).
-#
-# `python examples/sparse_pitfalls.py --out DIR` writes `sparse_pitfalls.png` and `sparse_pitfalls.json`.
+"""
+Two ways to go wrong, and what mends them
+=========================================
 
-# %%
+Nyström's approximation takes Q for K among the data and keeps exact covariances with queries: its variance
+can be *negative* (Talk). The variational posterior with the same inducing points is a Gaussian process, so
+its variance never is. And hyperparameters chosen by the training loss of the posterior mean overfit, while
+the marginal likelihood, here by its lower bound, trades fit for complexity (Talk, last slides).
+
+`python examples/sparse_pitfalls.py --out DIR` writes `sparse_pitfalls.png` and `sparse_pitfalls.json`.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -49,11 +50,11 @@ def draw(count: int, seed: int) -> Observations:
     return Observations(Evaluation(), x, torch.sin(2 * x) + 0.3 * torch.cos(5 * x) + 0.25 * noise)
 
 
-# %% [markdown]
-# ## Negative variance
+# %%
+# Negative variance
+# -----------------
 # Forty rows, six inducing points that are too few for the lengthscale, little noise.
 
-# %%
 rows, queries = draw(40, 0), torch.linspace(-0.5, 6.5, 281, dtype=torch.float64)[:, None]
 process, noise = process_of(0.4), torch.tensor(0.25**2, dtype=torch.float64)
 points = torch.linspace(0.3, 5.7, 6, dtype=torch.float64)[:, None]
@@ -79,12 +80,12 @@ variances = {
     "variational": variational(process, rows, noise, points)[0].row_moments(asked).variance[:, 0],
 }
 
-# %% [markdown]
-# ## Training loss against the marginal likelihood
+# %%
+# Training loss against the marginal likelihood
+# ---------------------------------------------
 # For each lengthscale the noise is chosen from a grid: by the least training error of the posterior mean, or
 # by the largest bound.
 
-# %%
 train, test = draw(40, 3), draw(400, 4)
 lengthscales, noises = np.geomspace(0.02, 5, 33), np.geomspace(1e-4, 1, 17)
 grid = []
@@ -107,10 +108,10 @@ for name, row in (("training loss", by_loss), ("marginal likelihood", by_evidenc
         f"training error {row['training']:.3f}, test error {row['test']:.3f}"
     )
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 figure, axes = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
 for (name, variance), colour in zip(
     variances.items(), ("black", "tab:red", "tab:orange", "tab:blue"), strict=True
@@ -151,7 +152,6 @@ for axis, row, name in (
     )
     axis.set(title=f"chosen by {name}: test error {row['test']:.2f}", ylim=(-2.5, 2.5), xlabel="x")
 figure.savefig(out / "sparse_pitfalls.png", dpi=150)
-plt.close(figure)
 record = {
     "least_variance": {name: float(variance.min()) for name, variance in variances.items()},
     "by_training_loss": by_loss,

@@ -1,18 +1,18 @@
-"""Bayesian optimisation of a symmetric function: a kernel that knows the symmetry needs fewer evaluations.
+"""
+Five turbines on a ridge
+========================
+
+Bayesian optimisation of a symmetric function: a kernel that knows the symmetry needs fewer evaluations.
 
 Where should five turbines stand along a ridge? Their order means nothing, so the yield is invariant to
 permutations of the five coordinates. `FunctionalKernel` gives a BoTorch `SingleTaskGP` that symmetry, and
 everything else of BoTorch stays as it is.
+
+A site has its own wind, and turbines that stand close take wind from each other. One evaluation is an
+expensive simulation. Every evaluation tells the same about all 120 orders of the five places, if the model
+knows that they are the same.
 """
 
-# %% [markdown]
-# # Five turbines on a ridge
-#
-# A site has its own wind, and turbines that stand close take wind from each other. One evaluation is an
-# expensive simulation. Every evaluation tells the same about all 120 orders of the five places, if the model
-# knows that they are the same.
-
-# %%
 from __future__ import annotations
 
 import argparse
@@ -50,7 +50,7 @@ PEAKS = torch.tensor([[0.14, 1.0, 0.10], [0.42, 0.8, 0.16], [0.71, 1.1, 0.11], [
 REACH = 0.15
 COLOURS = {"plain": "#8a8f98", "invariant": "#0b6e99"}
 
-parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser = argparse.ArgumentParser(description="Bayesian optimisation of a symmetric function.")
 parser.add_argument(
     "--out", type=Path, default=Path("results"), help="folder for the picture and the numbers"
 )
@@ -59,13 +59,13 @@ parser.add_argument("--start", type=int, default=6, help="random evaluations to 
 parser.add_argument("--steps", type=int, default=14, help="evaluations that the model chooses")
 options = parser.parse_args()
 
-# %% [markdown]
-# ## The function
+# %%
+# The function
+# ------------
 #
 # The yield is the sum of the wind at the five places, minus what neighbours take from each other.
 
 
-# %%
 def yields(x: Tensor) -> Tensor:
     """The yield of turbines at x [n, 5], each between 0 and 1."""
     place, height, width = PEAKS.to(x).unbind(-1)
@@ -93,15 +93,15 @@ def best_yield() -> float:
     return float(yields(x.detach().clamp(0, 1)))
 
 
-# %% [markdown]
-# ## The two kernels
+# %%
+# The two kernels
+# ---------------
 #
 # They differ in one line. The average over all orders has a larger variance where places coincide, because
 # fewer of its 120 points are different; an acquisition function would go there for that reason alone. So the
 # rows are normalised: every place has the same prior variance.
 
 
-# %%
 def kernel(name: str) -> Kernel:
     base = RBFKernel(lengthscale_prior=LogNormalPrior(-1.5, 0.7))
     if name == "invariant":
@@ -110,13 +110,13 @@ def kernel(name: str) -> Kernel:
     return ScaleKernel(base)
 
 
-# %% [markdown]
-# ## The loop
+# %%
+# The loop
+# --------
 #
 # Fit, maximise the expected improvement, evaluate, repeat. Both start from the same random places.
 
 
-# %%
 def optimise(name: str, seed: int) -> list[float]:
     """The best yield so far after every evaluation."""
     torch.manual_seed(seed)
@@ -149,14 +149,14 @@ for name in COLOURS:
     runs[name] = torch.tensor([optimise(name, seed) for seed in range(options.seeds)], dtype=torch.float64)
     seconds[name] = time.perf_counter() - begin
 
-# %% [markdown]
-# ## What the symmetry is worth
+# %%
+# What the symmetry is worth
+# --------------------------
 #
 # The table shows how far the best yield found stays below the best there is, with standard errors over
 # independent runs. Runs of both kernels start from the same places, so their difference is known better than
 # either of them.
 
-# %%
 short = {name: 100 * (1 - run / truth) for name, run in runs.items()}
 short["difference"] = short["plain"] - short["invariant"]
 mean = {name: each.mean(0) for name, each in short.items()}
@@ -199,5 +199,4 @@ axis.set_title("Five turbines: their order does not matter", loc="left")
 axis.grid(axis="y", color="#e6e6e6", linewidth=0.6)
 axis.legend(frameon=False)
 figure.savefig(options.out / "symmetric_optimisation.png", dpi=140)
-plt.close(figure)
 console.print(f"wrote {options.out / 'symmetric_optimisation.png'} and symmetric_optimisation.json")

@@ -1,14 +1,15 @@
-# %% [markdown]
-# # The marginal likelihood sees a symmetry
-#
-# LIM figure 2 and the Talk's symmetry demo: noisy data from a function that does not change when its two
-# inputs change places. A plain Gaussian process fits the training data at least as well as one that is
-# invariant by construction, but the invariant one generalises better, and the *marginal likelihood of the
-# training data* says so: no validation set.
-#
-# `python examples/symmetry.py --out DIR` writes `symmetry.png` and `symmetry.json`.
+"""
+The marginal likelihood sees a symmetry
+=======================================
 
-# %%
+LIM figure 2 and the Talk's symmetry demo: noisy data from a function that does not change when its two
+inputs change places. A plain Gaussian process fits the training data at least as well as one that is
+invariant by construction, but the invariant one generalises better, and the *marginal likelihood of the
+training data* says so: no validation set.
+
+`python examples/symmetry.py --out DIR` writes `symmetry.png` and `symmetry.json`.
+"""
+
 import argparse
 import json
 import time
@@ -41,11 +42,11 @@ out.mkdir(parents=True, exist_ok=True)
 NUM_TRAINING, NUM_TEST, NOISE, NUM_REPEATS = 40, 2000, 0.2, 10
 
 
-# %% [markdown]
-# ## Data from a symmetric function
-
-
 # %%
+# Data from a symmetric function
+# ------------------------------
+
+
 def truth(x: np.ndarray) -> np.ndarray:
     """A function with f(x₁, x₂) = f(x₂, x₁)."""
     total, difference = x[:, 0] + x[:, 1], x[:, 0] - x[:, 1]
@@ -64,8 +65,9 @@ x, y, new, y_new = draw(seed=0)
 num_above = int((x[:, 0] <= x[:, 1]).sum())
 
 
-# %% [markdown]
-# ## Five models
+# %%
+# Five models
+# -----------
 #
 # - **plain**: no symmetry.
 # - **invariant**: f(x) is the average of g over both orders of the inputs, so f is symmetric with certainty.
@@ -76,7 +78,6 @@ num_above = int((x[:, 0] <= x[:, 1]).sum())
 #   as a datum, so it is not the evidence of the data that were measured and cannot be compared.
 
 
-# %%
 @dataclass
 class Model:
     """A name, a colour, an invariance, and what is done to inputs (and data) before a model sees them."""
@@ -131,15 +132,15 @@ fitted = [model.fit(x, y) for model in models()]
 plain, invariant, *_ = fitted
 
 
-# %% [markdown]
-# ## What each model says
+# %%
+# What each model says
+# --------------------
 #
 # The evidence is a product of predictions, log p(y) = log p(y₁) + log p(y₂ | y₁) for the points above (1)
 # and below (2) the diagonal (LIM eq. 5). The plain model learns little about one half from the other; the
 # invariant one predicts it; the anti-symmetric one would predict its opposite, and does best by calling
 # everything noise.
 
-# %%
 results = []
 for model in fitted:
     row = {
@@ -198,10 +199,9 @@ console.print(
     "kernel and noise is learned, the fit is -N/2 for all, and complexity decides.\n"
 )
 
-# %% [markdown]
+# %%
 # One data set could be luck: other draws of the data say the same.
 
-# %%
 wins = {"evidence": 0, "test_rmse": 0, "anti_symmetric_last": 0}
 for seed in range(1, NUM_REPEATS + 1):
     data = draw(seed)
@@ -225,10 +225,10 @@ summary = {
 }
 (out / "symmetry.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
-# %% [markdown]
-# ## Pictures
-
 # %%
+# Pictures
+# --------
+
 INK, FAINT = "#22303a", "#c9d0d5"
 plt.rcParams.update(
     {
@@ -352,5 +352,4 @@ chunks.set_title("Does one half predict the other?")
 chunks.set_xlabel("log density")
 chunks.legend(frameon=False, loc="upper left", fontsize=10.5, borderaxespad=0.2)
 figure.savefig(out / "symmetry.png", dpi=140)
-plt.close(figure)
 console.print(f"wrote {out / 'symmetry.png'} and {out / 'symmetry.json'}")

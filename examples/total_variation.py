@@ -1,14 +1,15 @@
-# %% [markdown]
-# # Total variation keeps a jump
-#
-# The total variation ∫|f′(x)|dx is not linear in f, but it is an absolute loss of functionals that are: the
-# slopes f′(x) at the nodes of a quadrature (RKHS section 7). A squared loss of the same slopes pays for a
-# jump by its height squared over its width: where it is weak it leaves the noise, where it is strong it
-# smears the jump. The absolute loss pays for the height alone. Coordinates picked by steepness are few.
-#
-# `python examples/total_variation.py --out DIR` writes `total_variation.png` and `total_variation.json`.
+"""
+Total variation keeps a jump
+============================
 
-# %%
+The total variation `∫|f′(x)|dx` is not linear in f, but it is an absolute loss of functionals that are: the
+slopes f′(x) at the nodes of a quadrature (RKHS section 7). A squared loss of the same slopes pays for a
+jump by its height squared over its width: where it is weak it leaves the noise, where it is strong it
+smears the jump. The absolute loss pays for the height alone. Coordinates picked by steepness are few.
+
+`python examples/total_variation.py --out DIR` writes `total_variation.png` and `total_variation.json`.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -39,11 +40,11 @@ CLOSE = 0.01
 """How far above the least risk, relatively, counts as close."""
 
 
-# %% [markdown]
-# ## Data: two jumps
-
-
 # %%
+# Data: two jumps
+# ---------------
+
+
 def truth(x: Tensor) -> Tensor:
     return 1.0 * (x > 0.35) - 0.6 * (x > 0.7)
 
@@ -53,12 +54,12 @@ x = torch.rand(NUM_DATA, 1, generator=generator, dtype=torch.float64).sort(0).va
 y = truth(x[:, 0]) + NOISE * torch.randn(NUM_DATA, generator=generator, dtype=torch.float64)
 grid = torch.linspace(0, 1, 1001, dtype=torch.float64)[:, None]
 
-# %% [markdown]
-# ## Rows
-# Values at the data and slopes at the nodes are rows alike; a constant is not penalised. The kernel is
-# narrow, and labels count so much that it is the slopes, not |f|², that keep f from following the noise.
-
 # %%
+# Rows
+# ----
+# Values at the data and slopes at the nodes are rows alike; a constant is not penalised. The kernel is
+# narrow, and labels count so much that it is the slopes, not `|f|²`, that keep f from following the noise.
+
 kernel = RBFKernel().double()
 kernel.lengthscale = torch.tensor(LENGTHSCALE, dtype=torch.float64)
 process = Process(None, kernel).requires_grad_(False)
@@ -94,13 +95,13 @@ def error(f: Tensor) -> float:
     return (f - truth(grid[:, 0])).square().mean().sqrt().item()
 
 
-# %% [markdown]
-# ## Each penalty at its best
+# %%
+# Each penalty at its best
+# ------------------------
 # The strength is the one, of four, with the least error from the true function, so that neither penalty loses
 # by its strength. Newton's method on all rows finds the least risk; then coordinates are picked one by one,
 # each where the risk falls most steeply.
 
-# %%
 fits, record = {}, {}
 for name, (loss, strengths) in penalties.items():
     solved = {strength: newton(problem_of(loss, strength)) for strength in strengths}
@@ -128,10 +129,9 @@ for name, (loss, strengths) in penalties.items():
     )
 print(f"true total variation 1.60, noise {NOISE}, {NUM_DATA} data, {num_nodes} slopes")
 
-# %% [markdown]
+# %%
 # Coordinates drawn at random, a fifth more each round, need more of them.
 
-# %%
 GROWTH = 0.2
 problem = problem_of(penalties["absolute"][0], record["absolute"]["strength"])
 seeded = torch.Generator().manual_seed(0)
@@ -149,10 +149,10 @@ print(
     f"{record['absolute']['excess']:.1e} by steepness"
 )
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, FAINT, SQUARED, ABSOLUTE = "#22303a", "#c9d0d5", "#d55e00", "#0072b2"
 plt.rcParams.update(
     {
@@ -209,7 +209,6 @@ axes[2].set(xlim=(0, most), xlabel="coordinates picked", ylabel="risk above the 
 axes[2].grid(axis="y", color=FAINT, linewidth=0.6)
 axes[2].legend(frameon=False, fontsize=10, loc="lower left")
 figure.savefig(out / "total_variation.png", dpi=140)
-plt.close(figure)
 record = {"num_data": NUM_DATA, "num_nodes": num_nodes, "noise": NOISE, **record}
 (out / "total_variation.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'total_variation.png'} and {out / 'total_variation.json'}")

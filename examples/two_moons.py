@@ -1,15 +1,16 @@
-# %% [markdown]
-# # Two moons with two labels
-#
-# RKHS figure 1. A kernel machine sees one label of each moon and, at every point, labelled or not, that f
-# should be flat there. As the strength ν of that wish grows, f can change only where there are no points, and
-# the boundary moves into the gap between the moons. Above: logistic loss of labels, squared loss of slopes.
-# Below: hinge loss, ε-insensitive loss. ε has the unit of a slope, and slopes are small once ν is large: with
-# the usual ε = 0.1 nearly all of them are free, so it is 0.01 here.
-#
-# `python examples/two_moons.py --out DIR` writes `two_moons.png` and `two_moons.json`.
+"""
+Two moons with two labels
+=========================
 
-# %%
+RKHS figure 1. A kernel machine sees one label of each moon and, at every point, labelled or not, that f
+should be flat there. As the strength ν of that wish grows, f can change only where there are no points, and
+the boundary moves into the gap between the moons. Above: logistic loss of labels, squared loss of slopes.
+Below: hinge loss, ε-insensitive loss. ε has the unit of a slope, and slopes are small once ν is large: with
+the usual ε = 0.1 nearly all of them are free, so it is 0.01 here.
+
+`python examples/two_moons.py --out DIR` writes `two_moons.png` and `two_moons.json`.
+"""
+
 import argparse
 import json
 from pathlib import Path
@@ -54,11 +55,11 @@ def fit(labelled: np.ndarray, **settings: Any) -> tuple[Any, float]:
     return machine, float(machine.score(x[others], y[others]))
 
 
-# %% [markdown]
-# ## The figure's machines
+# %%
+# The figure's machines
+# ---------------------
 # The two labels are those in the middle of the moons' arcs; further pairs are drawn at random.
 
-# %%
 rows: dict[str, dict[str, Any]] = {
     "logistic, squared": {"loss": "logistic", "invariance_loss": "squared"},
     f"hinge, ε = {EPSILON}": {"loss": "hinge", "invariance_loss": EpsilonInsensitive(EPSILON)},
@@ -85,12 +86,12 @@ for name, settings in rows.items():
     cells = [f"{one:.3f} ({mean:.3f})" for (_, one), mean in zip(fitted, drawn, strict=True)]
     print(f"{name:18s}" + "".join(f"{cell:>16s}" for cell in cells))
 
-# %% [markdown]
-# ## The strength by evidence
+# %%
+# The strength by evidence
+# ------------------------
 # Two labels say nothing of how flat f should be: any two labels can be told apart. Eight do. The evidence of
 # the labels, given that slopes vanish, chooses ν and C with no label held out.
 
-# %%
 for count in (2, 8):
     labelled = pair if count == 2 else draw(count)
     chosen, accuracy = fit(labelled, strength="evidence")
@@ -107,10 +108,10 @@ for count in (2, 8):
         f"{chosen.log_evidence_:.2f}, accuracy {accuracy:.3f} ({without:.3f} with ν = 0, C = 1)"
     )
 
-# %% [markdown]
-# ## Picture and numbers
-
 # %%
+# Picture and numbers
+# -------------------
+
 INK, BLUE, RED = "#22303a", "#0072b2", "#d55e00"
 plt.rcParams.update({"font.size": 11, "text.color": INK, "axes.edgecolor": "#c9d0d5", "axes.labelcolor": INK})
 shades = LinearSegmentedColormap.from_list("moons", ["#5fa9d6", "#d8e9f4", "#fdfdfd", "#fbe3d3", "#ee9a5f"])
@@ -149,6 +150,5 @@ labels = (
 for axis, label in zip(axes[:, 0], labels, strict=True):
     axis.set_ylabel(label, fontsize=12)
 figure.savefig(out / "two_moons.png", dpi=140)
-plt.close(figure)
 (out / "two_moons.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'two_moons.png'} and {out / 'two_moons.json'}")

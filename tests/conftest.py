@@ -51,11 +51,13 @@ def why_no_data(*names: str) -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked `requires_data` where the data are not there; check first calls again."""
+    """Skip what needs data or a GPU where they are not there; check first calls again."""
     checked_calls.Test.number += 1
     for marker in item.iter_markers("requires_data"):
         if reason := why_no_data(*marker.args):
             pytest.skip(reason)
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("torch finds no CUDA GPU here")
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""What files of models hold of a class, declared where the class is and read by `orbitwise.storage`.
+"""How model files store the objects of a class, declared in the class and read by `orbitwise.storage`.
 
-Objects are stored by their constructor: an argument is the attribute of the same name, its type is that of
-the annotation, and a file is refused where a value has another type or a number lies out of range. Tensors of
-modules are stored as they are. A class says with `stored = Stored(...)` only what does not follow from this;
-subclasses inherit what it says. What types, shapes and bounds cannot say (a Cholesky factor that can be
-solved with, parts of equal widths) is checked by a method `check_parts`, which raises a ValueError.
+An object is stored as the arguments of its constructor. Each argument is read from the attribute of the same
+name and has the annotated type; a file is refused if a value has another type or a number is out of range.
+Tensors of modules are stored unchanged. A class declares `stored = Stored(...)` only for what does not follow
+from this, and its subclasses inherit the declaration. Conditions that types, shapes and bounds cannot express
+(a Cholesky factor that can be solved with, parts of equal widths) are checked by a method `check_parts`,
+which raises a ValueError.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 LARGEST = 1e150
-"""Numbers of a model are no greater, so that the product of any two is finite; that of three may not be."""
+"""The largest number in a model: the product of any two is finite, although that of three may not be."""
 SMALLEST = 1e-150
-"""Numbers that are divided by are no smaller."""
+"""The smallest divisor in a model."""
 MOST_COUNTED = 2**53
-"""Counts that allocate nothing, such as those of rows that were seen, may be as large as a float can tell."""
+"""The largest count that allocates no memory, such as that of rows seen: a float holds it exactly."""
 START = 0.01
-"""What a learnable range is made with, before it takes the tensors that it had."""
+"""A learnable range is built with this value before its stored tensors are restored."""
 
 
 @final
@@ -34,14 +35,14 @@ START = 0.01
 class Field:
     """An argument of a constructor, or an attribute: its types, the types of its entries, its bounds.
 
-    Numbers, alone or as entries, lie between `least` and `most`. A whole number without a bound `most` of its
-    own may allocate memory, so it is counted as a size and is at most as large as the file. `is_record` marks
-    numbers that are told and never computed with, which may be NaN or infinite. Tensors have one of `dtypes`,
-    where any are named.
+    Numbers, alone or as entries, lie between `least` and `most`. A whole number without a bound `most` may
+    allocate memory: it is treated as a size, and is at most as large as the file. `is_record` marks numbers
+    that are shown but never computed with; they may be NaN or infinite. If `dtypes` are given, tensors have
+    one of them.
 
-    `read` is the attribute, dotted, that tells an argument of another name, or a function of the object that
-    does. An argument that `is_omitted` takes its default, or the `fixed` value, because tensors of the object
-    tell what it made.
+    An argument is read from the attribute of the same name, or from the dotted attribute `read`, or by a
+    function `read` of the object. An argument that `is_omitted` is not stored: the object is built with its
+    default, or with the `fixed` value, and then takes the stored tensors.
     """
 
     kinds: tuple[type, ...] = ()
@@ -56,7 +57,7 @@ class Field:
 
 
 def switch(attribute: str) -> Field:
-    """An argument that starts something if an attribute says that it is on; tensors say how far it went."""
+    """An argument that is only above zero or not, as the attribute says: its value is a stored tensor."""
     is_on = attrgetter(attribute)
     return Field(read=lambda value: START if is_on(value) else 0.0)
 
@@ -69,21 +70,22 @@ FLAG = Field((bool,))
 TEXT = Field((str,))
 NUMBER = Field((int, float), least=0)
 REPORTED = Field((int, float), is_record=True)
-"""A number that is told, and never computed with."""
+"""A number that is shown, but never computed with."""
 REPORTED_ARRAY = Field((np.ndarray,), is_record=True)
 
 
 @final
 @dataclass(frozen=True)
 class Stored:
-    """How objects of a class are stored, where its constructor does not say it.
+    """How objects of a class are stored, as far as it does not follow from the constructor.
 
-    `arguments` are merged with the annotations of the constructor, or of what builds the object instead: the
-    function `build`, or the class method of this name. `attributes`, also dotted ones of parts, are set after
-    building; files of earlier versions may lack them. `fitted` are the attributes that an estimator has after
-    `fit`, beside its settings, and `sometimes` those that it may have. Buffers named in `infinite` may have
-    infinite entries. `cost` is the memory in bytes that building takes beyond the sizes of its arguments.
-    `refuse` says why an object cannot be stored, and `never` says it of the whole class.
+    `arguments` are merged with the annotations of the constructor. If `build` is given, this function, or the
+    class method of this name, builds the object instead of the constructor. `attributes`, with dots for those
+    of parts, are set after building; files of earlier versions may lack them. `fitted` are the attributes
+    that an estimator always has after `fit`, in addition to its settings, and `sometimes` those that it may
+    have. Buffers named in `infinite` may have infinite entries. `cost` is the memory in bytes that building
+    takes in addition to the sizes of the arguments. `refuse` returns the reason why an object cannot be
+    stored, or None; `never` is the reason for the whole class.
     """
 
     arguments: Mapping[str, Field] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Stored:
 
 
 def require(holds: bool, what: str) -> None:
-    """Raise a ValueError that says what an object has, where that makes no sense."""
+    """Raise a ValueError unless the condition holds; `what` is the fault, such as "rows of another width"."""
     if not holds:
         raise ValueError(what)
 
@@ -106,7 +108,7 @@ def require(holds: bool, what: str) -> None:
 def is_plain_numbers(
     value: Tensor | NDArray[np.generic], least: float = -LARGEST, most: float = LARGEST
 ) -> bool:
-    """Whether all entries of floating-point numbers lie within bounds, which NaN never does.
+    """Whether all entries of floating-point numbers are within bounds, which is false for NaN.
 
     Whole numbers and text always pass; floating-point tensors are of single or double precision.
     """
@@ -118,6 +120,6 @@ def is_plain_numbers(
         return True
     if value.dtype not in (torch.float32, torch.float64):
         return False
-    # as floats of Python, because single precision knows neither bound
+    # as Python floats, because single precision cannot represent either bound
     low, high = (end.item() for end in torch.aminmax(value.detach()))
     return least <= low and high <= most

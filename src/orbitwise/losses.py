@@ -1,8 +1,8 @@
-"""Convex losses ℓ(f, y) of the regularised-risk engine: value, slope and curvature in f, entry by entry.
+"""Convex losses ℓ(f, y) of the regularised-risk engine: value, slope and curvature in f, per entry.
 
 Losses of labels take y = ±1; losses of residuals take any y, and y = 0 penalises a functional of f. Kinks of
 losses are rounded over a `width`, as Newton's method requires (Chapelle, "Training a support vector machine
-in the primal", 2007). A rounded loss differs from the exact one by at most half of the width.
+in the primal", 2007). A rounded loss differs from the exact one by at most half the width.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Loss(ABC):
 
     @abstractmethod
     def curvature(self, f: Entries, y: Entries) -> Entries:
-        """∂²ℓ/∂f²; at a corner of the slope, the smaller one-sided value."""
+        """∂²ℓ/∂f²; at a kink of the slope, the smaller one-sided value."""
 
     def curvature_product(self, f: Entries, y: Entries, direction: Entries) -> Entries:
         """The second derivative times a direction."""
@@ -154,7 +154,7 @@ class EpsilonInsensitive(Loss):
 class Multinomial(Loss):
     """log Σ_k e^{f_k} - f_y over c adjacent entries for each observation; y is one-hot.
 
-    Each of the c entries has the same share of the value; the second derivative couples them.
+    The value is divided equally among the c entries; the second derivative couples them.
     """
 
     curvature_bound = 0.5
@@ -195,7 +195,7 @@ LOSSES = {
 
 
 def loss_of(loss: str | Loss) -> Loss:
-    """A loss as it is, or the loss of this name with its default width."""
+    """The loss itself, or the loss of this name with its default width."""
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, str) and loss in LOSSES:

@@ -277,7 +277,7 @@ def test_a_journal_that_is_a_link_is_said_in_one_line_and_left_alone(orbitwise, 
     lines = ran.error.splitlines()
     assert len(lines) == 2, "as long as they are, each is one line"
     assert lines[0].startswith(f"warning: {journal.relative_to(table.parent)} is ignored, and the fit starts")
-    assert "keeps no more checkpoints" in lines[1]
+    assert "continues without checkpoints" in lines[1]
     assert ".py" not in ran.error
 
 

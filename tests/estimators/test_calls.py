@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from orbitwise import InvariantGPRegressor, InvariantSVC
-from orbitwise.estimators.estimator import learning
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.validation import answering
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Rotation

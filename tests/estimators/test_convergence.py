@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor
-from orbitwise.estimators.estimator import fit_quietly, shortfall, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, shortfall, warn_of_shortfalls
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_nothing_to_learn_is_nothing_missed(waves):
         ({"num_inducing": 3}, "fixed", "raise num_inducing"),
         ({"num_inducing": 3, "max_iterations": 0}, "fixed", "raise num_inducing"),
         ({"max_inducing": 4, "optimize_inducing": False}, "max_inducing", "raise max_inducing"),
-        ({"max_inducing": 4, "time_limit": 1e-9}, "time_limit", "raise time_limit"),
+        ({"max_inducing": 4, "max_seconds": 1e-9}, "time_limit", "raise max_seconds"),
     ],
 )
 def test_a_certificate_that_is_not_met_is_said_whatever_the_reason(waves, settings, stopped, advice):

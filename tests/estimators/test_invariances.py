@@ -189,7 +189,7 @@ def test_a_finite_orbit_is_penalised_like_its_name_and_others_say_where_to_go():
     assert named is not None
     assert given is not None
     torch.testing.assert_close(given.block.points, named.block.points, rtol=0, atol=0)
-    with pytest.raises(ValueError, match="num_samples or weights is averaged over: use InvariantGPRegressor"):
+    with pytest.raises(ValueError, match="num_samples or weights use InvariantGPRegressor"):
         penalty_of(FiniteOrbit(cyclic_shifts(16), num_samples=4), IMAGES, 1.0)
     with pytest.raises(TypeError, match=r"InvariantGPClassifier .*VirtualSVC.*invariance='affine'"):
         penalty_of(SampledOrbit(Translation(16), -1.0, 1.0), IMAGES, 1.0)

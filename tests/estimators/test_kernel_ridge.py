@@ -251,7 +251,11 @@ def test_evidence_chooses_the_same_whatever_the_unit_of_the_kernel():
         ({"C": 0.0}, ValueError, "C must be positive and finite, not 0.0"),
         ({"strength": -1.0}, ValueError, "at least 0 .*, 'evidence', not -1.0"),
         ({"strength": "cross_validation"}, ValueError, "'evidence', not 'cross_validation'"),
-        ({"loss": "logistic"}, ValueError, "one of numbers, such as 'squared' or 'absolute', not 'logistic'"),
+        (
+            {"loss": "logistic"},
+            ValueError,
+            "a loss of numbers, such as 'squared' or 'absolute', not 'log",
+        ),
         ({"loss": "cubic"}, ValueError, "cubic"),
         ({"strength": "evidence", "loss": "absolute"}, ValueError, "goes with loss='squared'"),
         (

@@ -153,7 +153,7 @@ def test_fewer_points_than_neighbours_and_a_single_point():
         ({"weighting": "cosine"}, "weighting must be 'binary' or 'heat', not 'cosine'"),
         ({"C": 0}, "C must be positive and finite"),
         ({"strength": -1}, "strength must be finite and at least 0"),
-        ({"loss": "epsilon_insensitive"}, "loss must be one of labels"),
+        ({"loss": "epsilon_insensitive"}, "loss must be a loss of labels"),
         ({"strength": "evidence"}, "loss='logistic' or 'squared'"),
     ],
 )

@@ -313,7 +313,11 @@ def test_progress_is_told(data, inference, capsys):
     settings = {"max_iterations": 3, "num_steps": 9, "verbose": True}
     fitted(inference, *data, callback=lambda *each: seen.append(each), **settings)
     assert len(seen) >= 3
-    assert capsys.readouterr().out.count(inference) == len(seen)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{inference} inference: ")
+    assert last.startswith(f"{inference} inference: ended after")
+    fitted(inference, *data, **{**settings, "verbose": False})
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("inference", ["exact", "collapsed"])

@@ -187,7 +187,7 @@ def test_degenerate_data_just_work(x, y, bound):
         ({"num_inducing": "many"}, "num_inducing must be"),
         ({"tolerance": 0.0}, "tolerance must be positive"),
         ({"tolerance": float("nan")}, "tolerance must be positive"),
-        ({"time_limit": -1.0}, "time_limit must be positive"),
+        ({"max_seconds": -1.0}, "max_seconds must be positive"),
         ({"bound": "loose"}, "bound must be"),
         ({"selection": "best"}, "selection must be"),
         ({"noise": 0}, "needs noise"),
@@ -225,7 +225,7 @@ def test_noise_driven_to_zero_stays_positive(rng):
 
 
 @pytest.mark.parametrize("count", [15, "auto"])
-def test_a_time_limit_is_kept_and_said(wave, count, monkeypatch):
+def test_a_limit_of_time_is_kept_and_said(wave, count, monkeypatch):
     """A second passes with every evaluation of the bound."""
     seconds = 0.0
     compute = SparseModel.forward
@@ -236,9 +236,9 @@ def test_a_time_limit_is_kept_and_said(wave, count, monkeypatch):
         return compute(self)
 
     monkeypatch.setattr(SparseModel, "forward", slow)
-    model = SparseGPRegressor(num_inducing=count, time_limit=4.5, tolerance=1e-6, random_state=0)
+    model = SparseGPRegressor(num_inducing=count, max_seconds=4.5, tolerance=1e-6, random_state=0)
     model._clock = lambda: seconds
-    with pytest.warns(ConvergenceWarning, match="time_limit was reached .*; raise time_limit"):
+    with pytest.warns(ConvergenceWarning, match="max_seconds was reached .*; raise max_seconds"):
         model.fit(*wave)
     assert seconds == 5
     assert model.certificate_.stopped == "time_limit"

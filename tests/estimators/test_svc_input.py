@@ -121,7 +121,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"basis": "cubic"}}, "basis must be one of none, bias, linear"),
     ({"settings": {"solver": "magic"}}, "solver must be one of auto, newton"),
     ({"settings": {"loss": "logstic"}}, "Did you mean 'logistic'"),
-    ({"settings": {"loss": "absolute"}}, "loss must be one of labels"),
+    ({"settings": {"loss": "absolute"}}, "loss must be a loss of labels"),
     ({"settings": {"invariance_loss": "square"}}, "Did you mean 'squared'"),
     ({"settings": {"invariance": "gradeint"}}, "Did you mean 'gradient'"),
     ({"settings": {"invariance": "tangent"}}, r"pass image_shape=\(height, width\)"),
@@ -157,7 +157,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"y": np.full(24, 7), "settings": {"unlabeled_label": 7}}, "All rows are unlabelled"),
     ({"unlabeled": np.zeros((3, 5))}, "X has 5 features, but InvariantSVC is expecting 2 features"),
     ({"unlabeled": np.full((3, 2), np.nan)}, "NaN"),
-    ({"sample_weight": np.where(Y == 1, 0.0, 1.0)}, "sample_weight leaves a class without any label"),
+    ({"sample_weight": np.where(Y == 1, 0.0, 1.0)}, "All rows of a class have sample_weight 0"),
     ({"sample_weight": -np.ones(24)}, "Negative values"),
     ({"X": np.full((24, 2), np.inf)}, "infinity"),
     (

@@ -65,7 +65,7 @@ def test_a_disk_that_fills_up_ends_checkpoints_and_not_the_fit(small_disk: Path,
     if when == 0:
         fill(small_disk)
 
-    with pytest.warns(UserWarning, match="No space left on device.*keeps no more checkpoints"):
+    with pytest.warns(UserWarning, match="No space left on device.*continues without checkpoints"):
         found = fitted(small_disk / "progress", callback)
     assert found.predict(X).tolist() == expected
     (small_disk / "full").unlink()
@@ -98,7 +98,7 @@ def test_a_run_on_a_full_disk_ends_with_a_clear_error_and_goes_on_later(small_di
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.filterwarnings("ignore:.*keeps no more checkpoints:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*continues without checkpoints:UserWarning")
 def test_wherever_the_disk_fails_a_run_goes_on_later(tmp_path, monkeypatch, capsys, number):
     x, y = bars(12)
     np.savez(tmp_path / "bars.npz", x=x, y=y)

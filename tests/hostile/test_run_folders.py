@@ -61,7 +61,7 @@ def fitted(kind: str, folder: Path, stop: bool) -> list[float]:
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings(
-    "ignore:.*(is ignored, and the fit starts anew|keeps no more checkpoints):UserWarning"
+    "ignore:.*(is ignored, and the fit starts from the beginning|continues without checkpoints):UserWarning"
 )
 @pytest.mark.parametrize("kind", ["states", "journal"])
 def test_a_damaged_checkpoint_costs_only_time(tmp_path: Path, kind: str):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from orbitwise.inference.optimise.checkpoints import Evaluation
 from orbitwise.inference.optimise.training import Box, best_step, climb, climb_many, curvature_at
 
 SIZE = 5
@@ -20,17 +21,17 @@ class Hill:
         self.box = Box(self.top - generator.uniform(-0.5, 2, SIZE), self.top + 3.0)
         self.waves, self.count = waves, 0
 
-    def __call__(self, point: np.ndarray) -> tuple[float, np.ndarray]:
+    def __call__(self, point: np.ndarray) -> Evaluation:
         self.count += 1
         away = point - self.top
         value = -0.5 * away @ self.curvature @ away + self.waves * np.cos(3 * away).sum()
-        return float(value), -self.curvature @ away - 3 * self.waves * np.sin(3 * away)
+        return Evaluation(float(value), -self.curvature @ away - 3 * self.waves * np.sin(3 * away))
 
 
 def by_scipy(hill: Hill, start: np.ndarray):
     def negative(point):
-        value, gradient = hill(point)
-        return -value, -gradient
+        found = hill(point)
+        return -found.value, -found.gradient
 
     bounds = np.stack([hill.box.lower, hill.box.upper], axis=1)
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 500}
@@ -61,7 +62,7 @@ def test_hills_with_waves_end_on_a_top_that_scipy_cannot_improve(seed):
     start = hill.box.clip(np.zeros(SIZE))
     summit = climb(hill, start, hill.box, curvature_at(hill, start, hill.box), 200, 1e-8)
     assert summit.has_settled
-    assert summit.value >= hill(start)[0]
+    assert summit.value >= hill(start).value
     assert -by_scipy(hill, summit.point).fun == pytest.approx(summit.value, abs=1e-4)
 
 
@@ -82,14 +83,15 @@ def test_a_coordinate_ends_on_a_bound_and_leaves_it():
     def objective(point):
         # the second coordinate pays only where the first is large
         value = -((point[0] - 3) ** 2) + (point[0] - 1) * point[1] - point[1] ** 2
-        return float(value), np.array([-2 * (point[0] - 3) + point[1], point[0] - 1 - 2 * point[1]])
+        gradient = np.array([-2 * (point[0] - 3) + point[1], point[0] - 1 - 2 * point[1]])
+        return Evaluation(float(value), gradient)
 
     summit = climb(objective, np.zeros(2), box, np.eye(2), 100, 1e-9)
     exact = np.linalg.solve([[2.0, -1.0], [-1.0, 2.0]], [6.0, -1.0])
     np.testing.assert_allclose(summit.point, exact, atol=1e-4)
 
     def falling(point):
-        return float(-point.sum() - (point**2).sum()), -1 - 2 * point
+        return Evaluation(float(-point.sum() - (point**2).sum()), -1 - 2 * point)
 
     held = climb(falling, np.array([2.0, 0.5]), box, np.eye(2), 100, 1e-9)
     np.testing.assert_array_equal(held.point, [0.0, 0.0])
@@ -102,8 +104,8 @@ def test_where_the_objective_fails_the_ascent_turns_back(ascent):
 
     def objective(point):
         if point[0] > 1.5:
-            return -np.inf, np.zeros(2)
-        return float(-((point - 1) ** 2).sum()), -2 * (point - 1)
+            return Evaluation.failed("it is too far")
+        return Evaluation(float(-((point - 1) ** 2).sum()), -2 * (point - 1))
 
     start = np.array([-4.0, 3.0])
     if ascent == "dense":
@@ -119,7 +121,7 @@ def test_where_the_objective_fails_the_ascent_turns_back(ascent):
 def test_a_start_that_fails_has_not_settled(ascent):
     box = Box(np.zeros(2), np.ones(2))
     given = (np.eye(2),) if ascent is climb else ()
-    summit = ascent(lambda point: (-np.inf, np.zeros(2)), np.zeros(2), box, *given, 10, 1.0)
+    summit = ascent(lambda _: Evaluation.failed("no"), np.zeros(2), box, *given, 10, 1.0)
     assert not summit.has_settled
 
 
@@ -139,14 +141,14 @@ def test_it_says_when_it_has_not_settled(ascent):
 def test_what_is_promised_is_what_is_gained_on_a_quadratic():
     hill = Hill(1)
     start = hill.box.clip(hill.top + 0.4)
-    value, gradient = hill(start)
+    value, gradient, _ = hill(start)
     step, promise = best_step(start, gradient, hill.curvature, hill.box, 1.0)
-    assert hill(start + step)[0] - value == pytest.approx(promise)
+    assert hill(start + step).value - value == pytest.approx(promise)
     # any other step within the box and the trust region gains less
     generator = np.random.default_rng(0)
     for _ in range(200):
         other = hill.box.clip(start + generator.uniform(-1, 1, SIZE) * hill.box.unit(start))
-        assert hill(other)[0] - value <= promise + 1e-12
+        assert hill(other).value - value <= promise + 1e-12
     flat = Box(start, start)
     np.testing.assert_array_equal(best_step(start, gradient, hill.curvature, flat, 1.0)[0], 0.0)
 

@@ -90,7 +90,7 @@ def test_a_time_limit_ends_it_honestly(moment, monkeypatch):
     monkeypatch.setattr(SparseModel, "forward", slow(SparseModel.forward))
     monkeypatch.setattr(automatic.exact, "evidence", slow(automatic.exact.evidence))
     model, generator = model_of()
-    budget = Budget(time_limit=moment + 0.5, clock=lambda: seconds)
+    budget = Budget(max_seconds=moment + 0.5, clock=lambda: seconds)
     outcome = learn(model, 1e-12, budget, generator)
     assert outcome.certificate.stopped == "time_limit"
     assert outcome.certificate.lower <= outcome.certificate.upper

@@ -112,7 +112,7 @@ def test_a_constant_moves_both_ends_and_is_rounded_too():
 
 
 def test_brackets_that_exclude_each_other_are_covered_with_a_warning():
-    with pytest.warns(RuntimeWarning, match="cross by 1 nats, more than rounding explains"):
+    with pytest.warns(RuntimeWarning, match="contradict each other by 1 nats, more than rounding explains"):
         found = common_bracket([Bracket(-3.0, -2.0), Bracket(-1.0, 0.0)])
     assert found == (-3.0, 0.0)
     with pytest.warns(RuntimeWarning, match="kernel may not be positive definite"):

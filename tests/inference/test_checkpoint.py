@@ -156,7 +156,7 @@ STRANGE = {
 def test_a_strange_state_is_ignored_with_a_warning(tmp_path: Path, kind: str):
     paths = written(tmp_path / "fit")
     paths[0].write_bytes(STRANGE[kind])
-    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew"):
+    with pytest.warns(UserWarning, match="is ignored, and the fit starts from the beginning"):
         assert recalled(tmp_path / "fit") == 1
 
 
@@ -168,7 +168,7 @@ def test_a_right_state_with_its_seal_is_read(tmp_path: Path):
 def test_a_state_of_another_fit_is_not_believed(tmp_path: Path):
     for number, path in enumerate(written(tmp_path / "one")):
         (tmp_path / f"other.{number}").write_bytes(path.read_bytes())
-    with pytest.warns(UserWarning, match="it is of another fit"):
+    with pytest.warns(UserWarning, match="it belongs to another fit"):
         assert recalled(tmp_path / "other") is None
 
 
@@ -179,7 +179,7 @@ def test_places_that_are_no_files_end_checkpoints_and_not_the_fit(tmp_path: Path
         slots = Slots(tmp_path / "fit")
     slots.begin()
     assert slots.recall() is None
-    with pytest.warns(UserWarning, match="keeps no more checkpoints"):
+    with pytest.warns(UserWarning, match="continues without checkpoints"):
         slots.write(state(1))
     slots.write(state(2))  # says it once
 
@@ -192,11 +192,11 @@ def test_a_link_is_neither_read_nor_written_through(tmp_path: Path):
     contents = [victim.read_bytes() for victim in victims]
     for path, victim in zip(sorted(Slots(tmp_path / "fit").paths), victims, strict=True):
         path.symlink_to(victim)
-    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew: it is a symbolic link"):
+    with pytest.warns(UserWarning, match="starts from the beginning: it is a symbolic link"):
         slots = Slots(tmp_path / "fit")
     slots.begin()
     assert slots.recall() is None
-    with pytest.warns(UserWarning, match=r"\(it is a symbolic link\).*keeps no more checkpoints"):
+    with pytest.warns(UserWarning, match=r"\(it is a symbolic link\).*continues without checkpoints"):
         slots.write(state(3))
     assert [victim.read_bytes() for victim in victims] == contents
 
@@ -246,7 +246,8 @@ def test_a_state_that_does_not_fit_is_ignored_unless_runs_were_passed_over(tmp_p
         slots.refuse("it has other tensors")
     slots.begin()
     with pytest.raises(
-        ValueError, match=r"does not fit \(it has other tensors\): remove the files that begin with fit"
+        ValueError,
+        match=r"used \(it has other tensors\): remove the files whose names begin with fit",
     ):
         slots.refuse("it has other tensors")
 

@@ -48,5 +48,5 @@ def test_covariances_are_those_of_what_is_free():
     expected = np.zeros((3, 3))
     expected[1:, 1:] = np.linalg.inv(curvature[1:, 1:])
     np.testing.assert_allclose(covariance_of(held, coordinates), expected)
-    with pytest.raises(ValueError, match="no curvature"):
+    with pytest.raises(ValueError, match="curvature is unknown"):
         covariance_of(found_at([1.0], [0.0]), coordinates)

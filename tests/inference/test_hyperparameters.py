@@ -168,12 +168,12 @@ def test_bad_vectors_and_evidences_are_refused():
         Hyperparameters(lambda: torch.zeros(2), problem.process)
     with pytest.raises(ValueError, match="log evidence is nan"):
         Hyperparameters(lambda: torch.tensor(math.nan), problem.process)
-    with pytest.raises(ValueError, match="give no density to the present values"):
+    with pytest.raises(ValueError, match="density of the hyperpriors is zero at the present values"):
         problem.hyperparameters(priors={"lengthscale": GammaPrior(1e4, 1e-300)})
 
 
 def test_parameters_reached_by_another_way_are_noticed():
     kernel = RBFKernel().double()
     loose = kernel.raw_lengthscale
-    with pytest.raises(ValueError, match="uses lengthscale through modules that were not given"):
+    with pytest.raises(ValueError, match="uses lengthscale through modules that were not passed"):
         Hyperparameters(lambda: -loose.square().sum(), kernel)

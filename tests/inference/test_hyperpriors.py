@@ -99,10 +99,10 @@ def test_a_joint_prior_serves_a_free_parameter():
         (GammaPrior(1.0, 1.0), 1, INFINITE, "no density outside 0 to inf"),
         (NormalPrior(torch.zeros(3), torch.ones(3)), 2, INFINITE, r"shape \(3,\).*shape \(2,\)"),
         (NormalPrior(torch.zeros(3), torch.ones(3)), 1, INFINITE, r"shape \(3,\).*shape \(1,\)"),
-        (GammaPrior(1.0, 1.0, transform=torch.exp), 1, POSITIVE, "transform of its own"),
+        (GammaPrior(1.0, 1.0, transform=torch.exp), 1, POSITIVE, "its own transform"),
         (3.0, 1, POSITIVE, "must be a gpytorch Prior"),
-        (MultivariateNormalPrior(torch.zeros(2), torch.eye(2)), 2, POSITIVE, "cannot be cut off"),
-        (StudentT(3.0), 1, POSITIVE, "its mass there is not known"),
+        (MultivariateNormalPrior(torch.zeros(2), torch.eye(2)), 2, POSITIVE, "cannot be truncated"),
+        (StudentT(3.0), 1, POSITIVE, "its mass there is unknown"),
         (NormalPrior(-1e3, 1e-3), 1, POSITIVE, "has no mass"),
     ],
 )

@@ -169,7 +169,7 @@ def test_a_run_that_was_killed_is_replayed_and_goes_on(tmp_path: Path):
 def test_a_journal_of_another_fit_is_not_believed(path: Path):
     copy = path.with_name("b.journal")
     copy.write_bytes(path.read_bytes())
-    with pytest.warns(UserWarning, match="starts anew: it is of another fit"):
+    with pytest.warns(UserWarning, match="starts from the beginning: it belongs to another fit"):
         assert replayed(copy) == 0
     with pytest.warns(UserWarning, match="another fit"):
         journal = Journal(copy)
@@ -181,7 +181,7 @@ def test_a_journal_of_another_fit_is_not_believed(path: Path):
 @pytest.mark.parametrize("content", [b"garbage", b"\xff" * 300, b"orbitwise journal 1\n" + b"\0" * 80])
 def test_what_is_no_journal_is_written_over(path: Path, content: bytes):
     path.write_bytes(content)
-    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew"):
+    with pytest.warns(UserWarning, match="is ignored, and the fit starts from the beginning"):
         journal = Journal(path)
     journal.begin()
     assert journal.recall(points(1)[0]) is None
@@ -241,7 +241,7 @@ def test_places_that_are_no_files_end_checkpoints_and_not_the_fit(tmp_path: Path
             journal = Journal(tmp_path / name)
         journal.begin()
         assert journal.recall(points(1)[0]) is None
-        with pytest.warns(UserWarning, match="the fit goes on, but keeps no more checkpoints"):
+        with pytest.warns(UserWarning, match="the fit continues without checkpoints"):
             journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
         journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))  # says it once
 
@@ -311,7 +311,7 @@ def test_an_end_that_does_not_reach_the_disk_is_said(path: Path, monkeypatch: py
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fsync", failing)
-    with pytest.warns(UserWarning, match="keeps no more checkpoints"):
+    with pytest.warns(UserWarning, match="continues without checkpoints"):
         journal.sync()
     journal.sync()  # says it once
 
@@ -320,17 +320,17 @@ def test_a_link_is_neither_read_nor_written_through(path: Path):
     victim = path.rename(path.with_name("victim"))
     content = victim.read_bytes()
     path.symlink_to(victim)
-    with pytest.warns(UserWarning, match="is ignored, and the fit starts anew: it is a symbolic link"):
+    with pytest.warns(UserWarning, match="starts from the beginning: it is a symbolic link"):
         journal = Journal(path)
     journal.begin()
     assert journal.recall(points(1)[0]) is None
-    with pytest.warns(UserWarning, match=r"\(it is a symbolic link\).*keeps no more checkpoints"):
+    with pytest.warns(UserWarning, match=r"\(it is a symbolic link\).*continues without checkpoints"):
         journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
     assert victim.read_bytes() == content
     victim.unlink()  # nor is a file made where a link leads to none
     with pytest.warns(UserWarning, match="symbolic link"):
         journal = Journal(path)
-    with pytest.warns(UserWarning, match="keeps no more checkpoints"):
+    with pytest.warns(UserWarning, match="continues without checkpoints"):
         journal.add(points(1)[0], Evaluation(0.5, points(1)[0]))
     assert not victim.exists()
 

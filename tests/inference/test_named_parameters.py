@@ -80,7 +80,7 @@ def test_a_reading_gives_a_plain_parameter_its_meaning():
     (part,) = parts_of(module, {"raw": NamedParameter("noise", torch.exp)})
     assert part.name == "noise"
     assert part.value().item() == pytest.approx(1.6487, rel=1e-4)
-    with pytest.raises(ValueError, match="no parameter 'row' to read; there are raw"):
+    with pytest.raises(ValueError, match="names 'row', which is not a parameter; parameters are raw"):
         parts_of(module, {"row": NamedParameter("noise")})
 
 

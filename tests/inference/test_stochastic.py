@@ -203,7 +203,7 @@ def test_recognition_learns_tilts_with_the_bound():
 
 
 def test_recognition_is_for_tilts():
-    with pytest.raises(ValueError, match="no tilts to recognise"):
+    with pytest.raises(ValueError, match="no tilts, so it takes no recognition network"):
         make(tilt="recognition")
     with unchecked(), pytest.raises(ValueError, match="'remembered' or 'recognition'"):
         make(Bernoulli(), SIGNS, tilt="guessed")
@@ -336,7 +336,7 @@ def test_one_that_keeps_exploding_stops_at_the_best_state():
 
     trainer._learn = fail
     with pytest.warns(
-        RuntimeWarning, match="kept exploding; stopped at the best state so far. Last: no factor"
+        RuntimeWarning, match="Steps kept failing; training stopped at the best state so far. Last: no factor"
     ):
         assert not trainer.run(100)
     assert len(calls) == stochastic.MAX_BACK_OFFS + 1
@@ -434,7 +434,7 @@ def test_an_orbit_that_returns_nan_is_named():
     trainer = make(functional=Broken(), batch_size=ROWS)
     trainer.run(2)
     q = trainer.q
-    with pytest.raises(RowsNotFiniteError, match=r"orbit gave NaN or infinite points.*of 40 inputs"):
+    with pytest.raises(RowsNotFiniteError, match=r"orbit returned NaN or infinite points.*of 40 inputs"):
         trainer.run(10)
     assert trainer.history.back_offs == 0
     assert torch.equal(trainer.q.precision, q.precision), "the last good state"
@@ -465,7 +465,7 @@ def test_bad_data_are_refused():
         make(targets=torch.where(Y > 0, torch.nan, Y))
     with pytest.raises(ValueError, match="at least one row"):
         make(batch_size=0)
-    with pytest.raises(ValueError, match="gives 32 rows for 16 inputs"):
+    with pytest.raises(ValueError, match="makes 32 rows of 16 inputs"):
         make(functional=Gradient())
     with unchecked(), pytest.raises(ValueError, match="'halves' or 'all_pairs'"):
         make(method="thirds")

@@ -140,7 +140,7 @@ def test_a_run_whose_state_is_strange_starts_anew(killed: Path, monkeypatch: pyt
         return None if state is None else STRANGE["nan"](state)
 
     monkeypatch.setattr(Slots, "recall", strange)
-    with pytest.warns(UserWarning, match="ignored, and the fit starts anew: memory.residual is not finite"):
+    with pytest.warns(UserWarning, match="starts from the beginning: memory.residual is not finite"):
         found = trained("natural", killed)
     assert found.history.bound == trained("natural", None).history.bound
 

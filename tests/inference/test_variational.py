@@ -124,9 +124,9 @@ def test_general_likelihoods_take_exact_rows_and_refuse_drawn_ones(process, like
 
 def test_drawn_rows_bring_no_slack_or_tilt_of_their_own(process):
     drawn = DRAWN.atoms(X, torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match="not computed from them"):
+    with pytest.raises(ValueError, match="not computed from the same draws"):
         terms(process, Gaussian(), Y, rows=drawn)
-    with pytest.raises(ValueError, match="not computed from them"):
+    with pytest.raises(ValueError, match="not computed from the same draws"):
         terms(process, Bernoulli(), SIGNS, zeros(), rows=drawn)
     assert terms(process, Bernoulli(), SIGNS, zeros(), torch.ones_like(Y), drawn).data.isfinite()
 

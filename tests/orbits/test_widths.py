@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from orbitwise.orbits import Widths
-from orbitwise.orbits.orbit import divide
 
 
 def test_values_by_name():
@@ -21,7 +20,6 @@ def test_zero_is_off_and_stays_so():
         widths.raw += 1
     assert widths["jitter"].item() == 0
     assert widths["warp"].item() == pytest.approx(2 * math.e)
-    assert not widths.is_on("jitter")
     assert set(widths.intervals()) == {"warp"}
 
 
@@ -56,13 +54,6 @@ def test_they_say_what_they_are():
 def test_bad_arguments(start, learnable, message: str):
     with pytest.raises(ValueError, match=message):
         Widths(start, learnable)
-
-
-def test_names_are_divided_among_families():
-    assert divide(None, {"a": 1}, {"b": 2}) == [None, None]
-    assert divide(["b"], {"a": 1}, {"b": 2, "c": 3}) == [[], ["b"]]
-    with pytest.raises(ValueError, match="'d' cannot be learned here; there are a, b"):
-        divide(["d"], {"a": 1}, {"b": 2})
 
 
 def test_a_hundred_thousand_names_are_no_burden():

@@ -8,7 +8,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, compare, datasets
-from orbitwise.estimators.estimator import fit_quietly
+from orbitwise.estimators.convergence import fit_quietly
 from orbitwise.report import record_ranges
 from orbitwise.report.page import Page, page_of
 from orbitwise.selection import Comparison

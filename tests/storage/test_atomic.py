@@ -133,7 +133,7 @@ def test_a_temporary_file_that_was_swept_before_it_was_locked_is_made_again(tmp_
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
 def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         write_atomically(tmp_path / "pipe", b"data")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]

@@ -68,11 +68,11 @@ def timeless(value: Any) -> Any:
 
 def assert_same_facts(model: Any, back: Any) -> None:
     for name, value in vars(model).items():
-        if name not in stored.LEFT_OUT and isinstance(
+        if name not in stored.NEVER_STORED and isinstance(
             value, bool | int | float | str | list | dict | type(None)
         ):
             np.testing.assert_equal(timeless(getattr(back, name)), timeless(value), err_msg=name)
-    assert set(vars(model)) - stored.LEFT_OUT == set(vars(back)) - stored.LEFT_OUT
+    assert set(vars(model)) - stored.NEVER_STORED == set(vars(back)) - stored.NEVER_STORED
     assert repr(back.orbit_) == repr(model.orbit_)
     assert back.orbit_errors_ == model.orbit_errors_
 
@@ -308,7 +308,7 @@ def test_saving_computes_no_error_bars_unless_asked_to(again, tmp_path: Path):
     back = load(tmp_path / "model")
     assert not model.knows_orbit_errors, "saving computed error bars"
     assert "was not computed" in stored.take_apart(model)[0]["notes"][0]
-    with pytest.raises(ValueError, match="ask the fitted model for orbit_errors_, then save it"):
+    with pytest.raises(ValueError, match="read orbit_errors_ of the fitted model, then save it again"):
         _ = back.orbit_errors_
     again(back)
     again(model, error_seconds=1e-9)
@@ -325,7 +325,7 @@ def test_training_targets_of_sparse_models_are_not_stored():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (InvariantGPRegressor(), "is not fitted, it has no .*: call fit before save"),
+        (InvariantGPRegressor(), "is not fitted, because it has no .*: call fit before save"),
         (
             "model",
             "A str cannot be stored; AutoGPRegressor, InvariantGPClassifier, InvariantGPRegressor",
@@ -359,11 +359,18 @@ class _Shift(torch.nn.Module):
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "mps"])
 def test_a_device_that_is_not_here_becomes_the_cpu(device: str):
     structure, writer = stored.take_apart(InvariantGPRegressor(**QUICK).fit(X, Y))
-    structure["parameters"]["device"] = device
+    structure["parameters"]["device"] = structure["fitted"]["device_"] = device
     model = stored.put_together(structure, writer.arrays, "cpu")
     assert model.device == "cpu"
-    if not torch.cuda.is_available() and not torch.backends.mps.is_available():
-        assert stored.put_together(structure, writer.arrays).device == "cpu"
+    if not torch.cuda.is_available():
+        for asked, kept in ((device, "cpu"), ("auto", "auto")):
+            structure["parameters"]["device"] = asked
+            for wanted in (None, "auto"):
+                model = stored.put_together(structure, writer.arrays, wanted)
+                assert (model.device, model.device_) == (kept, "cpu")
+                assert np.isfinite(model.predict(X)).all()
+        with pytest.raises(StorageError, match="there is no device"):
+            stored.put_together(structure, writer.arrays, device)
     with pytest.raises(StorageError, match="device must be"):
         stored.put_together(structure, writer.arrays, "/dev/sda")
 

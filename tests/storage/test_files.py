@@ -192,8 +192,8 @@ def test_unknown_names_are_refused(files, tmp_path: Path):
     for change, message in (
         (rename, "unknown estimator, Popen"),
         (import_, "unknown class subprocess.Popen"),
-        (add, "other attributes"),
-        (call, "other parameters"),
+        (add, "lacks fitted attributes of .*, or has others"),
+        (call, "parameters that .* does not have"),
     ):
         with pytest.raises(StorageError, match=message):
             load(edit(path, tmp_path / "edited", change))

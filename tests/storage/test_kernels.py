@@ -140,8 +140,11 @@ def test_means_come_back(mean: gpytorch.means.Mean):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Positive(transform=torch.square, inv_transform=torch.sqrt), "transform of its own"),
-        (RBFKernel(lengthscale_prior=NormalPrior(0.0, 1.0, transform=torch.exp)), "prior with a transform"),
+        (Positive(transform=torch.square, inv_transform=torch.sqrt), "custom transform"),
+        (
+            RBFKernel(lengthscale_prior=NormalPrior(0.0, 1.0, transform=torch.exp)),
+            "a custom transform",
+        ),
         (RBFKernel(lengthscale_prior=SmoothedBoxPrior(0.1, 1.0)), "SmoothedBoxPrior, which cannot be stored"),
         (ConstantMean(constant_prior=NormalPrior(0.0, 1.0)), "mean with priors"),
         (LinearMean(2), "LinearMean, which cannot be stored"),

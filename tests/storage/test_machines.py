@@ -205,7 +205,7 @@ def test_machines_come_back():
     ],
 )
 def test_machines_that_make_no_sense_are_refused(changes: dict[str, Any]):
-    with pytest.raises(StorageError, match="no Machine can be built of what it holds"):
+    with pytest.raises(StorageError, match="no Machine can be built from what it holds"):
         round_trip.again(machine(**changes))
 
 

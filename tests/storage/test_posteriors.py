@@ -174,7 +174,7 @@ def broken(name: str) -> object:
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str):
-    with pytest.raises(StorageError, match=r"can be built of what it holds|is wrong"):
+    with pytest.raises(StorageError, match=r"can be built from what it holds|is wrong"):
         again(broken(name))
 
 

@@ -108,7 +108,7 @@ def test_arguments_are_attributes_or_as_declared():
         "num_points", "num_dimensions", "angle", "jitter", "num_samples", "num_groups", "draws",
     ]  # fmt: skip
     assert recipe.required == {"num_points"}
-    told = {name: recipe.tell(orbit, name) for name in recipe.arguments}
+    told = {name: recipe.argument_of(orbit, name) for name in recipe.arguments}
     assert (told["num_points"], told["angle"], told["jitter"]) == (3, START, 0.0)
     assert (recipe.arguments["num_samples"].least, recipe.arguments["num_samples"].most) == (1, MOST_SAMPLES)
 

@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused():
         replace(one, totals=totals._replace(product=totals.product[:2])),
         shorter,
     ):
-        with pytest.raises(StorageError, match="can be built of what it holds"):
+        with pytest.raises(StorageError, match="can be built from what it holds"):
             again(wrong)
 
 

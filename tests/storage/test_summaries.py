@@ -7,7 +7,7 @@ import pytest
 
 from orbitwise import InvariantGPRegressor, InvariantSVC, VirtualSVC
 from orbitwise.storage import StorageError
-from orbitwise.storage.models import SUMMARY, summary_of, take_apart, told
+from orbitwise.storage.models import SUMMARY, summary_in, summary_of, take_apart
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(10, 2))
@@ -25,7 +25,7 @@ def structure_of(model: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_a_summary_comes_back(model: Any):
-    about = told(structure_of(model))
+    about = summary_in(structure_of(model))
     np.testing.assert_equal({key: about[key] for key in summary_of(model)}, summary_of(model))
     assert set(SUMMARY) <= set(about)
     assert about["estimator"] == type(model).__name__
@@ -41,11 +41,11 @@ def test_nothing_may_be_missing_or_of_another_type(key: str):
         if wrong is None:
             del place[key]
         with pytest.raises(StorageError):
-            told(structure)
+            summary_in(structure)
 
 
 def test_a_summary_says_nothing_else():
     structure = structure_of(MODELS[0])
     structure["summary"]["mapping"]["more"] = 1
     with pytest.raises(StorageError, match="its summary needs"):
-        told(structure)
+        summary_in(structure)

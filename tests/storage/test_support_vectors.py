@@ -92,15 +92,19 @@ def test_other_kernels_are_refused(machine: SVC):
 
 WRONG: list[tuple[str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("classes", lambda a: a[::-1], "classes out of order"),
-    ("classes", lambda a: a[:1], "no list of classes"),
-    ("num_support", lambda a: a + 1, "counts of other vectors"),
-    ("num_support", lambda a: a + np.array([-1000, 1000, 0]), "counts of other vectors"),
+    ("classes", lambda a: a[:1], "not a list of at least two"),
+    ("num_support", lambda a: a + 1, "do not add up to the number"),
+    (
+        "num_support",
+        lambda a: a + np.array([-1000, 1000, 0]),
+        "do not add up to the number",
+    ),
     ("num_support", lambda a: a[:-1], "an array of shape"),
     ("num_support", lambda a: a.astype(float), "an array of shape"),
     ("support", lambda a: a[:-1], "an array of shape"),
     ("support_vectors", lambda a: a[:-1], "an array of shape"),
-    ("support_vectors", lambda a: a[0], "no matrix"),
-    ("support_vectors", lambda a: a[:, :0], "no matrix"),
+    ("support_vectors", lambda a: a[0], "not a matrix"),
+    ("support_vectors", lambda a: a[:, :0], "not a matrix"),
     ("dual_coefficients", lambda a: a[:1], "an array of shape"),
     ("dual_coefficients", lambda a: np.nan * a, "not finite"),
     ("intercept", lambda a: a[:-1], "an array of shape"),
@@ -114,7 +118,7 @@ def test_arrays_that_do_not_fit_together_are_refused(name: str, change: Any, mes
     machine = SVC(gamma=0.5).fit(X, LABELS)
     recipe = recipe_of(SVC)
     assert recipe is not None
-    given = {name: recipe.tell(machine, name) for name in recipe.arguments}
+    given = {name: recipe.argument_of(machine, name) for name in recipe.arguments}
     np.testing.assert_array_equal(rebuild(**given).decision_function(NEW), machine.decision_function(NEW))
     with pytest.raises(ValueError, match=message):
         rebuild(**{**given, name: change(given[name])})

@@ -32,14 +32,13 @@ WIDTH = 110
 
 def check_device(device: str | None) -> str | None:
     """Return a device; a CommandError if there is none of that name."""
-    if device is not None:
-        import torch
+    if device not in (None, "auto", "cpu"):
+        from orbitwise.estimators.devices import chosen_device
 
         try:
-            torch.zeros(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = " ".join(str(error).split()).partition(".")[0]
-            raise CommandError(f"--device {device} is not available ({reason}); use --device cpu") from error
+            chosen_device(device, 0.0)
+        except ValueError as error:
+            raise CommandError(f"--device {device} is not available: {error}") from error
     return device
 
 
@@ -68,7 +67,12 @@ BadRows = Annotated[
     Literal["stop", "skip"], typer.Option(help="What to do about empty cells and unreadable images.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
-Device = Annotated[str, typer.Option(callback=check_device, help="Where to compute: cpu, cuda, cuda:1, …")]
+Device = Annotated[
+    str,
+    typer.Option(
+        callback=check_device, help="Where to compute: auto (a GPU where that gains), cpu, cuda, cuda:1, …"
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
 
 app = typer.Typer(
@@ -95,7 +99,7 @@ def options(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("orbitwise-demo"),
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = "auto",
     force: Force = False,
 ) -> None:
     """Compare four invariances on built-in images of digits; ends with a table and a report.
@@ -150,7 +154,7 @@ def learn(
         typer.Option(metavar="SECONDS", min=0, help="Stop with the best so far after this time."),
     ] = None,
     with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report.")] = True,
-    device: Device = "cpu",
+    device: Device = "auto",
     seed: Seed = 0,
     inference: Annotated[
         Literal["auto", "exact", "collapsed", "variational"],

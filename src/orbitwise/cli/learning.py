@@ -26,10 +26,9 @@ from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
 from orbitwise.cli.invariances import IMAGE_CANDIDATES, has_images, parse
 from orbitwise.cli.models import measure
 from orbitwise.cli.showing import Metrics, comparison_table, write_picture
-from orbitwise.cli.watching import Part, Stopwatch, Watch, parts_of_search, seconds_in
+from orbitwise.cli.watching import Stopwatch, Watch, seconds_in
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.engines import engine_for
-from orbitwise.estimators.estimator import (
+from orbitwise.estimators.convergence import (
     argument_to_raise,
     fit_quietly,
     iterations_of,
@@ -38,9 +37,9 @@ from orbitwise.estimators.estimator import (
     steps_of,
 )
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import check_sizes, layout_of
+from orbitwise.inference.optimise.watching import Reporter
 from orbitwise.report import record_ranges, write_report
 from orbitwise.selection.compare import (
     Candidate,
@@ -87,7 +86,7 @@ class Plan:
     task: Task
     names: Sequence[str]
     seed: int = 0
-    device: str = "cpu"
+    device: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, data: Data) -> dict[str, Any]:
@@ -123,7 +122,7 @@ class Plan:
         )
 
 
-def demo_plan(seed: int = 0, device: str = "cpu", options: Mapping[str, Any] | None = None) -> Plan:
+def demo_plan(seed: int = 0, device: str = "auto", options: Mapping[str, Any] | None = None) -> Plan:
     """The usual candidates for images, with the options of their estimators, usually none."""
     return Plan("classification", IMAGE_CANDIDATES, seed, device, {} if options is None else options)
 
@@ -215,13 +214,12 @@ class Learner:
         progress = self.folder.progress(list(self.invariances).index(name), name)
         estimator = self.plan.estimator(self.data, self.invariances[name])
         stopwatch = Stopwatch(progress / "seconds.txt")
-        with watch.candidate(name, lambda: self._parts(estimator), share) as (callback, reasons):
+        with watch.candidate(name, share) as listener:
 
-            def told(step: int, bound: float) -> None:
+            def keep(step: int, bound: float) -> None:
                 stopwatch.keep()
-                callback(step, bound)
 
-            estimator.set_params(checkpoint=str(progress), callback=told)
+            estimator.set_params(checkpoint=str(progress), callback=Reporter(keep, listener))
             ranges = record_ranges(estimator)
             try:
                 fit_quietly(estimator, self.data.X, self.data.y)
@@ -232,7 +230,7 @@ class Learner:
         estimator.set_params(checkpoint=None, callback=None)
         if self.data.columns is not None:
             vars(estimator)["feature_names_in_"] = np.array(self.data.columns, dtype=object)
-        reason = reasons[0] if reasons else None
+        reason = listener.reason
         found = candidate_of(name, estimator, stopwatch.seconds, len(self.data))
         try:
             content = packed(estimator, error_seconds=0)
@@ -253,8 +251,8 @@ class Learner:
             return candidate
         begun = candidate.estimator
         name = f"{candidate.name} from {member.name}"
-        with self.watch.candidate(name, lambda: self._parts(begun)) as (callback, _):
-            found = fit_from_member(candidate, member, nodes, X, y, callback)
+        with self.watch.candidate(name) as listener:
+            found = fit_from_member(candidate, member, nodes, X, y, listener)
         if found.estimator is not begun:
             found.estimator.set_params(checkpoint=None, callback=None)
             # a replay of its progress would lead to the first fit, so its error bars are stored now
@@ -325,19 +323,6 @@ class Learner:
     def _digest(self, name: str) -> str:
         """What ties a candidate to its data and settings, whatever it is compared with."""
         return digest_of({**self.settings, "invariances": name})
-
-    def _parts(self, estimator: Estimator) -> list[Part]:
-        """What a fit that has begun will do, for a bar."""
-        count, width = self.data.X.shape
-        engine = engine_for(count) if estimator.inference == "auto" else estimator.inference
-        if engine == "variational":
-            return [Part(steps_of(estimator))]
-        if engine == "collapsed" or not getattr(estimator.orbit_, "is_drawn", False):
-            return [Part(iterations_of(estimator))]
-        nodes = estimator.max_nodes if estimator.num_nodes is None else estimator.num_nodes
-        return parts_of_search(
-            most_nodes(count, width, torch.device(estimator.device)) if nodes is None else nodes
-        )
 
 
 @final

@@ -17,6 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import (
     Engine,
     EngineName,
@@ -25,7 +26,7 @@ from orbitwise.estimators.engines import (
     engine_for,
     num_points,
 )
-from orbitwise.estimators.estimator import EngineEstimator, learning
+from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
@@ -35,6 +36,8 @@ from orbitwise.estimators.validation import (
     resolve_likelihood,
     training_rows,
 )
+from orbitwise.functionals.averages import features_of
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
     NoiseOfLabels,
@@ -105,6 +108,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         What f should not care about: a name such as "affine+deformation", "rotation" or "signal:shift" (the
         page "Names of invariances" has all), an orbit to average over, or any functional of g. Names of
         images need `image_shape` unless X has image dimensions.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives: f(x) averages g(φ(t x)) over the moves
+        t. A module (copied, in evaluation mode) sees images as [n, channels, height, width], and ranges are
+        learned through it. A function takes and gives an array or a tensor, a scikit-learn transformer takes
+        rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
+        fitted to the training rows. `load` asks for φ again, because it is code.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
         How labels are observed. "one_hot": Gaussian noise on one-hot codes, with probabilities from a softmax
         whose scale leave-one-out sets; the quickest, and the best calibrated in most of our trials.
@@ -140,8 +149,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
         it where a ConvergenceWarning says that ranges did not settle.
     max_seconds : float, default=None
-        Seconds after which neither nodes nor inducing points double any more; the best so far is then kept,
-        and a ConvergenceWarning says so. None takes the time that it needs.
+        Seconds after which no step begins, with any engine, and neither nodes nor inducing points double any
+        more; the best so far is then kept, and a ConvergenceWarning says so. None takes the time it needs.
     max_memory : float, default=None
         Bytes that more inducing points may take. None takes what is free on the machine, or the GPU.
     max_iterations : int, default=None
@@ -158,13 +167,14 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         is trained with the bound.
     random_state : int, RandomState or None, default=None
         Seeds what is drawn; exact inference draws nothing but additional starts.
-    device : str, default="cpu"
-        Where to compute, such as "cuda".
+    device : str, default="auto"
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
+        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
     verbose : bool, default=False
-        Whether to print progress.
+        Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
         A function of (step, bound), called at every iteration. It may raise KeyboardInterrupt to end the fit,
-        which keeps the best so far.
+        which keeps the best so far, as Ctrl-C does.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
@@ -180,6 +190,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The learned kernel of g.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -215,7 +227,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.
     stopped_by_ : str
-        Why the search on nodes ended.
+        Why the search on nodes ended, or what ended other learning early, "interrupted" or "time is over".
     converged_ : bool
         Whether learning came to its end.
     history_ : list of float
@@ -224,6 +236,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The posterior of g.
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
+    device_ : str
+        Where it was computed, and where predictions are.
     n_features_in_ : int
         Number of features of a row.
 
@@ -260,6 +274,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         likelihood: LabelCoding | Likelihood = "one_hot",
         noise: NoiseOfLabels = "auto",
         image_shape: Sequence[int] | None = None,
@@ -276,7 +291,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         batch_size: int = 256,
         tilts: Tilts = "remembered",
         random_state: int | np.random.RandomState | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
@@ -284,6 +299,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.likelihood = likelihood
         self.noise: NoiseOfLabels = noise
         self.image_shape = image_shape
@@ -345,9 +361,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 "Classification needs at least two classes, but the labels hold one class only: "
                 f"{self.classes_.tolist()[0]!r}."
             )
-        generator = self._generator(self.device)
-        self.model_ = self._prepared(x, torch.from_numpy(codes))
-        model, (rows,) = self.model_.latent, self.model_.observations
+        prepared = self._prepared(x, torch.from_numpy(codes))
+        model, (rows,) = prepared.latent, prepared.observations
         if self.noise == "leave_one_out" and not isinstance(model.likelihood, Gaussian):
             raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
         check_engine(self.inference, model.likelihood)
@@ -360,10 +375,13 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 "likelihood='stick_breaking' with inference='variational', or leave tilts out."
             )
         self.inference_ = engine
+        self._choose_device(model.functional, rows.x)
+        generator, self.model_ = self._generator(self.device_), prepared.to(self.device_)
+        model, (rows,) = self.model_.latent, self.model_.observations
         is_one_hot = isinstance(model.likelihood, Gaussian)
-        labels = torch.from_numpy(codes).to(self.device) if is_one_hot else None
+        numbers = torch.from_numpy(codes).to(self.device_) if is_one_hot else None
         by = self.noise if is_one_hot else "evidence"
-        self._store(self._run(model, self.model_.observations, generator, labels, by), labels)
+        self._store(self._run(model, self.model_.observations, generator, numbers, by), numbers)
         said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
         name, given = type(self).__name__, torch.from_numpy(codes)
@@ -405,11 +423,15 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         functional, inputs = self._begin(x, latent)
         rows = Observations(Evaluation(), torch.from_numpy(inputs), targets)
         if latent is None:
-            base = default_kernel(rows.x, functional.is_identity and x.shape[1] <= 20)
+            features = None if self.features is None else features_of(functional)
+            points = rows.x if features is None else features(rows.x)
+            base = default_kernel(points, functional.is_identity and x.shape[1] <= 20)
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
             latent = LatentModel(process, functional, likelihood)
+        else:
+            latent = latent.at(functional)
         unit = torch.ones(targets.shape[1], dtype=torch.float64)
-        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit)).to(self.device)
+        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit))
 
     def _store(self, result: FitResult, labels: torch.Tensor | None) -> None:
         """Remember the fit; for one-hot codes also the scale of the softmax and the noise to predict with."""

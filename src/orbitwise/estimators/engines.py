@@ -8,7 +8,6 @@ fitted estimators can be pickled.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, final
@@ -25,8 +24,9 @@ from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
-from orbitwise.inference.optimise.training import Training, gained_little, log_prior, maximize
-from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Limits, Rung, climb
+from orbitwise.inference.optimise.training import INTERRUPTED, Training, gained_little, log_prior, maximize
+from orbitwise.inference.optimise.watching import Phase, Reporter, announce
+from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Limits, climb
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
@@ -37,7 +37,6 @@ from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
-Callback = Callable[[int, float], None]
 Tilts = Literal["remembered", "recognition"]
 EngineName = Literal["exact", "collapsed", "variational"]
 Engine = Literal["auto", "exact", "collapsed", "variational"]
@@ -88,13 +87,11 @@ class FitSettings:
     batch_size: int = 256
     tilts: Tilts = "remembered"
     is_resumed: bool = False
-    callback: Callback | None = None
+    reporter: Reporter = field(default_factory=Reporter)
     progress: Progress | None = None
     max_memory: float | None = None
     labels: Tensor | None = None
     noise_of_labels: NoiseOfLabels = "evidence"
-    started: float = field(default_factory=time.monotonic)
-    on_rung: Callable[[Rung], None] | None = None
 
     def starts(self) -> torch.Generator:
         """A generator of random starts, on the CPU wherever the data are, seeded by the fit's own."""
@@ -107,18 +104,22 @@ class FitSettings:
         model: LatentModel,
         stop: Callable[[list[float]], bool] | None = None,
     ) -> Training:
-        """L-BFGS over all that is learned, until `stop` says that it is enough."""
-        return maximize(
+        """L-BFGS over all that is learned, until `stop` says so; none where the fit must end."""
+        training = maximize(
             objective,
             model.learned,
-            self.max_iterations,
+            0 if self.reporter.is_over() else self.max_iterations,
             self.num_restarts,
             RESTART_SPREAD,
             generator=self.starts(),
-            callback=self.callback,
+            callback=self.reporter,
             stop=stop,
             journal=None if self.progress is None else self.progress.journal,
+            is_over=self.reporter.is_over,
         )
+        if training.message == INTERRUPTED:
+            self.reporter.stopped = INTERRUPTED
+        return training
 
     def learned_with(self, most: int) -> int:
         """The inducing points with which hyperparameters are learned, of `most` that there are."""
@@ -221,9 +222,12 @@ def run_engine(
 ) -> FitResult:
     """What this engine finds; only the exact one takes observations of other functionals."""
     if engine == "exact":
-        return fit_exact(model, observations, settings)
-    (first,) = observations
-    return (fit_collapsed if engine == "collapsed" else fit_variational)(model, first, settings)
+        found = fit_exact(model, observations, settings)
+    else:
+        (first,) = observations
+        found = (fit_collapsed if engine == "collapsed" else fit_variational)(model, first, settings)
+    stopped = settings.reporter.stopped
+    return replace(found, stopped=stopped, converged=found.converged and not stopped)
 
 
 def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settings: FitSettings) -> FitResult:
@@ -246,7 +250,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
             settings.max_nodes,
             settings.max_iterations,
             settings.max_seconds,
-            settings.callback,
+            settings.reporter,
             None if settings.progress is None else settings.progress.journal,
             settings.num_restarts,
             settings.starts(),
@@ -260,6 +264,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
     objective = ExactEvidence(model if search is None else model.at(search.functional), observations)
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:
+        announce(settings.reporter, Phase("learning", settings.max_iterations * (1 + settings.num_restarts)))
         training, settled = _learn_exact(objective, settings)
         converged, history = settled, training.history
     with torch.no_grad():
@@ -341,12 +346,21 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     start, history = _values(model), []
     half_bound, has_learned = None, True
     found: CollapsedRound | None = None
-    for part in (2, 1):
+    rounds = [(max(1, num_inducing // part), max(2, num_nodes // part)) for part in (2, 1)]
+    phases = [
+        Phase(
+            "learning", turns * settings.max_iterations, each * nodes, each, nodes if model.is_drawn else None
+        )
+        for each, nodes in rounds
+    ]
+    for part, (size, nodes) in zip((2, 1), rounds, strict=True):
         tilt, state = None if found is None else found.tilt, generator.get_state()
-        size, nodes = max(1, num_inducing // part), max(2, num_nodes // part)
+        announce(settings.reporter, *phases[-part:])
         found = _learn_collapsed(model, observations, settings, nodes, size, tilt)
         history += found.history
         settings = replace(settings, num_restarts=0)
+        if settings.reporter.stopped:
+            break  # what was learned with half of them is the best so far
         if part == 2:
             half = _polished_half(model, observations, found.inducing, found.tilt, generator)
             half_bound, has_learned = half.bound.mean, bool(half.posterior.q.divergence() >= LEARNED)
@@ -361,6 +375,7 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
             else:
                 _assign(model, here)
     assert found is not None
+    announce(settings.reporter, Phase("polishing", num_inducing=len(found.inducing)))
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
     settled, objective = found.training.has_settled, found.objective
     learned = Learned(found.inducing, found.tilt, settled, objective, history, half_bound)
@@ -442,8 +457,13 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     def tilts_of(trainer: StochasticTrainer) -> Tensor | None:
         return trainer.memory.recall(torch.arange(len(observations), device=observations.x.device))[1]
 
+    phases = [
+        Phase("stochastic steps", steps, num_inducing=max(1, settings.learned_with(most) // part))
+        for part, steps in zip((2, 1), lengths, strict=True)
+    ]
     for part, steps in zip((2, 1), lengths, strict=True):
         size = max(1, settings.learned_with(most) // part)
+        announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
             trainer = StochasticTrainer(
@@ -462,9 +482,10 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             trainer.replace_inducing(inducing)
         slots = None if settings.progress is None else settings.progress.slots
         settled = trainer.run(
-            steps, min(40, steps // 3), settings.callback, until_settled=num_steps is None, slots=slots
+            steps, min(40, steps // 3), settings.reporter, until_settled=num_steps is None, slots=slots
         )
         if trainer.history.interrupted:
+            settings.reporter.stopped = settings.reporter.stopped or INTERRUPTED
             break  # Ctrl-C keeps what was learned
         if part == 2 and trainer.history.smoothed:  # none where a killed fit resumes behind this half
             held = trainer.inducing.detach()
@@ -473,6 +494,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             if half.posterior.q.divergence() < LEARNED:
                 _assign(model, start)  # noise alone explained the targets; see `fit_collapsed`
     assert trainer is not None
+    announce(settings.reporter, Phase("polishing", num_inducing=len(trainer.inducing)))
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
     held, history = trainer.inducing.detach(), trainer.history.smoothed
     objective = StochasticBound(trainer)
@@ -539,9 +561,8 @@ def _finished(
         half = rungs.at(top // 2) if top // 2 > size else first
         found = Climb(rungs.at(top), half, Climbed(top, GIVEN))
     else:
-        limits = Limits(settings.started, settings.max_seconds, settings.max_memory)
-        device, is_density = observations.x.device, rungs.is_density
-        found = climb(first, size, rungs.at, top, rungs.size, limits, device, is_density, settings.on_rung)
+        limits = Limits(settings.reporter, settings.max_memory, observations.x.device)
+        found = climb(first, size, rungs.at, top, rungs.size, limits, rungs.is_density)
     place = found.found
     if place is first:
         return replace(result, climbed=found.climbed, label_noise=first.label_noise)

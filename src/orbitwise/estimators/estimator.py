@@ -1,4 +1,4 @@
-"""What estimators share: their calls, whether learning converged, what they tell of a learned invariance.
+"""What estimators share: the form of inputs, the run of an engine, what they tell of a learned invariance.
 
 Also how regressors predict, and how much f changes along learned moves (LIM-A A).
 """
@@ -8,32 +8,31 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import time
 import warnings
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import wraps
 from statistics import NormalDist
-from typing import Any, Literal, ParamSpec, TypeVar
-from weakref import WeakSet
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.declarations import REPORTED_ARRAY, Field, Stored
+from orbitwise.declarations import REPORTED_ARRAY, TEXT, Field, Stored
+from orbitwise.estimators.convergence import iterations_of
+from orbitwise.estimators.devices import USUAL_INDUCING, chosen_device, work_of
 from orbitwise.estimators.engines import (
-    FIRST_STEPS,
-    MOST_STEPS,
-    Callback,
     EngineName,
     FitSettings,
     Tilts,
     run_engine,
 )
+from orbitwise.estimators.features import through_features, without_features
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -50,196 +49,24 @@ from orbitwise.estimators.validation import (
     answering,
     check_inputs,
     input_shape,
-    require_finite,
 )
-from orbitwise.functionals.averages import drawn_form, learnable_orbits, orbit_in
+from orbitwise.functionals.averages import drawn_form, features_of, learnable_orbits, orbit_in
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
 from orbitwise.inference.calibration import NoiseOfLabels
 from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
+from orbitwise.inference.optimise.bar import Bar
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.orbit_search import USED_UP
-from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
-from orbitwise.inference.sparse import climb
-from orbitwise.inference.sparse.climb import Rung
+from orbitwise.inference.optimise.watching import Callback, Reporter
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import DrawnOrbit
 from orbitwise.process.process import Moments, Process
 from orbitwise.transforms.images import check_image_shape
-
-P = ParamSpec("P")
-R = TypeVar("R")
-TOLD: WeakSet[object] = WeakSet()
-"""Estimators that gave a ConvergenceWarning; no attribute of theirs, because it is not part of the model."""
-
-
-def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
-
-    The attributes called `results` must be finite afterwards, and learning that did not come to its end is
-    said by a ConvergenceWarning. With `once`, for methods that take one batch after the other, it is not said
-    again by an estimator that said it before.
-    """
-
-    def decorate(method: Callable[P, R]) -> Callable[P, R]:
-        @wraps(method)
-        def fit(*arguments: P.args, **named: P.kwargs) -> R:
-            with torch.inference_mode(False), torch.enable_grad():
-                fitted = method(*arguments, **named)
-            estimator = arguments[0]
-            for name in results:
-                require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
-            reason = shortfall(estimator)
-            if reason is not None and not (once and estimator in TOLD):
-                TOLD.add(estimator)
-                warnings.warn(reason, ConvergenceWarning, stacklevel=2)
-            elif reason is None and not once:
-                TOLD.discard(estimator)
-            return fitted
-
-        return fit
-
-    return decorate
-
-
-ITERATIONS, DRAWN_ITERATIONS = 200, 40
-ADVICE = {
-    "gap": "raise max_iterations",
-    "gain": "more inducing variables of this kind hardly help, so take bound='cg', or raise the tolerance",
-    "complete": "take bound='cg', or raise the tolerance",
-    "fixed": "raise num_inducing, take num_inducing='auto', or raise the tolerance",
-    "max_inducing": "raise max_inducing or the tolerance, or take bound='cg'",
-    "time_limit": "raise time_limit or the tolerance",
-    "interrupted": "fit again, without interrupting it",
-}
-"""What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
-
-
-CURES = {
-    climb.OUT_OF_TIME: "raise max_seconds",
-    climb.TOO_LARGE: "raise max_memory, free some memory, or take a device that has more",
-    climb.FAILED: "set num_inducing={num_inducing} to have these without this warning",
-    INTERRUPTED: "fit again, without interrupting it",
-}
-"""What lets inducing points climb further, by why they did not."""
-
-
-def iterations_of(estimator: Any) -> int:
-    """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
-
-    There they are those on each number of nodes.
-    """
-    if estimator.max_iterations is not None:
-        return estimator.max_iterations
-    return DRAWN_ITERATIONS if getattr(estimator.orbit_, "is_drawn", False) else ITERATIONS
-
-
-def steps_of(estimator: Any) -> int:
-    """The most stochastic steps that an estimator may take."""
-    return FIRST_STEPS + MOST_STEPS if estimator.num_steps is None else estimator.num_steps
-
-
-def shortfall(estimator: Any) -> str | None:
-    """What a fitted estimator did not reach and which argument to raise, or None where all is well.
-
-    With `max_iterations=0` nothing was to be learned, so nothing is missing.
-    """
-    certificate = getattr(estimator, "certificate_", None)
-    # unknown after stochastic steps, which `partial_fit` documents
-    if certificate is not None and math.isfinite(certificate.gap) and not certificate.is_met:
-        return f"{certificate}; {ADVICE[certificate.stopped]}."
-    cut = getattr(estimator, "inducing_stopped_by_", climb.ENOUGH)
-    if cut in climb.CUT_SHORT:
-        return (
-            f"Predictions use {estimator.num_inducing_:,} inducing points, and more may predict better, but "
-            f"{climb.REASONS[cut]}: {CURES[cut].format(num_inducing=estimator.num_inducing_)}."
-        )
-    if getattr(estimator, "stopped_", "complete") == "time_limit":
-        return (
-            f"The search was cut short by time_limit={estimator.time_limit:g}, after "
-            f"{len(estimator.history_)} fits. {estimator.spelling_} is the best so far, and its "
-            "hyperparameters may not have converged. Raise time_limit, or ask for less by max_depth, "
-            "base_kernels, invariances, num_restarts or search_rows."
-        )
-    if getattr(estimator, "converged_", True):
-        return None
-    if not hasattr(estimator, "max_iterations"):
-        return (
-            "The hyperparameters of the structure that was found did not converge. Predictions use the best "
-            "values found; InvariantGPRegressor(model.kernel_, max_iterations=1000) learns on from there."
-        )
-    if getattr(estimator, "inference_", "") == "variational":
-        steps = steps_of(estimator)
-        return (
-            f"The stochastic steps ended before bound, kernel and ranges settled (num_steps={steps}): raise "
-            "num_steps. Predictions use the last values."
-        )
-    if estimator.max_iterations == 0:
-        return None
-    if hasattr(estimator, "stopped_by_"):
-        if estimator.stopped_by_ == INTERRUPTED:
-            return (
-                "The search for the ranges was interrupted, and the best so far is kept: fit again to finish."
-            )
-        if estimator.stopped_by_ == OUT_OF_MEMORY:
-            nodes = num_nodes_of(estimator)
-            return (
-                f"Memory ran out on more than {nodes} nodes of the orbit. The ranges found on {nodes} nodes "
-                f"are kept: set num_nodes={nodes}, fit fewer rows, or use inference='collapsed' or "
-                "'variational'."
-            )
-        return (
-            f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
-            f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
-            "values found, and orbit_errors_ says how sure the ranges are."
-        )
-    return (
-        f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "
-        "max_iterations. Predictions use the best values found."
-    )
-
-
-def num_nodes_of(estimator: Any) -> int:
-    """The nodes on which the answer of a search for ranges was found."""
-    stages = estimator.search_  # alone in files of earlier versions; the last may have been cut short
-    return getattr(estimator, "_num_nodes", stages[-1]["num_nodes"] if stages else 0)
-
-
-def argument_to_raise(estimator: Any) -> str:
-    """Which argument cut the learning of a fitted estimator short."""
-    if getattr(estimator, "inference_", "") == "variational":
-        return "num_steps"
-    stopped_by = getattr(estimator, "stopped_by_", USED_UP)
-    if stopped_by == USED_UP:
-        return "max_iterations"
-    if stopped_by == TIME_IS_OVER:
-        return "max_seconds"
-    return "max_nodes" if estimator.num_nodes is None else "num_nodes"
-
-
-def fit_quietly(estimator: Any, *data: Any) -> Any:
-    """Fit one of several estimators; `warn_of_shortfalls` then speaks for all of them at once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return estimator.fit(*data)
-
-
-def warn_of_shortfalls(names: Sequence[str], fitted: Sequence[Any]) -> None:
-    """One ConvergenceWarning, to the caller's caller, for all estimators that did not come to their end."""
-    reasons = [shortfall(model) for model in fitted]
-    missing = [name for name, reason in zip(names, reasons, strict=True) if reason is not None]
-    if missing:
-        warnings.warn(
-            f"{len(missing)} of {len(fitted)} fits ended too early ({', '.join(missing)}), so that their "
-            f"evidence may still rise. {next(reason for reason in reasons if reason is not None)}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-
 
 ROWS_AT_ONCE = 1024
 
@@ -272,7 +99,7 @@ class FittedProcess(FittedForm, ABC):
 
     @property
     def _place(self) -> str:
-        return getattr(self, "device", "cpu")
+        return getattr(self, "device_", "cpu")
 
     def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         """New inputs [n, d] as they were at the fit: channels first, on the device, without the background.
@@ -308,10 +135,19 @@ class LearnedOrbit(FittedProcess, ABC):
     orbit_: Any
     fit_result_: FitResult
     invariance: Invariance
+    features: Features | None
     random_state: int | np.random.RandomState | None
     callback: Callback | None
     verbose: bool
-    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes=SEARCHED)
+    _clock = staticmethod(time.monotonic)
+    stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes={"device_": TEXT, **SEARCHED})
+
+    @property
+    def features_(self) -> Features | None:
+        """φ as it is used: the copy of a module, or the fitted transformer; None where there is none."""
+        check_is_fitted(self)
+        found = features_of(self.functional_)
+        return None if found is None else found.source
 
     def _generator(self, device: str = "cpu") -> torch.Generator:
         """A generator seeded by `random_state`."""
@@ -328,16 +164,20 @@ class LearnedOrbit(FittedProcess, ABC):
         if previous is None:
             functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
         else:
-            functional = previous.functional.cpu()
+            functional = without_features(previous.functional.cpu())
         functional = functional.double()
         self._set_orbit(functional, x)
+        if self.features is not None:
+            functional = through_features(self, functional, x)
         return functional, x - self.form_.background
 
-    def _report(self, step: int, bound: float) -> None:
-        if self.callback is not None:
-            self.callback(step, bound)
-        if self.verbose:
-            print(f"{getattr(self, 'inference_', 'sparse')} {step:5d}  {bound:,.1f}")
+    @contextmanager
+    def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
+        """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
+        with Bar(what) if self.verbose else nullcontext() as bar:
+            reporter = Reporter(bar, self.callback, max_seconds=max_seconds, clock=self._clock)
+            with reporter.interruptible():
+                yield reporter
 
     def _set_orbit(self, functional: Functional, x: NDArray[np.float64]) -> None:
         """Remember the orbit of rows, to be learned or finite, and what counts as background.
@@ -374,18 +214,22 @@ class LearnedOrbit(FittedProcess, ABC):
             vars(self).pop(name, None)
         self.fit_result_ = result
         self.posterior_, self.functional_ = result.posterior, result.functional
+        if self.features is not None and (features := features_of(result.functional)) is not None:
+            features.forget()
         self.kernel_ = process.kernel
         self.log_evidence_, self.evidence_kind_ = result.log_evidence, result.kind
         self.log_evidence_error_ = result.standard_error
         self.converged_, self.history_ = result.converged, list(result.history)
         if result.certificate is not None:
             self.certificate_ = result.certificate
+        if result.stopped:
+            self.stopped_by_ = result.stopped
         if result.search is None:
             return
         found = result.search.found
         self._num_nodes = found.num_nodes
         self.search_ = [asdict(stage) for stage in found.stages]
-        self.stopped_by_ = found.message
+        self.stopped_by_ = result.stopped or found.message
         if self.orbit_ is not None and found.curvature is not None:
             self._orbit_errors, self._orbit_intervals = searched_errors(
                 self.orbit_.learned, result.search.coordinates, found
@@ -510,16 +354,11 @@ class EngineEstimator(LearnedOrbit, ABC):
     num_steps: int | None
     batch_size: int
     device: str
+    device_: str
     model_: RegressionModel
     inference_: EngineName
     tilts: Tilts = "remembered"
     stored = Stored(sometimes=CLIMBED)
-
-    def _report_rung(self, rung: Rung) -> None:
-        if self.verbose:
-            print(
-                f"{rung.num_inducing:,} inducing points: loss {rung.loss:.4g} per row, {rung.seconds:.1f} s"
-            )
 
     def _set_result(self, result: FitResult, process: Process) -> None:
         super()._set_result(result, process)
@@ -533,6 +372,13 @@ class EngineEstimator(LearnedOrbit, ABC):
     def check_parts(self) -> None:
         super().check_parts()
         self.model_.check_fits(self.n_features_in_, self.posterior_.num_outputs)
+
+    def _choose_device(self, functional: Functional, x: torch.Tensor) -> None:
+        """Set `device_`, where the engine `inference_` is to work."""
+        num_inducing = None
+        if self.inference_ != "exact":
+            num_inducing = USUAL_INDUCING if self.num_inducing == "auto" else self.num_inducing
+        self.device_ = chosen_device(self.device, work_of(functional, x, self.num_nodes, num_inducing))
 
     def _previous(self, width: int) -> LatentModel | None:
         """The model of the last fit where this one starts from it: a warm start, on as many features."""
@@ -559,6 +405,8 @@ class EngineEstimator(LearnedOrbit, ABC):
     ) -> FitResult:
         """What the engine `inference_` finds, from the solution of a member where one was given."""
         start: Start | None = vars(self).pop("_start", None)
+        if start is not None:
+            adopt([model], [start.member.model_.latent])
         settings = FitSettings(
             generator,
             self.num_nodes,
@@ -570,14 +418,10 @@ class EngineEstimator(LearnedOrbit, ABC):
             self.num_steps,
             self.batch_size,
             self.tilts,
-            callback=self._report,
             max_memory=self.max_memory,
             labels=labels,
             noise_of_labels=noise_of_labels,
-            on_rung=self._report_rung,
         )
-        if start is not None:
-            adopt([model], [start.member.model_.latent])
         if start is not None and self.inference_ == "exact":
             resumed = (start.num_nodes, start.max_iterations)
             settings = replace(
@@ -585,7 +429,8 @@ class EngineEstimator(LearnedOrbit, ABC):
             )
         else:
             settings = replace(settings, progress=self._progress(model, observations, generator))
-        return run_engine(self.inference_, model, observations, settings)
+        with self._reporter(f"{self.inference_} inference", self.max_seconds) as reporter:
+            return run_engine(self.inference_, model, observations, replace(settings, reporter=reporter))
 
     def _progress(
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator

@@ -1,9 +1,9 @@
-"""The vocabulary of invariances: every name, the form of data it belongs to, and what it stands for.
+"""The vocabulary of invariances: every name, the form of data it belongs to, and its meaning.
 
-A name stands for an orbit that Gaussian processes average over (f(x) = mean of g over the orbit of x), for
-functionals that kernel machines keep small (Σ (L f)²), for moved copies that `VirtualSVC` learns from, or for
-a claim that `AutoGPRegressor` tests. Estimators, comparisons, the search, the command and the report all ask
-here; an estimator that cannot use a name says which one can.
+A name means an orbit over which Gaussian processes average (f(x) = mean of g over the orbit of x),
+functionals that kernel machines keep small (Σ (L f)²), moved copies from which `VirtualSVC` learns, or a
+claim that `AutoGPRegressor` tests. Estimators, comparisons, the search, the command and the report all use
+this module. If an estimator cannot use a name, the error says which one can.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ESTIMATORS: dict[Use, str] = {
 }
 """Which estimators use an invariance in each way."""
 NO_INVARIANCE = "none"
-"""The name of no invariance, which None stands for as well."""
+"""The name of no invariance, equivalent to None."""
 NEIGHBOURS = 6
 SMOOTHING = 1.0
 """Width in pixels of the Gaussian that smooths images before their tangents are taken."""
@@ -69,14 +69,14 @@ AVERAGED = 0.5
 
 
 class Penalty(NamedTuple):
-    """Functionals that should vanish, and how much each counts (None: all count once)."""
+    """Functionals that should vanish, and their weights (None: all are 1)."""
 
     block: Block
     weights: Float[Tensor, " r"] | None = None
 
 
 class Inputs(NamedTuple):
-    """What a name needs to know of the inputs: the number of features, and the shape of one input.
+    """The inputs as names need them: the number of features, and the shape of one input.
 
     The shape is (height, width) or (channels, height, width) of an image, (channels, length) of a signal and
     (points, dimensions) of a cloud; None where inputs are rows without a shape.
@@ -93,7 +93,7 @@ Penalise = Callable[[Tensor, Inputs, float], Penalty | None]
 @final
 @dataclass(frozen=True)
 class Named:
-    """One name: its form of data (None: any rows), its meaning, and what it stands for in each use."""
+    """One name: its form of data (None: any rows), its meaning, and its object for each use."""
 
     meaning: str
     family: Family | None = None
@@ -101,11 +101,11 @@ class Named:
     penalty: Penalise | None = None
     is_searched: bool = False
     is_copied: bool = False
-    """Whether `VirtualSVC` has copies of its own for it; it draws copies from any orbit."""
+    """Whether `VirtualSVC` makes special copies for it; it draws copies from any orbit."""
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        """What estimators can do with it."""
+        """The ways in which estimators can use it."""
         has: dict[Use, bool] = {
             "average": self.orbit is not None,
             "penalise": self.penalty is not None,
@@ -125,7 +125,7 @@ AFFINE_NAMES = {
 
 
 def image_orbit(parts: Sequence[str], image_shape: Sequence[int]) -> ImageOrbit:
-    """The learnable orbit of the named parts; it starts with ranges of natural size."""
+    """The learnable orbit of the named parts, with initial ranges of natural size."""
     names = [name for part in parts if part != "deformation" for name in AFFINE_NAMES[part]]
     natural = image_widths(image_shape)
     amplitude = natural["amplitude"] if "deformation" in parts else 0.0
@@ -134,7 +134,7 @@ def image_orbit(parts: Sequence[str], image_shape: Sequence[int]) -> ImageOrbit:
 
 
 def affine_penalty(parts: Sequence[str], x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
-    """w_j ∂f(t_α x)/∂α_j at α = 0: to first order, how much f changes by a move of ordinary size w_j.
+    """w_j ∂f(t_α x)/∂α_j at α = 0: to first order, the change of f by a move of ordinary size w_j.
 
     Images are smoothed before their tangents are taken, as for "tangent".
     """
@@ -198,8 +198,9 @@ def group_penalty(orbit: FiniteOrbit, x: Float[Tensor, "n d"]) -> Penalty | None
     """f(t_e x) - f(x) for every element e of a finite orbit that moves x; None where none does."""
     if orbit.is_drawn or orbit.weights is not None:
         raise ValueError(
-            "A kernel machine penalises a finite orbit of all elements without weights. An orbit with "
-            f"num_samples or weights is averaged over: use {ESTIMATORS['average']}."
+            "A kernel machine can penalise a finite orbit of all elements without weights only. For an orbit "
+            "with "
+            f"num_samples or weights use {ESTIMATORS['average']}, which average over it."
         )
     moved = copy.deepcopy(orbit).to(x).points(x).points
     pairs = torch.stack([moved, x[:, None].expand_as(moved)], dim=2).flatten(0, 1)
@@ -208,7 +209,7 @@ def group_penalty(orbit: FiniteOrbit, x: Float[Tensor, "n d"]) -> Penalty | None
 
 
 def _gradient_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
-    # in bandwidths: b ∂f has the unit of f, whatever that of x
+    # times the bandwidth b, so that b ∂f has the unit of f
     return Penalty(Gradient().atoms(x).scale(bandwidth))
 
 
@@ -337,7 +338,7 @@ NAMES: dict[str, Named] = {
 """The vocabulary. No name is added at run time: an invariance of your own is an orbit or a functional."""
 
 SEARCHED = ("mirror", "odd", "swap", "permutation", "period")
-"""Claims in the order in which the search tries them."""
+"""Claims in the order in which the search tests them."""
 VERBS: dict[Use, str] = {
     "average": "average over",
     "penalise": "penalise",
@@ -368,16 +369,16 @@ def is_of_images(invariance: object) -> bool:
 
 
 def name_of(invariance: object) -> str:
-    """How tables and messages call an invariance: its name, "none", or the class of an orbit."""
+    """The name of an invariance in tables and messages: its name, "none", or the class of an orbit."""
     if is_none(invariance):
         return NO_INVARIANCE
     return invariance if isinstance(invariance, str) else type(invariance).__name__
 
 
 def find(name: str, use: Use) -> Named:
-    """The entry of a name that is to be used in this way.
+    """The entry of a name for this use.
 
-    A ValueError says what is near an unknown name, and which estimator takes a name of another use.
+    A ValueError suggests names similar to an unknown one, or the estimators that can use a name.
     """
     if name in NAMES and use in NAMES[name].uses:
         return NAMES[name]
@@ -403,7 +404,7 @@ def orbit_of(name: str, inputs: Inputs, use: Use = "average") -> Orbit:
 
 
 def functional_of(invariance: object, num_features: int, shape: Sequence[int] | None = None) -> Functional:
-    """The functional L with f(x) = L_x g that the `invariance` of a Gaussian process stands for."""
+    """The functional L with f(x) = L_x g for the `invariance` of a Gaussian process."""
     if is_none(invariance):
         return Evaluation()
     if isinstance(invariance, Functional):
@@ -420,7 +421,7 @@ def functional_of(invariance: object, num_features: int, shape: Sequence[int] | 
 def penalty_of(
     invariance: str | Orbit, x: Float[Tensor, "n d"], bandwidth: float, shape: Sequence[int] | None = None
 ) -> Penalty | None:
-    """What a name or a finite orbit keeps small at the points x; None where nothing is left to keep small."""
+    """The functionals of a name or finite orbit that should vanish at the points x; None if none are."""
     if isinstance(invariance, FiniteOrbit):
         return group_penalty(invariance, x)
     if isinstance(invariance, Orbit):
@@ -479,11 +480,11 @@ INSTEAD: dict[str, str] = {
 
 
 MOST_ALIKE = 4
-"""Points of one kind in an example of kinds."""
+"""Points of the same kind in an example."""
 
 
 def family_of(invariance: object) -> Family | None:
-    """The family that an invariance moves; None where it moves rows of any kind, or is unknown."""
+    """The family of data that an invariance moves; None if it moves any rows, or is unknown."""
     if isinstance(invariance, str):
         return NAMES[invariance].family if invariance in NAMES else None
     found = own_shape(invariance)
@@ -491,7 +492,7 @@ def family_of(invariance: object) -> Family | None:
 
 
 def own_shape(invariance: object) -> tuple[Family, tuple[int, ...]] | None:
-    """The family of an orbit or functional, and the shape of one of its inputs, where it knows them."""
+    """The family of an orbit or functional, and the shape of its inputs, if known."""
     for part in invariance.modules() if isinstance(invariance, nn.Module) else ():
         shape, signal = getattr(part, "image_shape", None), getattr(part, "signal_shape", None)
         if shape is not None:
@@ -505,7 +506,7 @@ def own_shape(invariance: object) -> tuple[Family, tuple[int, ...]] | None:
 
 
 def check_family(invariance: object, family: Family) -> None:
-    """Raise a ValueError where an invariance is not one of this family; rows of a table may be anything."""
+    """Raise a ValueError if an invariance is not one of this family; rows of a table may be anything."""
     own = family_of(invariance)
     if own is None or own == family:
         return
@@ -524,7 +525,7 @@ def is_picture(dimensions: Sequence[int]) -> bool:
 
 
 def check_picture(invariance: object, dimensions: Sequence[int], ask: str | None = None) -> None:
-    """Raise a ValueError where an invariance of images meets inputs that look like something else."""
+    """Raise a ValueError if an invariance of images is used with inputs that do not look like images."""
     if len(dimensions) != 2 or is_picture(dimensions):
         return
     shape = tuple(int(size) for size in dimensions)
@@ -536,7 +537,7 @@ def check_picture(invariance: object, dimensions: Sequence[int], ask: str | None
 
 
 def looks_like(dimensions: Sequence[int]) -> str:
-    """What inputs of two dimensions that are no plausible picture may be, and what moves them."""
+    """What inputs of two dimensions that are not plausible pictures may be, and orbits that move them."""
     first, second = dimensions
     cloud = (
         f"clouds of {first} points in {second} dimensions, which "
@@ -552,7 +553,7 @@ def looks_like(dimensions: Sequence[int]) -> str:
 
 
 def whole_points(invariance: str, dimensions: Sequence[int], estimator: str) -> str:
-    """What an invariance of columns does, and lines of code that do so to whole points of [points, size]."""
+    """What an invariance of columns does, and code for an invariance of whole points [points, size]."""
     points, size = dimensions
     does, wanted, imported, made = {
         "cyclic": (
@@ -590,5 +591,5 @@ def whole_points(invariance: str, dimensions: Sequence[int], estimator: str) -> 
 
 
 def named(invariance: object) -> str:
-    """How a message speaks of an invariance."""
+    """The words for an invariance in a message."""
     return repr(invariance) if isinstance(invariance, str) else type(invariance).__name__

@@ -16,16 +16,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orbitwise.declarations import FLAG, Stored, require
-from orbitwise.estimators.estimator import learning
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.machines.machine import RiskMachine, TrainingRows
 from orbitwise.estimators.validation import Channels, answering, check_inputs, check_weights
 from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.losses import Loss, Squared, loss_of
 
 CONSTANT = 1e-12
-"""A deviation below this part of the largest target is rounding."""
+"""A deviation below this fraction of the largest target is rounding."""
 NORMAL = 1.4826
-"""The standard deviation of a normal distribution over the median distance from its middle."""
+"""The standard deviation of a normal distribution, divided by the median distance from its median."""
 
 
 @final
@@ -162,13 +162,13 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
         unlabeled: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> InvariantKernelRidge:
-        """Learn from targets, and from rows without one what should not change there."""
+        """Learn from targets, and use rows without targets for the invariance."""
         self._check_settings()
         data = self._weighted_rows(X, y, unlabeled, sample_weight)
         loss = loss_of(self.loss)
         if loss.takes_labels:
             raise ValueError(
-                f"loss must be one of numbers, such as 'squared' or 'absolute', not {self.loss!r}."
+                f"loss must be a loss of numbers, such as 'squared' or 'absolute', not {self.loss!r}."
             )
         scale = robust_deviations(data.targets, data.weights)
         seed = self._seed()
@@ -208,7 +208,7 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
     def _weighted_rows(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> TrainingRows:
-        """Validated training data; a weight of zero takes a row out."""
+        """Validated training data, without rows of weight zero."""
         x, targets = self._training_data(X, y, multi_output=True, y_numeric=True)
         targets = np.asarray(targets, dtype=np.float64)
         self._is_vector = targets.ndim == 1
@@ -225,9 +225,10 @@ class InvariantKernelRidge(RegressorMixin, RiskMachine):
 
 
 def robust_deviations(targets: Float[Tensor, "c n"], weights: Float[Tensor, " n"]) -> Float[Tensor, " c"]:
-    """The distance of targets from the median of their output: a deviation that outliers hardly move.
+    """A robust deviation: the median distance of targets from the median of their output, times 1.4826.
 
-    It is the standard deviation where most targets are equal, the size of a constant, and 1 if all are zero.
+    If most targets are equal it is the standard deviation, for constant targets their size, and 1 if all are
+    zero.
     """
     size = targets.abs().amax(-1, keepdim=True)
     size = torch.where(size > 0, size, 1.0)

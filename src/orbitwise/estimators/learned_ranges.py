@@ -1,4 +1,4 @@
-"""Learned ranges of orbits: their search on nodes that double, starts from nested families, and error bars.
+"""Learned ranges of orbits: the search on more and more nodes, starts from nested families, and error bars.
 
 Error bars come from the curvature of the evidence at its maximum (Laplace).
 """
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orbitwise.functionals.averages import freeze_functional, num_dimensions
+from orbitwise.functionals.averages import features_of, freeze_functional, num_dimensions
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import LearnedRanges
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
@@ -25,13 +25,13 @@ from orbitwise.inference.optimise.orbit_search import (
     LEAST,
     OTHERS,
     RETRIED,
-    Callback,
     Coordinates,
     Found,
     OrbitSearch,
     covariance_of,
 )
 from orbitwise.inference.optimise.training import CUT_SHORT, Box, Vector, curvature_of, standard_errors
+from orbitwise.inference.optimise.watching import Callback
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.orbit import ZERO, Interval, LearnedWidths, Orbit, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
@@ -41,7 +41,7 @@ from orbitwise.process.process import Process
 @final
 @dataclass(frozen=True)
 class Start:
-    """Where a fit begins: at the solution of a fitted member, on so many nodes; 0 iterations stay there."""
+    """The start of a fit: the solution of a fitted member on `num_nodes` nodes, kept for 0 iterations."""
 
     member: Any
     num_nodes: int
@@ -51,7 +51,7 @@ class Start:
 def may_contain(family: Any, member: Any) -> bool:
     """Whether one fitted estimator learned all the ranges of another, and more.
 
-    It may still not contain it, because of what is fixed: only the evidence at its solution tells.
+    Because of fixed settings it may still not contain it; only the evidence at its solution shows that.
     """
     orbit, smaller = (getattr(each, "orbit_", None) for each in (family, member))
     if orbit is None or not orbit.is_drawn or not hasattr(family, "begin_at"):
@@ -67,7 +67,7 @@ def may_contain(family: Any, member: Any) -> bool:
 
 @torch.no_grad()
 def adopt(modules: Sequence[nn.Module], members: Sequence[nn.Module]) -> None:
-    """Take over all parameters that both have, by name; ranges that the members lack become zero."""
+    """Copy all parameters that both have, by name; ranges that the members lack become zero."""
     for module, member in zip(modules, members, strict=True):
         known, adopted = dict(member.named_parameters()), set()
         for name, parameter in module.named_parameters():
@@ -85,37 +85,39 @@ def adopt(modules: Sequence[nn.Module], members: Sequence[nn.Module]) -> None:
 
 
 LEAST_NOISE = 1e-6
-"""Under targets of unit variance: what the average over nodes leaves open is more than that, and it makes
-single precision safe."""
+"""The least noise for targets of unit variance, which makes single precision safe; the error of averages over
+nodes is larger."""
 
 FEWEST_NODES, MOST_NODES = 4, {"cpu": 64, "cuda": 128}
-"""Where their number is not given; predictions cost its square."""
+"""Numbers of nodes if none is given; predictions cost their square."""
 OPERATIONS = {"cpu": 1e12, "cuda": 1e14}
-"""That one evaluation may take where the number of nodes is not given: some seconds."""
+"""Operations allowed per evaluation if the number of nodes is not given: some seconds."""
 
 ROUNDING = 0.005
-"""Nats a row between the precisions above which the search ends in double precision."""
+"""If single and double precision differ by more than this, in nats per row, the search ends in double
+precision."""
 
 FIRST_SCRAMBLE = 20_240_607
-"""The seed of the nodes. Any would do, but it must be the same in every fit."""
+"""The seed of the nodes; it is arbitrary, but must be the same in every fit."""
 
 OTHER_GAUSS = (0, -1, 1, -2)
-"""Nodes more in each dimension."""
+"""Changes of the number of nodes per dimension that give other sets of nodes."""
 
 HOUR = 3600.0
-"""Exact fits estimated to take longer than this many seconds warn."""
+"""Exact fits that are estimated to take longer than this many seconds give a warning."""
 
 EVALUATIONS = 30
-"""That a search takes on its most nodes, differences of gradients included."""
+"""Assumed evaluations of a search on its largest number of nodes, including those for Hessians."""
 
 Objective = Callable[[Functional, torch.dtype], Callable[[], Tensor]]
-"""The objective of a model whose functional was frozen, its rows in this precision."""
+"""(frozen functional, precision of rows) → the objective of the model."""
 
 
 def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Functional:
-    """The functional on the nodes that every fit takes, or on other nodes of about the same number.
+    """The functional on the nodes of every fit, or, with a `scramble`, on about as many other nodes.
 
-    In one and two dimensions they are Gauss's, others one more or less in each dimension; else Sobol sets.
+    In one and two dimensions these are Gauss nodes, and others have slightly more or fewer; else they are
+    Sobol sets.
     """
     dimensions = gauss_dimensions(functional)
     if dimensions:
@@ -125,7 +127,7 @@ def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Func
 
 
 def gauss_dimensions(functional: Functional) -> int:
-    """The dimensions of Gauss's nodes where these serve, else 0."""
+    """The dimension if Gauss nodes are used, else 0."""
     dimensions = num_dimensions(functional)
     return 0 if dimensions is None or dimensions > MOST_GAUSS_DIMENSIONS else dimensions
 
@@ -133,7 +135,7 @@ def gauss_dimensions(functional: Functional) -> int:
 def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> Functional:
     """The functional on a Sobol set whose first entries are the same for every orbit.
 
-    So an orbit with ranges of zero has the nodes of the smaller orbit that it is then.
+    So an orbit with ranges of zero has the same nodes as the smaller orbit without them.
     """
     generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
     return freeze_functional(functional, num_nodes, generator)
@@ -141,26 +143,33 @@ def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> F
 
 @torch.no_grad()
 def widen_zeros(functional: Functional) -> None:
-    """Ranges that a search set to zero a little wider, for engines that would never move them again."""
+    """Make ranges of zero a little wider, for engines that would never move them again."""
     for widths in vanishing_widths(functional):
         flat, places = widths.parameter.view(-1), widths.places.to(widths.parameter.device)
         start = widths.raw(widths.natural * RETRIED**0.5).to(flat)
         flat[places] = torch.where(flat[places] <= ZERO / 2, start, flat[places])
 
 
-def most_nodes(num_rows: int, width: int, device: torch.device) -> int:
-    """The most nodes, a power of two, on which one evaluation takes some seconds."""
+def most_nodes(num_rows: int, width: int, device: torch.device, each_point: float = 0.0) -> int:
+    """The largest number of nodes, a power of two, with which one evaluation takes some seconds.
+
+    `each_point` is the number of operations for the features of one point.
+    """
     kind = "cpu" if device.type == "cpu" else "cuda"
     allowed, nodes = OPERATIONS[kind], FEWEST_NODES
-    while nodes < MOST_NODES[kind] and exact_cost(num_rows, 2 * nodes, width, 1).operations <= allowed:
+
+    def operations(nodes: int) -> float:
+        return exact_cost(num_rows, nodes, width, 1).operations + each_point * num_rows * nodes
+
+    while nodes < MOST_NODES[kind] and operations(2 * nodes) <= allowed:
         nodes *= 2
     return nodes
 
 
 def announce_exact(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
-    """Warn where exact inference on all atoms of the rows would take hours, or more memory than there is.
+    """Warn if exact inference on all atoms would take hours, or more memory than there is.
 
-    The functional is frozen; `is_drawn` says whether its atoms are nodes whose number can be chosen.
+    The functional is frozen; `is_drawn` means that its atoms are nodes whose number can be chosen.
     """
     with torch.no_grad():
         first = functional.atoms(x[:1])
@@ -196,12 +205,12 @@ def learn_orbit(
     is_noisy: bool = True,
     is_resumed: bool = False,
 ) -> LearnedRanges:
-    """Search for all that is learned in `modules`, the ranges of the functional's orbits among it.
+    """Search for all learned parameters of `modules`, including the ranges of the functional's orbits.
 
-    `num_nodes` are taken in the end, whether they suffice or not; None doubles them up to `max_nodes`, or to
-    as many as one evaluation can do in some seconds. `num_starts` random starts, from the generator, are
-    tried too. `is_noisy` says that the noise of every row is at least `LEAST_NOISE`, or has that floor. With
-    `is_resumed` the search goes on from the present parameters on these nodes; see `OrbitSearch.run`.
+    The search ends on `num_nodes` nodes, whether they suffice or not; None doubles them up to `max_nodes`, or
+    until one evaluation takes some seconds. `num_starts` random starts from the generator are tried as well.
+    `is_noisy` means that the noise of every row is at least `LEAST_NOISE`. With `is_resumed` the search
+    resumes from the present parameters on these nodes; see `OrbitSearch.run`.
     """
     coordinates = Coordinates(modules, floors)
     with torch.no_grad():
@@ -209,12 +218,17 @@ def learn_orbit(
     width = some.points.shape[-1]
     if num_nodes is not None:
         most = num_nodes
+    elif max_nodes is not None:
+        most = max_nodes
     else:
-        most = most_nodes(len(x), width, x.device) if max_nodes is None else max_nodes
+        features = features_of(functional)
+        most = most_nodes(len(x), width, x.device, 0.0 if features is None else features.operations)
     announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
     if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
-    is_fast = is_noisy and takes_double_sums(process.kernel, some, some)
+    # products of fewer digits than those of single precision, such as TF32, do not serve distances
+    is_whole = torch.get_float32_matmul_precision() == "highest"
+    is_fast = is_noisy and is_whole and takes_double_sums(process.kernel, some, some)
     precision = torch.float32 if is_fast else x.dtype
     begun = time.monotonic()
 
@@ -237,7 +251,7 @@ def learn_orbit(
     found = _searched(search, precision, x.dtype, is_resumed)
     frozen = freeze_at(functional, found.num_nodes)
     if not found.others:
-        # cut short: what other nodes say is all that is known of its error
+        # the search was cut short, so its error is known only from other nodes
         with torch.no_grad():
             sets = [freeze_at(functional, found.num_nodes, other) for other in range(1, 1 + OTHERS)]
             found.others = [float(objective(each, x.dtype)()) for each in sets]
@@ -255,7 +269,7 @@ def _searched(
     safest: torch.dtype,
     is_resumed: bool,
 ) -> Found:
-    """What a search of this precision finds, or where that fails at every start, one of the safest."""
+    """The result of a search in this precision, or, if that fails at every start, in the safest one."""
     try:
         return search(precision).run(is_resumed)
     except ValueError:
@@ -268,7 +282,7 @@ def _searched(
 def _unlearned(
     objective: Objective, functional: Functional, coordinates: Coordinates, x: Tensor, num_nodes: int
 ) -> LearnedRanges:
-    """Everything as it was given, with the objective there on the nodes and on others."""
+    """The result without learning: the present parameters, with the objective on these and on other nodes."""
     sets = [freeze_at(functional, num_nodes, scramble) for scramble in range(1 + OTHERS)]
     value, *others = (float(objective(frozen, x.dtype)()) for frozen in sets)
     point = coordinates.point()
@@ -281,15 +295,17 @@ def _unlearned(
 
 STEP = 0.02
 LARGEST = 3.0
-"""An error above this, in the raw parameter's units, says that the data do not determine it: cut off here."""
+"""Errors of raw parameters are cut off here: a larger one means that the data do not determine the
+parameter."""
 
 NORMAL = 1.96
-"""Standard errors on both sides that hold 95 %."""
+"""Half the width of a 95 % interval, in standard errors."""
 ONE_ERROR, TWO_ERRORS = 0.5, 0.5 * NORMAL**2
-"""Nats that the evidence falls within one standard error, and within those."""
+"""The fall of the evidence, in nats, within one standard error, and within a 95 % interval."""
 
 WIDEST, HALVINGS = 4.0, 12
-"""Natural widths up to which a range that is zero is tried for its error, and steps of the bisection."""
+"""The largest width tried for the error of a range of zero, in natural widths, and the steps of the
+bisection."""
 
 Ranges = Mapping[str, Interval]
 
@@ -297,9 +313,9 @@ Ranges = Mapping[str, Interval]
 def searched_errors(
     learned: Callable[[], Ranges], coordinates: Coordinates, found: Found
 ) -> tuple[dict[str, float], dict[str, Interval]]:
-    """The standard error of each learned range's upper end, and the interval that holds it with 95 %.
+    """The standard error and the 95 % interval of the upper end of each learned range.
 
-    Both cover the data (curvature) and the choice of nodes (how far other nodes would move the range).
+    Both include the uncertainty from the data (curvature) and from the choice of nodes.
     """
     if found.curvature is None:
         return {}, {}
@@ -342,7 +358,7 @@ def searched_errors(
 
 
 def _slopes_away(found: Found, box: Box) -> Vector:
-    """How steeply the quadratic model falls away from the nearer bound of each coordinate, 0 if it rises."""
+    """The slope with which the quadratic model falls away from the nearer bound of each coordinate, or 0."""
     if found.curvature is None or found.slope is None or found.centre is None:
         return np.abs(found.gradient)
     # the model's gradient at the point: g(centre) + C (centre - point)
@@ -352,15 +368,15 @@ def _slopes_away(found: Found, box: Box) -> Vector:
 
 
 def _distance(slope: float, curvature: float, drop: float) -> float:
-    """How far a hill that falls by slope·d + ½ curvature·d² has fallen by `drop`."""
+    """The distance d at which slope·d + ½ curvature·d² = `drop`."""
     return 2 * drop / (slope + math.sqrt(slope**2 + 2 * curvature * drop))
 
 
 def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
     """The standard deviation of every entry of the parameters: √diag(H⁻¹), H the Hessian of -objective.
 
-    The Hessian is a difference of gradients. A direction in which the evidence is flat or still rising gets
-    an infinite error.
+    The Hessian is computed by differences of gradients. Directions in which the evidence is flat or still
+    rises have infinite errors.
     """
     hessian = curvature_of(objective, parameters, STEP)
     parts = torch.from_numpy(standard_errors(hessian)).split([p.numel() for p in parameters])
@@ -370,8 +386,8 @@ def parameter_errors(objective: Callable[[], Tensor], parameters: list[nn.Parame
 def expected_seconds(objective: Callable[[], Tensor], parameters: list[nn.Parameter], orbit: Orbit) -> float:
     """How long `range_errors` will take on this machine.
 
-    It computes a gradient per entry of the parameters, which costs about three times the objective, and the
-    objective at every step of the bisection for each range that is zero.
+    It computes a gradient per entry of the parameters, each about three times as expensive as the objective,
+    and the objective at every step of the bisection for each range of zero.
     """
     start = time.perf_counter()
     with torch.no_grad():
@@ -387,8 +403,8 @@ def range_errors(
 ) -> dict[str, float]:
     """The standard error of each learned range's upper end, by the curvature of the objective.
 
-    A range that is zero has the error of its width (`zero_range_errors`) and that of its centre, if that is
-    learned too.
+    The error of a range of zero combines those of its width (`zero_range_errors`) and of its centre, if that
+    is learned too.
     """
     errors = learned_errors(orbit.learned, parameters, parameter_errors(objective, parameters))
     zeros = zero_range_errors(orbit, objective)
@@ -400,7 +416,7 @@ def learned_errors(
     parameters: list[nn.Parameter],
     errors: list[Tensor],
 ) -> dict[str, float]:
-    """The error of each learned range's upper end: each parameter moves one deviation to both sides."""
+    """The error of each learned range's upper end, from moving each parameter by one deviation."""
     squares = dict.fromkeys(learned(), 0.0)
     for parameter, error in zip(parameters, errors, strict=True):
         flat, spread = parameter.data.view(-1), error.reshape(-1).clamp_max(LARGEST)
@@ -417,7 +433,7 @@ def learned_errors(
 
 
 def _zero_widths(orbit: Orbit) -> Iterator[tuple[LearnedWidths, int, int]]:
-    """The learned widths that are zero: their group, their number in it, and their place in the parameter."""
+    """The learned widths that are zero: their group, and their indices in it and in the parameter."""
     for widths in vanishing_widths(orbit):
         flat = widths.parameter.detach().view(-1)
         for number, place in enumerate(widths.places.tolist()):
@@ -433,10 +449,11 @@ def _raw_width(widths: LearnedWidths, number: int, factor: float) -> float:
 
 @torch.no_grad()
 def zero_range_errors(orbit: Orbit, objective: Callable[[], Tensor]) -> dict[str, float]:
-    """How wide each range that is zero may be until the evidence falls by what one standard error costs.
+    """The width of each range of zero at which the evidence has fallen by ½ nat, as at one standard error.
 
-    A curvature says nothing of a range that is zero, because its slope in the raw parameter vanishes there.
-    All else stays as it is. The error is infinite where even four times the natural width costs less.
+    Curvature does not give this error, because the slope in the raw parameter vanishes at zero. All other
+    parameters are fixed. The error is infinite if even at four times the natural width the evidence has
+    fallen by less.
     """
     zeros = list(_zero_widths(orbit))
     best, here = float(objective()) if zeros else 0.0, orbit.learned()

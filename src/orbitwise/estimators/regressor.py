@@ -14,12 +14,9 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import Engine, EngineName, engine_for, num_points
-from orbitwise.estimators.estimator import (
-    EngineEstimator,
-    RegressionPredictions,
-    learning,
-)
+from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.regression_model import (
@@ -30,6 +27,7 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
 )
 from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -73,6 +71,12 @@ class InvariantGPRegressor(
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name such as "permutation", "affine" or "signal:shift" (the page
         "Names of invariances" has all), an orbit to average over, or any functional of g.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives: f(x) averages g(φ(t x)) over the moves
+        t. A module (copied, in evaluation mode) sees images as [n, channels, height, width], and ranges are
+        learned through it. A function takes and gives an array or a tensor, a scikit-learn transformer takes
+        rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
+        fitted to the training rows. `load` asks for φ again, because it is code.
     noise : float, default=None
         Noise variance in units of y squared; None learns it. Give it where it is known, and 0 for targets
         that were computed, not measured. Gaussian noise only.
@@ -104,8 +108,8 @@ class InvariantGPRegressor(
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
         it where a ConvergenceWarning says that ranges did not settle.
     max_seconds : float, default=None
-        Seconds after which neither nodes nor inducing points double any more; the best so far is then kept,
-        and a ConvergenceWarning says so. None takes the time that it needs.
+        Seconds after which no step begins, with any engine, and neither nodes nor inducing points double any
+        more; the best so far is then kept, and a ConvergenceWarning says so. None takes the time it needs.
     max_memory : float, default=None
         Bytes that more inducing points may take. None takes what is free on the machine, or the GPU.
     max_iterations : int, default=None
@@ -132,13 +136,14 @@ class InvariantGPRegressor(
         Stochastic steps. None takes steps until bound, kernel and ranges stand still, 3,400 at most.
     batch_size : int, default=256
         Rows per stochastic step.
-    device : str, default="cpu"
-        Where to compute, such as "cuda".
+    device : str, default="auto"
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
+        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
     verbose : bool, default=False
-        Whether to print progress.
+        Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
         A function of (step, bound), called at every iteration. It may raise KeyboardInterrupt to end the fit,
-        which keeps the best so far.
+        which keeps the best so far, as Ctrl-C does.
     warm_start : bool, default=False
         Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
@@ -152,6 +157,8 @@ class InvariantGPRegressor(
         The learned kernel of g.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -189,7 +196,7 @@ class InvariantGPRegressor(
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.
     stopped_by_ : str
-        Why the search on nodes ended.
+        Why the search on nodes ended, or what ended other learning early, "interrupted" or "time is over".
     converged_ : bool
         Whether learning of the best start came to its end.
     history_ : list of float
@@ -200,6 +207,8 @@ class InvariantGPRegressor(
         What the factorisation needed on the diagonal, usually 0; exact inference only.
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
+    device_ : str
+        Where it was computed, and where predictions are.
     n_features_in_ : int
         Number of features of a row.
 
@@ -248,6 +257,7 @@ class InvariantGPRegressor(
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         noise: float | None = None,
         likelihood: NoiseName | Likelihood = "gaussian",
         mean: Literal["zero", "constant", "linear"] = "zero",
@@ -266,7 +276,7 @@ class InvariantGPRegressor(
         num_inducing: int | Literal["auto"] = "auto",
         num_steps: int | None = None,
         batch_size: int = 256,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         warm_start: bool = False,
@@ -274,6 +284,7 @@ class InvariantGPRegressor(
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.noise = noise
         self.likelihood: NoiseName | Likelihood = likelihood
         self.mean = mean
@@ -360,7 +371,8 @@ class InvariantGPRegressor(
         if previous is not None:
             _resume(model.latent, previous)
         self.target_scale_ = model.target_scale
-        self.model_ = model = model.to(self.device)
+        self._choose_device(model.latent.functional, model.observations[0].x)
+        self.model_ = model = model.to(self.device_)
         if self.inference_ == "exact":
             result = self._run(model.latent, model.observations, generator)
         else:
@@ -452,8 +464,8 @@ class InvariantGPRegressor(
         if not (is_collapsed and is_merged):
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
             each = torch.from_numpy(weight) if is_weighted else None
-            merged = Observations(merged.functional, rows, standardised, each).to(self.device)
-        observations, generator = (merged,), generator_on(self.device, generator)
+            merged = Observations(merged.functional, rows, standardised, each).to(self.device_)
+        observations, generator = (merged,), generator_on(self.device_, generator)
         if self.inference_ == "variational":
             return self._run(latent, observations, generator)
         held = latent.learned if self.max_iterations == 0 else []

@@ -6,7 +6,6 @@ A stream holds the sums over all rows seen, to which batches add.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +20,18 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored, require
-from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions, learning
+from orbitwise.estimators.convergence import learning
+from orbitwise.estimators.devices import USUAL_INDUCING, chosen_device, work_of
+from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
 from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_functional
+from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
+from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER
 from orbitwise.inference.sparse.bounds import (
     BoundName,
     Totals,
@@ -217,6 +220,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         kernel with a lengthscale for each column (one for all of them where there is an invariance).
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about, as in `InvariantGPRegressor`; orbits drawn at random are frozen.
+    features : torch.nn.Module, callable or transformer, default=None
+        A fixed map φ of inputs to features, on which the kernel lives, as in `InvariantGPRegressor`.
     num_inducing : int or "auto", default="auto"
         Inducing variables. "auto" doubles them until the evidence gains less than the tolerance; a number
         keeps the cost fixed.
@@ -234,7 +239,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     max_inducing : int, default=2000
         The most inducing variables that "auto" takes. Where they were too few the certificate says so, and a
         ConvergenceWarning.
-    time_limit : float, default=None
+    max_seconds : float, default=None
         Seconds after which no evaluation begins, for any `num_inducing`. Where time ended the search the
         certificate says so, and a ConvergenceWarning.
     noise : float, default=None
@@ -259,17 +264,19 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Rows per stochastic step.
     random_state : int, RandomState or None, default=None
         Seeds what is drawn.
-    device : str, default="cpu"
-        Where to compute, such as "cuda".
+    device : str, default="auto"
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
+        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
     verbose : bool, default=False
-        Whether to print progress.
+        Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
-        A function of (iteration, bound).
+        A function of (iteration, bound), called at every iteration. It may raise KeyboardInterrupt to end the
+        fit, which keeps the best so far, as Ctrl-C does.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
         there after it was killed, and ends with the same bits, if as many threads work on it: with another
         number it warns, and ends with the same result up to rounding. The "cg" bound resumes after its first
-        start only, and a `time_limit` counts the seconds of the last process.
+        start only, and a `max_seconds` counts the seconds of the last process.
 
     Attributes
     ----------
@@ -285,6 +292,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         The learned noise variance, in units of y squared.
     functional_ : Functional
         L, with f(x) = L_x g.
+    features_ : Module, callable, transformer or None
+        The features as they are used: the copy of the module, or the fitted transformer.
     orbit_ : Orbit or None
         The learned orbit; printing it shows its ranges.
     orbit_errors_ : dict of str to float
@@ -295,6 +304,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Whether learning came to its end.
     history_ : list of float
         The bound at every iteration.
+    device_ : str
+        Where it was computed, and where predictions are.
     n_features_in_ : int
         Number of features of a row.
 
@@ -318,7 +329,6 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     """
 
     n_features_in_: int
-    _clock = staticmethod(time.monotonic)
 
     stored = Stored(
         fitted={
@@ -333,13 +343,14 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         kernel: Kernel | None = None,
         invariance: Invariance = None,
         *,
+        features: Features | None = None,
         num_inducing: int | Literal["auto"] = "auto",
         tolerance: float = 0.01,
         bound: BoundName = "tight",
         selection: Selection = "auto",
         optimize_inducing: bool | Literal["auto"] = "auto",
         max_inducing: int = 2000,
-        time_limit: float | None = None,
+        max_seconds: float | None = None,
         noise: float | None = None,
         mean: Literal["zero", "constant", "linear"] = "zero",
         image_shape: Sequence[int] | None = None,
@@ -351,20 +362,21 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         num_steps: int = 50,
         batch_size: int = 256,
         random_state: int | np.random.RandomState | None = None,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
         callback: Callable[[int, float], None] | None = None,
         checkpoint: str | None = None,
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
+        self.features = features
         self.num_inducing = num_inducing
         self.tolerance = tolerance
         self.bound: BoundName = bound
         self.selection = selection
         self.optimize_inducing = optimize_inducing
         self.max_inducing = max_inducing
-        self.time_limit = time_limit
+        self.max_seconds = max_seconds
         self.noise = noise
         self.mean = mean
         self.image_shape = image_shape
@@ -408,7 +420,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 "InvariantGPRegressor(inference='exact', noise=0)."
             )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
-        budget = Budget(int(self.max_inducing), self.time_limit, self.max_iterations, self._clock)
+        budget = Budget(int(self.max_inducing), self.max_seconds, self.max_iterations, self._clock)
         generator = self._generator()
         functional, rows = self._begin(x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
@@ -426,7 +438,10 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             is_vector=is_vector,
         )
         self.target_scale_ = model.target_scale
-        sparse = self._sparse(sparse_form(model.to(self.device)))
+        num_inducing = USUAL_INDUCING if self.num_inducing == "auto" else int(self.num_inducing)
+        work = work_of(model.latent.functional, model.observations[0].x, None, num_inducing)
+        self.device_ = chosen_device(self.device, work)
+        sparse = self._sparse(sparse_form(model.to(self.device_)))
         wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if wanted is not None and wanted > sparse.num_rows:
             warnings.warn(
@@ -434,11 +449,12 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 UserWarning,
                 stacklevel=4,
             )
-        generator = generator_on(self.device, generator)
+        generator = generator_on(self.device_, generator)
         moves = self.optimize_inducing is not False
         journal = self._journal(sparse, *sparse.observations.tensors, generator)
-        search = (wanted, self.selection, moves, self._report, journal)
-        outcome = learn(sparse, self.tolerance, budget, generator, *search)
+        with self._reporter("sparse inference") as reporter:
+            search = (wanted, self.selection, moves, reporter, journal)
+            outcome = learn(sparse, self.tolerance, budget, generator, *search)
         self._store(sparse, outcome, float(weight.sum()))
         return self
 
@@ -482,11 +498,11 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         if not hasattr(self, "posterior_"):
             return self._fit(X, y, sample_weight)
         x, targets, weight, _ = check_training(self, X, y, sample_weight, reset=False)
-        rows = torch.from_numpy(x).to(self.device) - self.form_.background
+        rows = torch.from_numpy(x).to(self.device_) - self.form_.background
         standardised = self.target_scale_.standardised(torch.from_numpy(targets))
         counts, bound = torch.from_numpy(weight), None
         if learn:
-            batch = (rows, standardised.to(self.device), counts.to(self.device))
+            batch = (rows, standardised.to(self.device_), counts.to(self.device_))
             steps = (num_rows, self.num_steps, self.batch_size)
             self._stream, bound = learn_from(self._stream, *batch, *steps)
         else:
@@ -550,6 +566,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             [parameter for parameter in sparse.parameters() if parameter.requires_grad],
             outcome.history,
             certificate=outcome.certificate,
+            stopped={"interrupted": INTERRUPTED, "time_limit": TIME_IS_OVER}.get(
+                outcome.certificate.stopped, ""
+            ),
         )
         self._keep(result, num_rows)
 

@@ -38,6 +38,7 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_array, validate_data
+from torch import nn
 
 from orbitwise.declarations import Stored, require
 from orbitwise.estimators.invariances import (
@@ -394,7 +395,8 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
     channels = getattr(estimator, "channels", "auto")
     check_channels(channels)
     family, own, owner = family_of(invariance), own_shape(invariance), invariance
-    if family is None and dimensions is not None:
+    features: object = getattr(estimator, "features", None)
+    if family is None and dimensions is not None and features is None:
         owner = getattr(estimator, "kernel", None)
         own = own_shape(owner)
     if announced is not None:
@@ -413,6 +415,8 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
         plane = own[1][1:] if own[1][0] == 1 and len(dimensions) == 2 else own[1]
         matches = dimensions in (plane, (*plane[1:], plane[0]))
         form = image_layout(dimensions, dimensions if matches else plane, channels)
+    elif family is None and isinstance(features, nn.Module) and _may_be_image(dimensions):
+        form = image_layout(dimensions, None, channels)
     elif family == "image":
         check_picture(invariance, dimensions)
         form = image_layout(dimensions, None, channels)
@@ -431,6 +435,11 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
     if form.channels == "last" and isinstance(invariance, list | tuple):
         form.require_channels_first("Functionals at other inputs")
     return form
+
+
+def _may_be_image(dimensions: tuple[int, ...]) -> bool:
+    """Whether a network sees inputs as images: those with channels, and pictures without."""
+    return len(dimensions) == 3 or is_picture(dimensions)
 
 
 def _no_table(estimator: object, dimensions: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""VirtualSVC: scikit-learn's SVC on virtual samples, the rival of invariance functionals (RKHS 6.3)."""
+"""VirtualSVC: scikit-learn's SVC on virtual samples, the alternative to invariance functionals (RKHS 6.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import MOST_COUNTED, NUMBER, REPORTED_ARRAY, SMALLEST, Field, Stored, require
-from orbitwise.estimators.estimator import learning
+from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.invariances import Inputs, is_none, is_of_images, orbit_of
 from orbitwise.estimators.machines.machine import ALONE, KernelMachine
 from orbitwise.estimators.validation import Channels, answering, check_inputs, input_shape
@@ -32,8 +32,8 @@ VIRTUAL = ("samples", "support_vectors")
 class VirtualSVC(ClassifierMixin, KernelMachine):
     """A support vector machine trained on moved copies of its samples, or of its support vectors alone.
 
-    It is what most people do without this library (data augmentation), and so the rival of the other
-    estimators: simple, and quick while copies are few.
+    This is data augmentation, with which the other estimators can be compared: simple, and fast if there are
+    few copies.
 
     Parameters
     ----------

@@ -4,10 +4,11 @@
 
 50 labelled images of one digit and 10 of the other; the loss is normalised within each class. InvSVM keeps
 the derivatives along the paper's twelve moves small by an ε-insensitive loss, or the differences f(moved
-image) - f(image); the rival learns the moved images as samples. All have the logistic loss, a Gaussian kernel
-of the labels' median distance and no bias (f is in the RKHS, as in RKHS eq. 2) and choose λ and ν by 5-fold
-cross-validation of the error, each class counted the same; the error is measured on all other images of the
-two digits. The record is written after every draw, and draws that it has already are not run again.
+image) - f(image); its rival learns from the moved images as additional samples. All have the logistic loss, a
+Gaussian kernel whose width is the median distance of the labelled images, and no bias (f is in the RKHS, as
+in RKHS eq. 2). They choose λ and ν by 5-fold cross-validation of the error, in which both classes weigh the
+same; the test error is measured on all other images of the two digits. The record is written after every
+draw, and a run that was stopped resumes with the draws that are missing.
 
 The record has "pairs": for each pair and each draw the test error and the held-out error of every machine, in
 percent, and the λ ("rate") and ν ("strength") that cross-validation chose.
@@ -22,20 +23,18 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from gpytorch.kernels import RBFKernel
-from jaxtyping import Float, Int
 from joblib import Parallel, delayed
-from torch import Tensor
+from numpy.typing import NDArray
 
 from orbitwise import datasets
 from orbitwise.estimators.machines.task import median_distance, stratified_folds
+from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.experiments.records import Record, command_line
-from orbitwise.functionals.functional import Block, Evaluation
-from orbitwise.functionals.points import Difference
-from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images, moved_pairs
-from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
-from orbitwise.losses import EpsilonInsensitive, Logistic
-from orbitwise.process.process import Process
+from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.tangents import PAPER_MOVES, ImageTangent, moved_images
+from orbitwise.losses import EpsilonInsensitive
+
+Array = NDArray[np.float64]
 
 PAIRS = ((4, 9), (2, 3), (6, 5), (7, 1))
 SHAPE = (28, 28)
@@ -43,166 +42,128 @@ COUNTS = (50, 10)
 RATES = (1e2, 1e3, 1e4)
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 EPSILON = 0.02
-ROWS_AT_ONCE = 2048
-
-
-class Pair(NamedTuple):
-    """All images of two digits, and which are of the first."""
-
-    images: Float[Tensor, "n d"]
-    is_first: Int[Tensor, " n"]
-
-    @classmethod
-    def of(cls, first: int, second: int, device: str) -> Pair:
-        """Those of MNIST, with grey levels from 0 to 1."""
-        data = datasets.load("mnist")
-        images = np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)
-        digits = np.concatenate([data.y_train, data.y_test])
-        kept = (digits == first) | (digits == second)
-        chosen = torch.from_numpy(images[kept]).double() / 255
-        return cls(chosen.to(device), torch.from_numpy(digits[kept] == first).long().to(device))
-
-    def draw(self, seed: int, counts: Sequence[int] = COUNTS) -> Int[Tensor, " n"]:
-        """The numbers of labelled images: so many of the first digit, so many of the second."""
-        generator = torch.Generator().manual_seed(seed)
-        parts = []
-        for code, count in zip((1, 0), counts, strict=True):
-            own = (self.is_first == code).nonzero()[:, 0].cpu()
-            parts.append(own[torch.randperm(len(own), generator=generator)[:count]])
-        return torch.cat(parts).to(self.images.device)
+VIRTUAL = "virtual samples"
+MACHINES: dict[str, Functional | str | None] = {
+    "InvSVM": ImageTangent(SHAPE, PAPER_MOVES),
+    "InvSVM, differences": "differences",
+    VIRTUAL: None,
+}
+"""The machines by name, each with what should vanish."""
 
 
 class Labels(NamedTuple):
-    """Labelled images, ±1, the fold of each, and its weight: one over the size of its class.
+    """Labelled images, whether each is of the first digit, and its weight: one over the size of its class."""
 
-    With these weights each class counts the same, both in the loss and in the error of the folds.
-    """
-
-    x: Float[Tensor, "n d"]
-    y: Float[Tensor, " n"]
-    folds: Int[Tensor, " n"]
-    weights: Float[Tensor, " n"]
+    x: Array
+    is_first: NDArray[np.bool_]
+    weights: Array
 
     @classmethod
-    def of(cls, pair: Pair, chosen: Tensor, seed: int) -> Labels:
-        """Those of some numbers."""
-        codes = pair.is_first[chosen]
-        folds = stratified_folds(codes.cpu(), 5, seed).to(codes.device)
-        sizes = torch.bincount(codes, minlength=2)
-        return cls(pair.images[chosen], (2 * codes - 1).double(), folds, 1 / sizes[codes].double())
+    def of(cls, x: Array, is_first: NDArray[np.bool_]) -> Labels:
+        """Images whose two classes weigh the same, in the loss and in the error of the folds."""
+        return cls(x, is_first, 1 / np.where(is_first, is_first.sum(), (~is_first).sum()))
+
+    def part(self, chosen: NDArray[np.bool_]) -> Labels:
+        """Some of these images, with the weights that they have among all."""
+        return Labels(self.x[chosen], self.is_first[chosen], self.weights[chosen])
+
+    def with_copies(self) -> Labels:
+        """Each image followed by its moved copies, which share its weight."""
+        copies = moved_images(torch.from_numpy(self.x), SHAPE).numpy()
+        size = 1 + copies.shape[1]
+        x = np.concatenate([self.x[:, None], copies], axis=1).reshape(-1, self.x.shape[1])
+        return Labels(x, self.is_first.repeat(size), (self.weights / size).repeat(size))
 
 
 class Found(NamedTuple):
-    """The settings of the least balanced error of the folds, with that error."""
+    """The settings with the smallest balanced error on held-out images, and that error."""
 
     error: float
-    settings: dict[str, float]
+    rate: float
+    strength: float
 
 
-def kernel_process(bandwidth: float, like: Tensor) -> Process:
-    """A process with the Gaussian kernel exp(-|x - x'|²/(2 bandwidth²)), where the tensor `like` is."""
-    kernel = RBFKernel().to(like)
-    kernel.lengthscale = torch.tensor(bandwidth).to(like)
-    return Process(None, kernel)
+def images_of(first: int, second: int) -> tuple[Array, NDArray[np.bool_]]:
+    """All images of two digits in MNIST, with grey levels from 0 to 1, and which are of the first digit."""
+    data = datasets.load("mnist")
+    images = np.concatenate([data.x_train, data.x_test]).reshape(-1, 784)
+    digits = np.concatenate([data.y_train, data.y_test])
+    kept = (digits == first) | (digits == second)
+    return images[kept] / 255.0, digits[kept] == first
 
 
-class Machine(NamedTuple):
-    """A way to learn: its rows, and the terms of a grid of settings."""
-
-    name: str
-    strengths: Sequence[float] = STRENGTHS
-
-    def rows(self, labels: Labels) -> list[Block]:
-        """Labels, and what is added to them: slopes along moves, differences, or moved images."""
-        values = Evaluation().atoms(labels.x)
-        if self.name == "InvSVM":
-            return [values, ImageTangent(SHAPE, PAPER_MOVES).atoms(labels.x)]
-        if self.name == "virtual samples":
-            return [values, Evaluation().atoms(moved_images(labels.x, SHAPE).flatten(0, 1))]
-        return [values, Difference().atoms(moved_pairs(labels.x, SHAPE))]
-
-    def terms(self, labels: Labels, seen: Tensor, rates: Tensor, strengths: Tensor) -> list[Term]:
-        """Those of all λ and ν; `seen` [folds, n] says which labels count."""
-        moves = len(PAPER_MOVES)
-        weights = rates[:, None, None, None] * (seen * labels.weights)
-        if self.name == "virtual samples":
-            # a sample and its copies share the weight of the sample
-            shared = weights / (1 + moves)
-            copies = shared.repeat_interleave(moves, -1)
-            return [
-                Term(Logistic(), labels.y, shared),
-                Term(Logistic(), labels.y.repeat_interleave(moves), copies),
-            ]
-        own = strengths[None, :, None, None] * seen.repeat_interleave(moves, -1)
-        weights = weights.expand(-1, len(strengths), -1, -1)
-        zeros = torch.zeros(own.shape[-1]).to(labels.x)
-        return [
-            Term(Logistic(), labels.y, weights),
-            Term(EpsilonInsensitive(EPSILON), zeros, own.expand(len(rates), -1, -1, -1)),
-        ]
+def draw(is_first: NDArray[np.bool_], seed: int, counts: Sequence[int] = COUNTS) -> NDArray[np.int64]:
+    """The numbers of labelled images: `counts[0]` of the first digit and `counts[1]` of the second."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for own, count in zip((is_first, ~is_first), counts, strict=True):
+        rows = np.flatnonzero(own)
+        parts.append(rows[torch.randperm(len(rows), generator=generator)[:count].numpy()])
+    return np.concatenate(parts)
 
 
-MACHINES = (Machine("InvSVM"), Machine("InvSVM, differences"), Machine("virtual samples", (0.0,)))
-
-
-@torch.no_grad()
-def choose(machine: Machine, labels: Labels, width: float) -> Found:
-    """Cross-validate all settings; labels that are held out take their moves with them.
-
-    Many settings tie when ten labels stand for a class. Of equal errors the strongest invariance is taken,
-    then the lightest loss.
-    """
-    rows = machine.rows(labels)
-    rates, strengths = (torch.tensor(grid).to(labels.x) for grid in (RATES, machine.strengths))
-    seen = (labels.folds != torch.arange(5, device=labels.folds.device)[:, None]).double()
-    gram = DenseGram(kernel_process(width, labels.x).covariance(rows))
-    problem = Problem(gram, machine.terms(labels, seen, rates, strengths))
-    values = newton(problem, tolerance=1e-5, max_iterations=60).values[..., : len(labels.y)]
-    scores = values.gather(2, labels.folds.expand(*values.shape[:2], 1, -1))[:, :, 0]
-    wrong = ((scores > 0) != (labels.y > 0)).double()
-    errors = (wrong * labels.weights).sum(-1) / 2
-    reached = [
-        Found(round(errors[i, j].item(), 9), {"rate": rate, "strength": strength})
-        for (i, rate), (j, strength) in itertools.product(enumerate(RATES), enumerate(machine.strengths))
-    ]
-    return min(reached, key=lambda each: (each.error, -each.settings["strength"], each.settings["rate"]))
-
-
-@torch.no_grad()
-def test_error(
-    machine: Machine, pair: Pair, chosen: Tensor, labels: Labels, found: Found, width: float
-) -> float:
-    """Fit to all labels and classify all other images; in percent."""
-    settings, rows = found.settings, machine.rows(labels)
-    process = kernel_process(width, labels.x)
-    one = lambda name: torch.tensor([settings[name]]).to(labels.x)  # noqa: E731
-    terms = machine.terms(labels, torch.ones_like(labels.y)[None], one("rate"), one("strength"))
-    solution = newton(Problem(DenseGram(process.covariance(rows)), terms), tolerance=1e-7)
-    alpha = solution.coefficients.flatten()
-    scores = torch.cat(
-        [
-            process.covariance(Evaluation().atoms(part), rows) @ alpha
-            for part in pair.images.split(ROWS_AT_ONCE)
-        ]
+def fit(machine: str, labels: Labels, width: float, rate: float, strength: float) -> InvariantSVC:
+    """Learn from labelled images, or with virtual samples also from their moved copies."""
+    if machine == VIRTUAL:
+        labels = labels.with_copies()
+    model = InvariantSVC(
+        invariance=MACHINES[machine],
+        C=rate,
+        strength=strength,
+        invariance_loss=EpsilonInsensitive(EPSILON),
+        bandwidth=width,
+        basis="none",
+        image_shape=SHAPE,
     )
-    is_test = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
-    is_test[chosen] = False
-    return 100 * ((scores > 0).long() != pair.is_first)[is_test].double().mean().item()
+    return model.fit(labels.x, labels.is_first, sample_weight=labels.weights)
 
 
-def run_draw(name: str, seed: int, device: str) -> tuple[str, int, dict[str, Any]]:
+def choose(
+    machine: str,
+    labels: Labels,
+    folds: NDArray[np.int64],
+    width: float,
+    rates: Sequence[float] = RATES,
+    strengths: Sequence[float] = STRENGTHS,
+) -> Found:
+    """Cross-validate all settings; a held-out image takes its moves with it.
+
+    Many settings tie, because one class has only ten labels. Among equal errors the strongest invariance is
+    taken, then the smallest weight of the labels.
+    """
+    found = []
+    for rate, strength in itertools.product(rates, (0.0,) if machine == VIRTUAL else strengths):
+        wrong = np.zeros(len(folds), dtype=bool)
+        for fold in np.unique(folds):
+            held_out = folds == fold
+            model = fit(machine, labels.part(~held_out), width, rate, strength)
+            wrong[held_out] = model.predict(labels.x[held_out]) != labels.is_first[held_out]
+        error = round(float(labels.weights[wrong].sum()) / 2, 9)
+        found.append(Found(error, rate, strength))
+    return min(found, key=lambda each: (each.error, -each.strength, each.rate))
+
+
+def run_draw(name: str, seed: int) -> tuple[str, int, dict[str, Any]]:
     """All machines on one draw of a pair: their errors, and what they chose."""
     start = time.perf_counter()
     torch.set_num_threads(1)
     first, second = map(int, name.split("-"))
-    pair = Pair.of(first, second, device)
-    chosen = pair.draw(seed)
-    labels = Labels.of(pair, chosen, seed)
-    width, record = median_distance(labels.x), {}
+    images, is_first = images_of(first, second)
+    chosen = draw(is_first, seed)
+    labels = Labels.of(images[chosen], is_first[chosen])
+    folds = stratified_folds(torch.from_numpy(labels.is_first).long(), 5, seed).numpy()
+    width, record = median_distance(torch.from_numpy(labels.x)), {}
+    others = np.delete(np.arange(len(images)), chosen)
     for machine in MACHINES:
-        found = choose(machine, labels, width)
-        error = test_error(machine, pair, chosen, labels, found, width)
-        record[machine.name] = {"error": error, "held_out_error": 100 * found.error, **found.settings}
+        found = choose(machine, labels, folds, width)
+        model = fit(machine, labels, width, found.rate, found.strength)
+        wrong = model.predict(images[others]) != is_first[others]
+        record[machine] = {
+            "error": 100 * float(wrong.mean()),
+            "held_out_error": 100 * found.error,
+            "rate": found.rate,
+            "strength": found.strength,
+        }
     return name, seed, {"machines": record, "seconds": time.perf_counter() - start}
 
 
@@ -212,9 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--pairs", nargs="+", choices=names, default=names)
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="draws at a time, each on one processor core")
-    parser.add_argument("--time-limit", type=float, help="seconds after which no more draws are taken up")
+    parser.add_argument("--time-limit", type=float, help="seconds after which no more draws are started")
     chosen = parser.parse_args(arguments)
     record = Record(chosen.out, {"pairs": {name: {} for name in names}})
     pairs = record.values["pairs"]
@@ -224,12 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def wanted() -> Iterator[Any]:
         for name, seed in missing:
             if chosen.time_limit is None or time.monotonic() - begun < chosen.time_limit:
-                yield delayed(run_draw)(name, seed, chosen.device)
+                yield delayed(run_draw)(name, seed)
 
     workers = Parallel(chosen.jobs, return_as="generator_unordered", pre_dispatch=chosen.jobs)
     for name, seed, found in cast("Iterator[tuple[str, int, dict[str, Any]]]", workers(wanted())):
         pairs[name][str(seed)] = found
-        record.write(device=chosen.device)
+        record.write()
         shown = {each: round(row["error"], 2) for each, row in found["machines"].items()}
         print(name, seed, shown, f"{found['seconds']:.0f} s", flush=True)
 

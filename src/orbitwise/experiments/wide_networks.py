@@ -22,9 +22,10 @@ import copy
 import math
 import time
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -45,7 +46,6 @@ from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.averages import OrbitAverage, freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Block, Evaluation, Functional
-from orbitwise.inference import exact
 from orbitwise.inference.calibration import least_noise
 from orbitwise.inference.linear_algebra import cholesky, log_determinant, solve_factored
 from orbitwise.inference.model import Observations
@@ -197,9 +197,7 @@ class Columns:
         likelihood = Gaussian(noise, learnable=False).double()
         self.model = SparseModel(Process(None, self.table), observations, likelihood)
         self.order = self.choose(len(gram))
-        self.exact = exact.evidence(
-            self.model.process, observations.atoms(), observations.targets, self.model.noise.expand(len(gram))
-        ).value.item()
+        self.exact = log_evidence(gram, observations.targets, self.model.noise.item())
 
     def choose(self, count: int) -> Float[Tensor, "u 1"]:
         """The numbers of the first rows of the greedy choice."""
@@ -219,18 +217,14 @@ class Columns:
         }
 
     def needed(self, tolerances: Sequence[float]) -> dict[str, dict[str, Any]]:
-        """The least M whose lower bound is within each tolerance, in nats a row, of the exact evidence."""
-        known: dict[int, dict[str, Any]] = {}
-        found = {}
+        """The smallest M whose lower bound is within each tolerance (nats per row) of the exact evidence."""
+        certify, found = cache(self.certify), {}
         for tolerance in tolerances:
-            low, high = 0, len(self.order)
-            while high - low > 1:
-                middle = (low + high) // 2
-                if middle not in known:
-                    known[middle] = self.certify(middle)
-                is_enough = known[middle]["loss"] <= tolerance * self.model.num_rows
-                low, high = (low, middle) if is_enough else (middle, high)
-            found[str(tolerance)] = known.get(high) or self.certify(high)
+            most = tolerance * self.model.num_rows
+            fewer = bisect_left(
+                range(1, len(self.order)), True, key=lambda count, most=most: certify(count)["loss"] <= most
+            )
+            found[str(tolerance)] = certify(1 + fewer)
         return found
 
 
@@ -390,11 +384,14 @@ def learn(cell: Cell, data: Data, rows: int, options: argparse.Namespace) -> Lea
 
 def log_evidence(gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], noise: float) -> float:
     """log p(y) of all outputs at a noise variance."""
-    lower = cholesky(gram + noise * torch.eye(len(gram)).to(gram)).lower
-    count, outputs = targets.shape
+    lower, (count, outputs) = noisy_root(gram, noise), targets.shape
     fit = (targets * solve_factored(lower, targets)).sum()
-    constant = count * math.log(2 * math.pi)
-    return -0.5 * (fit + outputs * (log_determinant(lower) + constant)).item()
+    return -0.5 * (fit + outputs * (log_determinant(lower) + count * math.log(2 * math.pi))).item()
+
+
+def noisy_root(gram: Float[Tensor, "n n"], noise: float) -> Float[Tensor, "n n"]:
+    """L with LLᵀ = K + σ²I."""
+    return cholesky(gram + noise * torch.eye(len(gram)).to(gram)).lower
 
 
 @dataclass(frozen=True)
@@ -434,7 +431,7 @@ def measure(rows: Rows, cell: Cell, learned: Learned, num_test: int) -> dict[str
     gram, targets = rows.gram(), rows.targets
     noise = least_noise(lambda value: -log_evidence(gram, targets, value), 4 * learned.noise)
     evidence = log_evidence(gram, targets, noise)
-    weights = solve_factored(cholesky(gram + noise * torch.eye(len(gram)).to(gram)).lower, targets)
+    weights = solve_factored(noisy_root(gram, noise), targets)
     means = rows.cross(rows.data.x_test[:num_test]) @ weights
     wrong = (means.argmax(1) != rows.data.y_test[:num_test]).double()
     base = learned.kernel.base_kernel

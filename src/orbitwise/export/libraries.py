@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, final, overload
+from typing import Any, Literal, TypedDict, Unpack, final, overload
 
 import numpy as np
 import torch
@@ -390,24 +390,41 @@ def _pixels(interval: Interval) -> tuple[int, int]:
 LIBRARIES: Mapping[str, Library] = {each.name: each for each in (Albumentations(), Kornia(), Torchvision())}
 
 
+@final
+class DrawOptions(TypedDict, total=False):
+    """The options of a module that moves images by the orbit itself."""
+
+    image_shape: Sequence[int] | None
+    fill: float
+    generator: torch.Generator | None
+
+
+@final
+class ShellOptions(TypedDict, total=False):
+    """The options of albumentations' transform that moves images by the orbit itself."""
+
+    image_shape: Sequence[int] | None
+    fill: float
+    probability: float
+
+
+@final
+class NearestOptions(TypedDict, total=False):
+    """The options of a library's most similar transform, whose error is measured."""
+
+    image_shape: Sequence[int] | None
+    fill: float
+    images: ArrayLike | Tensor | None
+    num_draws: int
+
+
 @overload
 def to_torchvision(
-    orbit: Orbit,
-    *,
-    faithful: Literal[True] = True,
-    image_shape: Sequence[int] | None = None,
-    fill: float = 0.0,
-    generator: torch.Generator | None = None,
+    orbit: Orbit, *, faithful: Literal[True] = True, **options: Unpack[DrawOptions]
 ) -> OrbitTransform: ...
 @overload
 def to_torchvision(
-    orbit: Orbit,
-    *,
-    faithful: Literal[False],
-    image_shape: Sequence[int] | None = None,
-    fill: float = 0.0,
-    images: ArrayLike | Tensor | None = None,
-    num_draws: int = 64,
+    orbit: Orbit, *, faithful: Literal[False], **options: Unpack[NearestOptions]
 ) -> Builtin: ...
 def to_torchvision(
     orbit: Orbit,
@@ -460,23 +477,10 @@ def to_torchvision(
 
 @overload
 def to_kornia(
-    orbit: Orbit,
-    *,
-    faithful: Literal[True] = True,
-    image_shape: Sequence[int] | None = None,
-    fill: float = 0.0,
-    generator: torch.Generator | None = None,
+    orbit: Orbit, *, faithful: Literal[True] = True, **options: Unpack[DrawOptions]
 ) -> OrbitTransform: ...
 @overload
-def to_kornia(
-    orbit: Orbit,
-    *,
-    faithful: Literal[False],
-    image_shape: Sequence[int] | None = None,
-    fill: float = 0.0,
-    images: ArrayLike | Tensor | None = None,
-    num_draws: int = 64,
-) -> Builtin: ...
+def to_kornia(orbit: Orbit, *, faithful: Literal[False], **options: Unpack[NearestOptions]) -> Builtin: ...
 def to_kornia(
     orbit: Orbit,
     *,
@@ -519,22 +523,11 @@ def to_kornia(
 
 @overload
 def to_albumentations(
-    orbit: Orbit,
-    *,
-    faithful: Literal[True] = True,
-    image_shape: Sequence[int] | None = None,
-    fill: float = 0.0,
-    probability: float = 1.0,
+    orbit: Orbit, *, faithful: Literal[True] = True, **options: Unpack[ShellOptions]
 ) -> ImageTransform: ...
 @overload
 def to_albumentations(
-    orbit: Orbit,
-    *,
-    faithful: Literal[False],
-    image_shape: Sequence[int] | None = None,
-    fill: float = 0.0,
-    images: ArrayLike | Tensor | None = None,
-    num_draws: int = 64,
+    orbit: Orbit, *, faithful: Literal[False], **options: Unpack[NearestOptions]
 ) -> Builtin: ...
 def to_albumentations(
     orbit: Orbit,

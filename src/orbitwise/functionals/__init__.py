@@ -1,4 +1,4 @@
-"""Functionals: what is observed of the base process g. All are lowered to atoms."""
+"""Functionals of the base process g, which are what is observed. All are converted to atoms."""
 
 from orbitwise.functionals.averages import LocalAverage, OrbitAverage, OrbitSum, average_minus_value
 from orbitwise.functionals.derivatives import (

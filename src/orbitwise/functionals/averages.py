@@ -1,6 +1,6 @@
 """Averages of g: over orbits, which make f invariant (LIM eq. 6 to 8), and over Gaussians around inputs.
 
-Freezing fixes the draws of orbits, for engines that need exact rows.
+Freezing replaces the draws of orbits by fixed nodes, for engines that need exact rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from orbitwise.declarations import POSITIVE, Field, Stored
+from orbitwise.functionals.features import FixedFeatures
 from orbitwise.functionals.functional import (
     Atoms,
     Combination,
@@ -24,6 +25,7 @@ from orbitwise.functionals.functional import (
     check_matrix,
     exact_atoms,
 )
+from orbitwise.functionals.points import FeatureMap
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.nodes import Rule
@@ -37,7 +39,7 @@ class OrbitAverage(Functional):
     Parameters
     ----------
     orbit : Orbit
-        Where inputs are moved. Its ranges, if they are learned, are parameters of the functional.
+        How inputs are moved. Its learned ranges are parameters of the functional.
     """
 
     def __init__(self, orbit: Orbit) -> None:
@@ -71,7 +73,7 @@ class OrbitSum(Functional):
 class LocalAverage(Functional):
     """∫ g(τ) N(τ; x, width² I) dτ - g(x): zero where g is as its surroundings are on average (RKHS eq. 10).
 
-    It serves RBF, polynomial, linear and constant kernels, their scalings and sums; for others there is
+    It is available for RBF, polynomial, linear and constant kernels, their scalings and sums; for others use
     `average_minus_value` of an orbit.
 
     Parameters
@@ -119,7 +121,7 @@ def freeze_functional(
 
 
 def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:
-    """The functional with at least so many draws of every orbit with bounds, by Sobol sets for every row.
+    """The functional with at least `num_samples` draws of every orbit with bounds, from Sobol sets per row.
 
     Averages over it have the same mean and far less variance; learnable bounds stay shared.
     """
@@ -127,7 +129,7 @@ def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:
 
 
 def num_dimensions(functional: nn.Module) -> int | None:
-    """The most dimensions of noise that a drawn orbit moves by; None where Gauss nodes do not serve."""
+    """The largest dimension of the noise of a drawn orbit; None if Gauss nodes are not suitable."""
     orbits = [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
     if not all(orbit.is_smooth for orbit in orbits):
         return None
@@ -139,11 +141,17 @@ def learnable_orbits(functional: nn.Module) -> list[DrawnOrbit]:
     return [module for module in functional.modules() if isinstance(module, DrawnOrbit)]
 
 
-def orbit_in(functional: nn.Module, width: int | None = None) -> Orbit | None:
-    """The orbit that a functional averages over: one to learn where there is one, else any, say finite.
+def features_of(functional: nn.Module) -> FixedFeatures | None:
+    """The φ through which a functional sees its inputs, None where it sees them as they are."""
+    maps = (each.features for each in functional.modules() if isinstance(each, FeatureMap))
+    return next((each for each in maps if isinstance(each, FixedFeatures)), None)
 
-    With `width`, only an orbit that moves rows of this width to rows of the same width counts, so that a row
-    and a moved row can be compared: patches are no images.
+
+def orbit_in(functional: nn.Module, width: int | None = None) -> Orbit | None:
+    """The orbit that a functional averages over: a learnable one if there is one, else any.
+
+    With `width`, only orbits that move rows of this width to rows of the same width are considered, so that
+    rows and moved rows can be compared; patches, for example, are not images.
     """
     orbits = [module for module in functional.modules() if isinstance(module, Orbit)]
     found = [*learnable_orbits(functional), *orbits]
@@ -152,7 +160,7 @@ def orbit_in(functional: nn.Module, width: int | None = None) -> Orbit | None:
 
 @torch.no_grad()
 def _keeps_width(orbit: Orbit, width: int) -> bool:
-    """Whether a row of this width is moved to another of the same width."""
+    """Whether rows of this width are moved to rows of the same width."""
     like = next(iter(orbit.state_dict().values()), torch.zeros(()))
     row = torch.zeros(1, width, dtype=torch.float64, device=like.device)
     generator = torch.Generator(row.device).manual_seed(0)
@@ -164,14 +172,14 @@ def _keeps_width(orbit: Orbit, width: int) -> bool:
 
 
 def drawn_form(orbit: Orbit) -> DrawnOrbit:
-    """An orbit as one that draws: a frozen one by its source, a finite one by its elements."""
+    """The orbit in a form that draws: the source of a frozen orbit, or random elements of a finite one."""
     if isinstance(orbit, FrozenOrbit):
         return orbit.source
     return orbit if isinstance(orbit, DrawnOrbit) else ComposedOrbit(orbit)
 
 
 def is_drawn(functional: nn.Module) -> bool:
-    """Whether the functional draws its rows at random; a frozen orbit inside it does not."""
+    """Whether the functional draws its rows at random, which frozen orbits do not."""
     if isinstance(functional, FrozenOrbit):
         return False
     if isinstance(functional, Orbit) and functional.is_drawn:
@@ -180,7 +188,7 @@ def is_drawn(functional: nn.Module) -> bool:
 
 
 def _with_orbits(functional: Functional, change: Callable[[Orbit], Orbit]) -> Functional:
-    """The functional with every orbit that it averages or sums over changed."""
+    """The functional with `change` applied to every orbit that it averages or sums over."""
     if isinstance(functional, OrbitAverage):
         return OrbitAverage(change(functional.orbit))
     if isinstance(functional, OrbitSum):

@@ -39,7 +39,7 @@ class DirectionalDerivative(Functional):
 
 @final
 class DirectionalDerivatives(Functional):
-    """∂_v g(x) along k directions, [k, d] for all rows or [n, k, d] for each: a block of k rows an input.
+    """∂_v g(x) along k directions, [k, d] for all rows or [n, k, d] for each: a block of k rows per input.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class DirectionalDerivatives(Functional):
 
 @final
 class Gradient(Functional):
-    """All partial derivatives ∂g/∂x_k, or those of the `coordinates`: k rows an input, in one block.
+    """All partial derivatives ∂g/∂x_k, or those of the `coordinates`: k rows per input, in one block.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class TransformationDerivative(Functional):
 class FiniteDifference(Functional):
     """Central differences along v: (g(x+hv) - g(x-hv))/2h, or (g(x+hv) - 2g(x) + g(x-hv))/h² for order 2.
 
-    It serves kernels whose derivatives are not known in closed form, and second derivatives with any kernel.
+    It is for kernels without derivatives in closed form, and for second derivatives of any kernel.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def total_variation(
 ) -> TotalVariation:
     """The total variation on [lower, upper] of a function of one input, at Gauss–Legendre nodes.
 
-    The rows `slope.atoms(points)` with an absolute loss, weighted, penalise it.
+    It is penalised by the rows `slope.atoms(points)` with a weighted absolute loss.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Functionals L_x of the base process g, their algebra, and the blocks of rows that they are lowered to.
+"""Functionals L_x of the base process g, their algebra, and the blocks of rows to which they are converted.
 
 A functional turns inputs into a block. Row i of `Atoms` is L_i g = Σ_s w_is D_s g(p_is), with D_s the
-identity (order 0) or the derivative along v_is (order 1). A blurred atom takes the average of D_s g over a
-Gaussian around its point instead of the value there. `Gradients` are many derivatives at the same points,
-kept together. Engines ask neither which of the two they hold nor which functional it came from.
+identity (order 0) or the derivative along v_is (order 1). A blurred atom is the average of D_s g over a
+Gaussian around its point instead of the value there. `Gradients` are blocks of many derivatives at the same
+points. Engines depend neither on which of the two they have nor on the functional that it came from.
 
 a + b, a - b, 2 * a     linear combinations, row by row: atoms are concatenated, weights scaled
 a @ b                   a of the function x ↦ b_x(g): each atom of a becomes the atoms of b at its point
@@ -25,11 +25,11 @@ from orbitwise.orbits.orbit import Group, Symmetry
 
 
 def _refuse_drawn(rows: Atoms) -> str | None:
-    return "rows drawn at random cannot be stored; freeze them." if rows.is_drawn else None
+    return "rows drawn at random cannot be stored: freeze them." if rows.is_drawn else None
 
 
 def _check_runs(symmetry: Symmetry | None, num_atoms: int) -> None:
-    """Raise a ValueError unless atoms come in whole runs of a symmetry."""
+    """Raise a ValueError unless the atoms are complete runs of a symmetry."""
     fits = symmetry is None or (symmetry.size > 0 and num_atoms % symmetry.size == 0)
     require(fits, "a symmetry of other rows")
 
@@ -39,8 +39,8 @@ def _check_runs(symmetry: Symmetry | None, num_atoms: int) -> None:
 class Atoms:
     """n rows of s atoms each. Leading batch dimensions are carried along.
 
-    `draw` is 0 for an exact atom, else the number (from 1) of the entry of `groups` that it was drawn in.
-    `blur` is the variance of the isotropic Gaussian around an atom's points, 0 where there is none.
+    `draw` is 0 for an exact atom, else the number (from 1) of its entry in `groups`. `blur` is the variance
+    of the isotropic Gaussian around the points of an atom, or 0.
     """
 
     points: Float[Tensor, "*batch n s d"]
@@ -55,7 +55,7 @@ class Atoms:
     stored = Stored({"groups": OMITTED}, refuse=_refuse_drawn)
 
     def check_parts(self) -> None:
-        """Raise a ValueError where points, orders, blur and symmetry are not those of rows."""
+        """Raise a ValueError if points, orders, draws, blur and symmetry are inconsistent."""
         require(self.points.dim() == 3 and min(self.points.shape) > 0, "points that are not [n, s, d]")
         require(bool(((self.order == 0) | (self.order == 1)).all()), "orders other than 0 and 1")
         require(self.tangents is not None or not bool(self.order.any()), "slopes without tangents")
@@ -80,7 +80,7 @@ class Atoms:
 
     @property
     def is_expanded(self) -> bool:
-        """Whether every row has points of its own."""
+        """Whether every row has its own points."""
         return True
 
     @property
@@ -95,12 +95,12 @@ class Atoms:
 
     @property
     def filled_tangents(self) -> Float[Tensor, "*batch n s d"]:
-        """The tangents, zero where there are none."""
+        """The tangents, or zeros if there are none."""
         return torch.zeros_like(self.points) if self.tangents is None else self.tangents
 
     @property
     def filled_blur(self) -> Float[Tensor, " s"]:
-        """The blurs, zero where there are none."""
+        """The blurs, or zeros if there are none."""
         return self.points.new_zeros(self.num_atoms) if self.blur is None else self.blur
 
     def rows(self, index: slice) -> Atoms:
@@ -126,7 +126,7 @@ class Atoms:
         )
 
     def frozen(self) -> Atoms:
-        """The same atoms taken as they are, as if they had not been drawn."""
+        """The same atoms, treated as exact instead of drawn."""
         return replace(self, draw=torch.zeros_like(self.draw), groups=())
 
     def to(self, dtype: torch.dtype) -> Atoms:
@@ -144,13 +144,13 @@ class Atoms:
         return self
 
     def slopes(self) -> Gradients | None:
-        """The same rows as a block of derivatives along one direction each; None where some are values."""
+        """The same rows as a block of derivatives along one direction each; None if some atoms are values."""
         if self.has_values:
             return None
         return Gradients(self.points, self.weights, self.filled_tangents[..., None, :])
 
     def constant_part(self) -> Float[Tensor, "*batch n"]:
-        """What every row makes of the constant function 1."""
+        """Every row applied to the constant function 1."""
         return (self.weights * (self.order == 0)).sum(-1)
 
     def linear_part(self) -> Float[Tensor, "*batch n d"]:
@@ -159,13 +159,13 @@ class Atoms:
         return (self.weights[..., None] * moved).sum(-2)
 
     def scale(self, factor: float | Float[Tensor, "*batch n"]) -> Atoms:
-        """The functional times a number, or times one number for each row."""
+        """The rows times a number, or times one number per row."""
         if isinstance(factor, Tensor):
             return replace(self, weights=self.weights * factor[..., None])
         return replace(self, weights=scaled(self.weights, factor))
 
     def __add__(self, other: Atoms) -> Atoms:
-        """The sum of two functionals, row by row; drawn groups of both stay independent of each other."""
+        """The sum of two blocks, row by row; groups of draws of both stay independent."""
         if self.num_rows != other.num_rows:
             raise ValueError(f"Cannot add functionals of {self.num_rows} and {other.num_rows} rows.")
         if self.points.shape[-1] != other.points.shape[-1]:
@@ -208,7 +208,7 @@ class Atoms:
         )
 
     def substitute(self, inner: Functional, generator: torch.Generator | None = None) -> Atoms:
-        """The same functional of f(x) = inner_x(g) instead of g: every atom becomes inner's atoms at it."""
+        """The same functional of f(x) = inner_x(g): every atom is replaced by the atoms of `inner` at it."""
         count, outer, _ = self.points.shape
         if self.blur is not None and not inner.is_identity:
             raise ValueError(
@@ -232,7 +232,7 @@ class Atoms:
             moved = moved.reshape(count, -1, moved.shape[-1])
         width = lowered.num_atoms
         if self.is_drawn and (lowered.is_drawn or width > 1):
-            # Atoms that stem from one draw are not independent; unbiased reductions would take them for it.
+            # atoms from one draw are not independent, as unbiased reductions would assume
             raise ValueError(
                 "A drawn functional of an average or another sum has no unbiased form here; "
                 "freeze the outer orbit."
@@ -242,7 +242,7 @@ class Atoms:
             raise ValueError("A derivative of a derivative has no atom; observe it through FiniteDifference.")
         symmetry = lowered.symmetry
         if lowered.tangents is not None:
-            # The group moves the points and the tangents of this functional, but not tangents of `inner`.
+            # the group moves points and tangents of this functional, but not tangents of `inner`
             moved = lowered.tangents.reshape(count, outer * width, -1)
         else:
             symmetry = _substituted_symmetry(self.symmetry, lowered, inner)
@@ -275,7 +275,7 @@ class Gradients:
     stored = Stored()
 
     def check_parts(self) -> None:
-        """Raise a ValueError where there are no rows, or the symmetry is that of others."""
+        """Raise a ValueError if there are no rows, or the symmetry does not match."""
         require(self.num_rows > 0 and self.points.numel() > 0, "no rows")
         _check_runs(self.symmetry, self.num_atoms)
 
@@ -349,7 +349,7 @@ class Gradients:
         )
 
     def scale(self, factor: float) -> Gradients:
-        """The functional times a number."""
+        """The rows times a number."""
         return replace(self, weights=self.weights * factor)
 
     def combine(self, coefficients: Float[Tensor, "n k"]) -> Atoms:
@@ -358,7 +358,7 @@ class Gradients:
         return replace(exact_atoms(self.points, self.weights, tangents), symmetry=self.symmetry)
 
     def expand(self) -> Atoms:
-        """The same rows as plain atoms: the slow form that the fast one is tested against."""
+        """The same rows as plain atoms: the slow form with which the fast one is compared in tests."""
         num = self.num_directions
         atoms = exact_atoms(
             self.points.repeat_interleave(num, 0),
@@ -372,7 +372,7 @@ class Gradients:
         return self
 
     def constant_part(self) -> Float[Tensor, " r"]:
-        """What every row makes of the constant function 1: nothing."""
+        """Every row applied to the constant function 1: zeros."""
         return self.points.new_zeros(self.num_rows)
 
     def linear_part(self) -> Float[Tensor, "r d"]:
@@ -380,7 +380,7 @@ class Gradients:
         return torch.einsum("ns,nskd->nkd", self.weights, self.directions).flatten(0, 1)
 
     def substitute(self, inner: Functional, generator: torch.Generator | None = None) -> Gradients:
-        """The same derivatives of f(x) = inner_x(g) instead of g."""
+        """The same derivatives, of f(x) = inner_x(g) instead of g."""
         count, outer, _ = self.points.shape
 
         def lower(points: Tensor) -> Atoms:
@@ -409,7 +409,7 @@ class Gradients:
 
 
 Block = Atoms | Gradients
-"""Rows of a functional, in one of the two forms."""
+"""Rows of functionals, in one of the two forms."""
 
 
 def _substituted_symmetry(outer: Symmetry | None, lowered: Atoms, inner: Functional) -> Symmetry | None:
@@ -420,7 +420,7 @@ def _substituted_symmetry(outer: Symmetry | None, lowered: Atoms, inner: Functio
 
 
 def scaled(weights: Float[Tensor, "*batch n s"], factor: float) -> Float[Tensor, "*batch n s"]:
-    """Weights times a number; weights that all rows share in memory stay shared, which covariances use."""
+    """Weights times a number; weights that rows share in memory stay shared, which covariances exploit."""
     if factor == 1:
         return weights
     if weights.stride(-2) == 0:
@@ -431,7 +431,7 @@ def scaled(weights: Float[Tensor, "*batch n s"], factor: float) -> Float[Tensor,
 def push(
     lower: Callable[[Tensor], Atoms], points: Tensor, tangents: Tensor
 ) -> tuple[Atoms, Float[Tensor, "n s d"]]:
-    """`lower(points)` and how its points move when `points` moves along `tangents`."""
+    """`lower(points)`, and the derivative of its points along `tangents`."""
     lowered: list[Atoms] = []
 
     def moved(x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
@@ -444,7 +444,7 @@ def push(
             atoms.filled_blur,
         )
 
-    # Tensors made inside jvp live there only; those it gives back are ordinary ones.
+    # tensors made inside jvp are valid only there; those that it returns are ordinary ones
     derivative = torch.func.jvp(moved, (points,), (tangents,), has_aux=True)
     (primal, weights), (tangent, change), (order, draw, inner, blur) = derivative  # pyright: ignore[reportAssignmentType]
     if bool((change != 0).any()):
@@ -458,7 +458,7 @@ def push(
 
 
 def _nested_draws(outer: Atoms, inner: Atoms) -> tuple[Tensor, tuple[Group, ...]]:
-    """Draws of a substituted functional: each outer atom has drawn its inner atoms independently."""
+    """Draws after substitution: the inner atoms of each outer atom are drawn independently."""
     if not inner.is_drawn:
         return outer.draw.repeat_interleave(inner.num_atoms), outer.groups
     families = max(group.family for group in inner.groups)
@@ -498,7 +498,7 @@ class Functional(nn.Module, ABC):
         """The atoms of L_x for every row of a checked x."""
 
     def atoms(self, x: Float[Tensor, "n ..."], generator: torch.Generator | None = None) -> Block:
-        """The atoms of L_x for every row of x, after a look at x."""
+        """The atoms of L_x for every row of x, after checking x."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
@@ -587,9 +587,9 @@ class Composition(Functional):
     Parameters
     ----------
     outer : Functional
-        What is observed, such as a slope.
+        The functional of inner_x(g) that is observed, such as a slope.
     inner : Functional
-        The function of g that it is observed of, such as an orbit average; each input has one row of it.
+        The function of g, such as an orbit average, with one row per input.
     """
 
     def __init__(self, outer: Functional, inner: Functional) -> None:

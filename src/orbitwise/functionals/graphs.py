@@ -1,7 +1,7 @@
 """Graphs of nearest neighbours: Σ_e w_e (f(x_i) - f(x_j))² = fᵀL f as differences of f (RKHS 3).
 
-The pairs of the edges go to `Difference`, with the weights beside them; the Laplacian L serves where f is
-known at all points.
+The pairs of points are inputs of `Difference`, with the weights of the edges; the Laplacian L is for
+functions with values at all points.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class NeighbourGraph(NamedTuple):
     def laplacian(self) -> Float[Tensor, "n n"]:
         """The sparse L = D - W, with fᵀL f = Σ_e w_e (f_i - f_j)²."""
         i, j = self.edges.T
-        # each edge adds w to both degrees, and -w to both places that join its points
+        # each edge adds w to the degrees of both points, and -w to both entries between them
         places = torch.stack([torch.cat([i, j, i, j]), torch.cat([i, j, j, i])])
         values = torch.cat([self.weights, self.weights, -self.weights, -self.weights])
         size = (self.num_points, self.num_points)
-        # torch 2.11 wants to be told, once, that the places need no check
+        # torch 2.11 warns unless it is told that indices need no check
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             return torch.sparse_coo_tensor(places, values, size).coalesce()
 
@@ -49,8 +49,8 @@ def neighbour_graph(
     """The graph that joins two points where either is among the `num_neighbours` nearest of the other.
 
     Edges weigh 1 ("binary") or exp(-|x-x′|²/2 width²) ("heat"); without a `width` it is the mean distance of
-    joined points. A point is no neighbour of itself, but copies of it are, at distance 0; the difference
-    along such an edge is zero for every f.
+    joined points. A point is not its own neighbour, but copies of it are, at distance 0; differences along
+    such edges are zero for every f.
     """
     check_rows(x, "neighbour_graph")
     if not bool(x.isfinite().all()):
@@ -72,6 +72,6 @@ def neighbour_graph(
     if weighting == "binary":
         return NeighbourGraph(edges, pairs, torch.ones_like(pairs[:, 0, 0]), len(x))
     distance = torch.linalg.vector_norm(pairs[:, 0] - pairs[:, 1], dim=-1)
-    # Where all joined points coincide any width will do.
+    # if all joined points coincide, any width will do
     scale = width or distance.mean().item() or 1.0
     return NeighbourGraph(edges, pairs, torch.exp(-0.5 * (distance / scale).square()), len(x))

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from orbitwise.declarations import LARGEST, OMITTED, POSITIVE, SMALLEST, Stored, require
+from orbitwise.declarations import LARGEST, OMITTED, POSITIVE, SMALLEST, Field, Stored, require
+from orbitwise.functionals.features import FixedFeatures
 from orbitwise.functionals.functional import Atoms, Functional, check_matrix, exact_atoms
 from orbitwise.transforms.transform import check_rows
 
@@ -25,6 +26,16 @@ class Difference(Functional):
         return exact_atoms(x, x.new_tensor([1.0, -1.0]).expand(len(x), 2))
 
 
+def _refuse_code(functional: FeatureMap) -> str | None:
+    if isinstance(functional.features, FixedFeatures):
+        return None
+    return (
+        "FeatureMap evaluates a function of your own, which is code and cannot be stored; give it to the "
+        "estimator as features=…, fit on the features themselves, computed beforehand, or pickle the model, "
+        "for yourself alone."
+    )
+
+
 @final
 class FeatureMap(Functional):
     """g(φ(x)) for a differentiable map φ of rows [n, d] to rows of features [n, e]: g lives on features.
@@ -34,17 +45,16 @@ class FeatureMap(Functional):
     Parameters
     ----------
     features : callable
-        φ, a differentiable function or module from [n, d] to [n, e] that treats rows one by one.
+        φ, a differentiable function or module from [n, d] to [n, e] that treats rows one by one. What it
+        learns itself is learned with the kernel, unless it is a `FixedFeatures`.
     """
 
-    stored = Stored(
-        never="FeatureMap evaluates a function of your own, which is code and cannot be stored; fit on the "
-        "features themselves, computed beforehand, or pickle the model, for yourself alone."
-    )
+    stored = Stored({"features": Field((FixedFeatures,))}, refuse=_refuse_code)
 
     def __init__(self, features: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.features = features
+        self.fingerprint = features.fingerprint if isinstance(features, FixedFeatures) else ""
 
     def lower(self, x: Tensor, generator: torch.Generator | None = None) -> Atoms:
         check_matrix(x, self)
@@ -66,9 +76,9 @@ def deletion_pairs(
 ) -> Float[Tensor, "pairs 2 d"]:
     """(x, x with x_j set to the reference) for every row and feature, as `Difference` takes them.
 
-    The k `features` are all of them by default and run fastest. The `reference` is what a deleted feature is
-    set to: one number, or one for every feature, such as the means of x. The difference of a feature that has
-    this value already is zero for every f.
+    The k `features` run fastest; the default is all. A deleted feature is set to the `reference`: one number,
+    or one per feature, such as the means of x. If a feature already has this value, the difference is zero
+    for every f.
     """
     check_rows(x, "deletion_pairs")
     width = x.shape[-1]
@@ -90,9 +100,9 @@ def deletion_pairs(
 class Wrap(Functional):
     """f(x) = g(x with column c wound around a circle of circumference p): f(x + p e_c) = f(x) for any kernel.
 
-    The column becomes two, (p/2π)(cos 2πx_c/p, sin 2πx_c/p), in its place: g lives on one column more. Close
-    by, distances on the circle are those of x, so lengthscales keep their meaning. With an RBF kernel of that
-    column it is the periodic kernel. All shifts by p form a group that no sum over an orbit can exhaust.
+    The column is replaced by two, (p/2π)(cos 2πx_c/p, sin 2πx_c/p), so g has one more column. Small distances
+    on the circle are those of x, so lengthscales keep their meaning. An RBF kernel of that column becomes the
+    periodic kernel. The group of all shifts by p is infinite, so this cannot be a sum over an orbit.
 
     Parameters
     ----------
@@ -118,7 +128,7 @@ class Wrap(Functional):
         )
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the period is out of range."""
+        """Raise a ValueError if the period is out of range."""
         require(SMALLEST <= self.period.item() <= LARGEST, "a period out of range")
 
     @property

@@ -1,8 +1,8 @@
 """Tangents of images: the directions that small moves of an image take in the space of its pixels (RKHS 4.2).
 
-A tangent is the derivative by the amount of a move, by central differences, or the difference that a whole
-move makes (RKHS 6.3). Pixels are samples of a continuous image, so images may first be smoothed by a Gaussian
-(RKHS footnote 3).
+A tangent is the derivative with respect to the amount of a move, by central differences, or the difference
+between the moved image and the image (RKHS 6.3). Images may first be smoothed by a Gaussian, because pixels
+are samples of a continuous image (RKHS footnote 3).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ PAPER_MOVES: tuple[Move, ...] = (
 """The moves of RKHS 6.3: 2-pixel shifts, rotations by 10 degrees, scalings and shears by 0.1, both ways."""
 
 STEP = 1e-2
-"""The amount of a move in central differences; bilinear warps are linear within a pixel."""
+"""The step of central differences; bilinear warps are linear within a pixel."""
 
 
 @final
 class ImageTangent(Functional):
-    """∂_v g(x) for the tangents v of images x: k rows an image, in one block (RKHS eq. 9).
+    """∂_v g(x) for the tangents v of images x: k rows per image, in one block (RKHS eq. 9).
 
     Each of the `moves` is a name of `MOVES`, whose tangent is the derivative by its amount, or a pair (name,
     amount), whose tangent is the moved image minus the image. `smoothing` is the width in pixels of the
@@ -96,7 +96,7 @@ def image_tangents(
 def moved_images(
     images: Float[Tensor, "n d"], image_shape: Sequence[int], moves: Sequence[Move] = PAPER_MOVES
 ) -> Float[Tensor, "n k d"]:
-    """Images moved by each of the moves, zero where nothing was: virtual samples (RKHS 6.3)."""
+    """Images moved by each of the moves, with zeros outside the image: virtual samples (RKHS 6.3)."""
     if any(isinstance(move, str) for move in moves):
         raise ValueError(f"A moved image needs an amount: give moves as (name, amount), not {tuple(moves)}.")
     return _moved(images, image_shape, _affine_parameters(moves, image_shape))
@@ -113,7 +113,7 @@ def moved_pairs(
 def smoothed_images(
     images: Float[Tensor, "n d"], image_shape: Sequence[int], smoothing: float
 ) -> Float[Tensor, "n d"]:
-    """Images smoothed by a Gaussian of that width in pixels; zero lies outside of them."""
+    """Images smoothed by a Gaussian of this width in pixels, with zeros outside."""
     warp = AffineWarp(image_shape)
     warp.check(images)
     _check_smoothing(smoothing)
@@ -131,7 +131,7 @@ def _moved(images: Tensor, image_shape: Sequence[int], alpha: Float[Tensor, "k p
 def _affine_parameters(
     moves: Sequence[str | Move], image_shape: Sequence[int], sign: float = 1.0
 ) -> Float[Tensor, "k p"]:
-    """The parameters of `AffineWarp` for each move, by a small step where a move has no amount."""
+    """The parameters of `AffineWarp` for each move; a move without an amount is a small step."""
     _, height, width = AffineWarp(image_shape).image_shape
     if len(moves) == 0:
         raise ValueError(f"Images need at least one move to have tangents: {', '.join(MOVES)}.")

@@ -30,9 +30,9 @@ def label_losses(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Flo
 
 
 def soft_labels(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
-    """Codes of n labels of which one in n+2 might be wrong, as after n successes (Laplace's succession).
+    """Class probabilities of n labels of which one in n + 2 may be wrong (Laplace's rule of succession).
 
-    So labels that are all told apart do not make probabilities of 0 and 1.
+    So labels that are all classified correctly do not lead to probabilities of 0 and 1.
     """
     codes = torch.nn.functional.one_hot(labels, num_classes).double()
     doubt = 1 / (len(labels) + 2)
@@ -40,9 +40,9 @@ def soft_labels(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n
 
 
 def best_scale(scores: Float[Tensor, "n c"], labels: Tensor) -> float:
-    """The scale from 0.01 to 10,000 with the least cross entropy: convex in it, so ternary search serves.
+    """The scale from 0.01 to 10,000 with the least cross entropy, by ternary search because it is convex.
 
-    Hard labels that held-out scores get all right would have it at its ceiling: see `cautious_scale`.
+    If held-out scores classify all hard labels correctly, it is at its upper limit: see `cautious_scale`.
     """
     low, high = math.log(1e-2), math.log(1e4)
     for _ in range(60):
@@ -57,7 +57,7 @@ def best_scale(scores: Float[Tensor, "n c"], labels: Tensor) -> float:
 def cautious_scale(
     scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
 ) -> float:
-    """The best scale for labels that might be wrong, so that it stays finite where none of them is."""
+    """The best scale for labels that may be wrong, so that it stays finite even if all scores are right."""
     soft = soft_labels(labels, scores.shape[1])
     return best_scale(scores, soft if weights is None else weights[:, None] * soft)
 
@@ -65,10 +65,11 @@ def cautious_scale(
 def expected_calibration_error(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], num_bins: int = 15
 ) -> float:
-    """The mean gap of confidence and accuracy over bins of equal width, weighted by how many fall in each.
+    """The mean gap between confidence and accuracy over bins of equal width, weighted by their numbers of
+    rows.
 
-    The confidence of a row is its largest probability. 0 means that of all rows that are given 80 %, 80 % are
-    right.
+    The confidence of a row is its largest probability. An error of 0 means, for example, that 80 % of the
+    rows with confidence 80 % are right.
     """
     confidence, choice = probabilities.max(-1)
     right = (choice == labels).double()
@@ -84,12 +85,12 @@ def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> fl
 
 
 def two_columns(scores: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
-    """Scores of two classes from a single column; others as they are."""
+    """Two columns of scores instead of a single one; other scores are unchanged."""
     return torch.cat([-scores, scores], dim=1) if scores.shape[1] == 1 else scores
 
 
 def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:
-    """The noise with the least loss: a walk down from `start` by factors of 4, then halves of the step."""
+    """The noise with the least loss: down from `start` by factors of 4, then by smaller factors."""
     place, step = math.log(start), -math.log(4)
     seen = {place: loss_of(start)}
 
@@ -136,7 +137,8 @@ def noise_of_labels(
 CHANCE = 0.01
 """Below this probability, rows without a label are not all of one class by chance."""
 NEGLECTED = 0.1
-"""The part of its share of the labels that a class has at least among rows without a label."""
+"""A class is neglected if its share of the rows without a label is below this part of its share of the
+labels."""
 
 
 def one_class(
@@ -144,9 +146,9 @@ def one_class(
 ) -> str | None:
     """The kind of rows, "training" or "unlabelled", that are all `predicted` to be of one class; or None.
 
-    With few labels in many dimensions the training rows are always fitted, so the unlabelled rows are checked
-    as well. These count as of one class if the others have less than a `NEGLECTED` part of their share of
-    the labels, unless it may be chance that all of these rows are of one class.
+    With few labels in many dimensions, the training rows are always fitted, so the unlabelled rows are
+    checked as well. They are considered to be of one class if the share of the other classes among them is
+    less than `NEGLECTED` times their share of the labels, unless this may be due to chance.
     """
     if len(predicted) < 2 and len(codes.unique()) < 2:
         return None
@@ -179,7 +181,7 @@ def warn_of_one_class(
     count = int((rows == most).sum())
     share = f"{count:,} of {len(rows):,}"
     if count == len(rows):
-        share = f"all {count:,}" if count > 1 else "all"  # equal rows count as one here
+        share = f"all {count:,}" if count > 1 else "all"  # equal rows were merged into one
     warnings.warn(
         f"{name} predicts class {classes[int(most)]!s} for {share} {kind} rows, although the labels have "
         f"{len(classes)} classes. {advice}.",

@@ -1,4 +1,4 @@
-"""Sensible starts: a kernel and a linear mean that know the scale of the inputs."""
+"""Default kernel and linear mean, which start at the scale of the inputs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from orbitwise.declarations import SMALLEST, Stored, is_plain_numbers, require
 from orbitwise.kernels.bases import log_positive
 
 QUARTILES = 0.7413
-"""The standard deviation of a normal distribution over the distance of its quartiles."""
+"""The standard deviation of a normal distribution, divided by its interquartile range."""
 APART = 10.0
-"""A standard deviation so many times that of the quartiles is one of a few rows far from the others."""
+"""If the standard deviation exceeds the one from the quartiles by this factor, a few rows are far from the
+others."""
 
 
 @final
 class LinearTrend(Mean):
     """The mean function b + wᵀ(x - centre)/spread, with learned b (`bias`) and w (`weights`).
 
-    Centre and spread are those of the points, so that w has the size of the targets, whatever the units of
-    the points, and an optimiser can move all of it with steps of the same size.
+    Centre and spread are those of the points. So w has the size of the targets, whatever the units of the
+    points, and steps of one size suit all parameters.
     """
 
     centre: Tensor
@@ -41,7 +42,7 @@ class LinearTrend(Mean):
 
     @classmethod
     def about(cls, centre: Float[Tensor, " d"]) -> LinearTrend:
-        """The trend about a point, whose spread is told later."""
+        """A trend about a point, whose spread is set later."""
         return cls(centre.reshape(1, -1))
 
     def check_parts(self) -> None:
@@ -57,7 +58,7 @@ def default_kernel(
 ) -> Kernel:
     """A scaled RBF kernel that starts at the data's own scale, with one lengthscale or one per coordinate.
 
-    `variance` is where the variance of f starts, that of standardised targets by default.
+    `variance` is the initial variance of f; the default is that of standardised targets.
     """
     num_lengthscales = points.shape[-1] if separate_lengthscales else None
     base = RBFKernel(ard_num_dims=num_lengthscales, lengthscale_constraint=log_positive())
@@ -68,7 +69,7 @@ def default_kernel(
 
 
 def typical_distance(points: Float[Tensor, "n d"], separate: bool) -> Tensor:
-    """A lengthscale to start from: √d times the spread of each coordinate, or of all together."""
+    """An initial lengthscale: √d times the spread of each coordinate, or of all together."""
     width = points.shape[-1]
     return (
         typical_spread(points if separate else (points - points.mean(0)).reshape(-1, 1))[None, :] * width**0.5
@@ -76,9 +77,9 @@ def typical_distance(points: Float[Tensor, "n d"], separate: bool) -> Tensor:
 
 
 def deviations(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
-    """The standard deviation of each coordinate, computed in units in which no square becomes 0 or infinite.
+    """The standard deviation of each coordinate, computed in units that avoid underflow and overflow.
 
-    The units are powers of two, so that they leave no trace in rounding.
+    The units are powers of two, so that they do not affect rounding.
     """
     unit = torch.exp2(torch.frexp(points.abs().amax(0)).exponent.to(points))
     return (points / unit).std(0, correction=0) * unit

@@ -1,7 +1,7 @@
-"""Files that are there in full, old or new, names that last, and locks that end with their process.
+"""Atomic writes, files that survive a crash, and locks that end with their process.
 
-A lock belongs to the process that opened its file, and the operating system takes it away when that process
-ends, however it ends. So a lock is never stale, and none has to be broken.
+A lock belongs to the process that opened its file, and the operating system releases it when that process
+ends, however it ends. So locks are never stale and never have to be broken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import final
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
 BUSY = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 BYTE = 2**30
-"""The byte that Windows locks: far behind the text, which others may read."""
+"""The byte that is locked on Windows: far behind the text, so that others may read that."""
 MOST_TEXT = 200
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 REASONS = {
@@ -34,14 +34,14 @@ REASONS = {
     errno.ENOSPC: "the disk is full; free some space, or choose another",
     errno.EDQUOT: "the quota of the disk is used up; free some space, or choose another",
     errno.ENOENT: "that folder does not exist; make it first",
-    errno.ENOTDIR: "what is given as its folder is a file; choose another",
+    errno.ENOTDIR: "its folder is a file; choose another",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
-"""What an error of the disk means, and what to do about it."""
+"""Errors of the file system: what they mean and what to do about them."""
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock an open file without waiting: whether it is ours now, None where the file system has no locks."""
+    """Try to lock an open file without waiting; None if the file system does not support locks."""
     try:
         try:
             import fcntl
@@ -63,7 +63,7 @@ def try_lock(handle: int) -> bool | None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have new names in a folder reach the disk, where folders can be synchronised."""
+    """Make sure that new names in a folder are on the disk, where folders can be synchronised."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -73,11 +73,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
-    """Put `data` (text as UTF-8) at `path`: all of it or, with an error, nothing, and what was there stays.
+    """Write `data` (text as UTF-8) to `path` completely, or raise an error and leave the old file as it was.
 
-    The data go to a temporary file in the same folder, reach the disk, and then take the place of `path` in
-    one step. The permissions of a file that is replaced are kept. A link is replaced, and not followed: it
-    may lead to a file of somebody else.
+    The data are written to a temporary file in the same folder, synchronised, and then moved to `path` in one
+    step. The permissions of a replaced file are kept. A link is replaced and not followed, because it may
+    point to somebody else's file.
     """
     target = Path(path)
     if target.is_dir():
@@ -95,13 +95,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[tuple[Path, int]]:
-    """A temporary file beside `target` and its handle; it takes the place of `target` when all went well.
+    """A temporary file next to `target` and its handle; it replaces `target` if no error occurs.
 
-    It is locked as long as it is there, which tells it from what a killed process left behind. What is there
-    and is neither a file nor a link (a device, a pipe) is refused.
+    It stays locked, which distinguishes it from files that a killed process left behind. An existing `target`
+    that is neither a file nor a link (a device, a pipe) is refused.
     """
     if target.exists() and not target.is_symlink() and not target.is_file():
-        raise FileExistsError(errno.EEXIST, f"{target} is no regular file; choose another name")
+        raise FileExistsError(errno.EEXIST, f"{target} is not a regular file; choose another name")
     temporary, handle = _new_temporary(target)
     try:
         try:
@@ -128,11 +128,11 @@ def _new_temporary(target: Path) -> tuple[Path, int]:
             try_lock(handle)
         if os.fstat(handle).st_nlink > 0:
             return temporary, handle
-        os.close(handle)  # it was swept away before it was locked
+        os.close(handle)  # another process deleted it before it was locked
 
 
 def sweep(folder: Path) -> None:
-    """Take away the temporary files that killed processes left in a folder; those of live ones stay."""
+    """Delete temporary files that killed processes left in a folder, but not those of running ones."""
     for file in folder.iterdir():
         if TEMPORARY.fullmatch(file.name) and not file.is_symlink() and file.is_file():
             with contextlib.suppress(OSError):
@@ -145,9 +145,9 @@ def sweep(folder: Path) -> None:
 
 
 def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, with an OSError where it is a symbolic link: it may lead to a file of somebody else.
+    """Open a file; an OSError if it is a symbolic link, which may point to somebody else's file.
 
-    Opening a pipe does not wait for its other end.
+    Opening a pipe does not block.
     """
     try:
         if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
@@ -163,11 +163,12 @@ def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
 def write_in_place(
     path: Path, start: int, content: bytes, is_as_left: Callable[[int], bool], sync: bool = True
 ) -> None:
-    """Put `content` at `start` of a file, as its end; the file may be new, and a link is not followed.
+    """Write `content` at position `start` of a file, which then ends there; the file may be new.
 
-    The operating system has it then, so a killed process loses nothing; with `sync` it also is on the disk.
-    The file is locked meanwhile. An OSError says why nothing, or not all, was written, also where the file is
-    not as `is_as_left` expects it: another process then writes to it too.
+    Afterwards the operating system has the data, so nothing is lost if the process is killed; with `sync`
+    they are also on the disk. The file is locked while it is written. An OSError says why not all was
+    written. If `is_as_left` returns False, another process has written to the file, and this is an OSError
+    too.
     """
     is_new = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +188,7 @@ def write_in_place(
 
 
 def sync_file(path: Path) -> None:
-    """Have all that was written to a file reach the disk."""
+    """Make sure that everything written to a file is on the disk."""
     handle = open_unlinked(path, os.O_RDWR)
     try:
         os.fsync(handle)
@@ -196,17 +197,19 @@ def sync_file(path: Path) -> None:
 
 
 def warn_ignored(path: Path, why: object) -> None:
-    """Say that a checkpoint is not used."""
-    warnings.warn(f"{path} is ignored, and the fit starts anew: {why}.", UserWarning, stacklevel=3)
+    """Warn that a checkpoint is ignored."""
+    warnings.warn(
+        f"{path} is ignored, and the fit starts from the beginning: {why}.", UserWarning, stacklevel=3
+    )
 
 
 def writes(write: Callable[[], None], path: Path) -> bool:
-    """Whether something could be written; else a warning says that the fit continues without checkpoints."""
+    """Whether `write` succeeded; if not, warn that the fit continues without checkpoints."""
     try:
         write()
     except OSError as error:
         why = error.strerror or error
-        message = f"{path} cannot be written ({why}): the fit goes on, but keeps no more checkpoints."
+        message = f"{path} cannot be written ({why}): the fit continues without checkpoints."
         warnings.warn(message, UserWarning, stacklevel=3)
         return False
     return True
@@ -216,8 +219,7 @@ def writes(write: Callable[[], None], path: Path) -> bool:
 class Lock:
     """A lock file: one process at a time has it, from `acquire` until `release` or its end.
 
-    `holder` says who has the lock, where `acquire` found that another process does. The file is taken away by
-    `release`.
+    If another process has the lock, `acquire` sets `holder` to its description. `release` deletes the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -230,7 +232,7 @@ class Lock:
             os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     def acquire(self) -> bool | None:
-        """Whether the lock is ours now; None where the file system has no locks, and it is not known."""
+        """Whether this process has the lock now; None if the file system does not support locks."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         while True:
             handle = os.open(self.path, flags, 0o666)
@@ -247,7 +249,7 @@ class Lock:
             self._handle = handle
             if self.is_ours():
                 break
-            # whoever had it before took the file away between opening and locking
+            # its last owner deleted the file between opening and locking
             os.close(handle)
             self._handle = None
         with contextlib.suppress(OSError):
@@ -256,7 +258,7 @@ class Lock:
         return held
 
     def is_ours(self) -> bool:
-        """Whether the file that we opened still stands at its path, and with it the folder it is in."""
+        """Whether the file that was opened still exists at its path."""
         if self._handle is None:
             return False
         try:
@@ -265,7 +267,7 @@ class Lock:
             return False
 
     def release(self) -> None:
-        """Take the file away, if it is ours, and let go of it; nobody can lock it in between."""
+        """Delete the file if the lock is ours, and then release the lock."""
         if self._handle is None:
             return
         if self.is_ours():
@@ -274,7 +276,7 @@ class Lock:
         self.forget()
 
     def forget(self) -> None:
-        """Close the file, which lets go of the lock where no other process has it from us."""
+        """Close the file, which releases the lock unless a child process has inherited it."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

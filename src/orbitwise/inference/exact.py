@@ -2,7 +2,7 @@
 
 log p(y) = -½ (y-m)ᵀ(K+Σ)⁻¹(y-m) - ½ log|K+Σ| - (N/2) log 2π: fit, complexity and a constant. Outputs share K.
 
-A sum of kernels is taken apart, too: independent summands of g = g₁ + g₂ + … have cov(g_i, y) = K_i, so g_i
+Sums of kernels can also be decomposed: independent summands of g = g₁ + g₂ + … have cov(g_i, y) = K_i, so g_i
 given y has the mean K_i*ᵀ(K+Σ)⁻¹(y-m) and the variance k_i** - |L⁻¹K_i*|² (Lecture 2.8). The means add up to
 that of g. The variances do not, because given y the summands are correlated.
 """
@@ -44,9 +44,9 @@ from orbitwise.process.process import Moments, Process, Rows, as_blocks
 class Evidence(NamedTuple):
     """log p(y) and its terms: value = fit + complexity + constant, summed over outputs.
 
-    `fit` is -½(y-m)ᵀ(K+Σ)⁻¹(y-m), which rewards being near the data, `complexity` is -½ log|K+Σ|, which
-    punishes being able to be near any data, and `constant` -(N/2) log 2π. `jitter` was added to the diagonal
-    so that it could be factorised.
+    `fit` is -½(y-m)ᵀ(K+Σ)⁻¹(y-m), which rewards a close fit to the data, `complexity` is -½ log|K+Σ|, which
+    penalises models that could fit many data sets, and `constant` is -(N/2) log 2π. `jitter` was added to the
+    diagonal to make the matrix positive definite.
     """
 
     value: Float[Tensor, ""]
@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
 
 class LeaveOneOut(NamedTuple):
-    """Predictions of each observation from all others (noise included in the variance)."""
+    """Predictions of each observation from all others; the variance includes the noise."""
 
     mean: Float[Tensor, "n c"]
     variance: Float[Tensor, " n"]
@@ -88,8 +88,8 @@ def decompose(
 ) -> Float[Tensor, " n"]:
     """log p(y_n | y_1, …, y_{n-1}) for every row: the evidence as a sum of predictions (LIM eq. 5).
 
-    The Cholesky factor holds it all: L⁻¹(y-m) are the standardised one-step-ahead residuals, diag(L) their
-    deviations. Sums over chunks of rows are the chunks' log p(y_c | y_1, …, y_{c-1}).
+    They follow from the Cholesky factor: L⁻¹(y-m) are the standardised one-step-ahead residuals, diag(L)
+    their deviations. Sums over chunks of rows are log p(y_c | y_1, …, y_{c-1}) of the chunks.
     """
     (lower, _), residual = noisy_factor(process, rows, targets, noise)
     white = solve_lower(lower, residual)
@@ -125,7 +125,7 @@ class ExactPosterior(Posterior):
         self.num_outputs, self.width = self.targets.shape[1], as_blocks(self.rows)[0].points.shape[-1]
 
     def check_parts(self) -> None:
-        """Raise a ValueError unless the weights solve (K+Σ)α = y-m for rows and targets that fit."""
+        """Raise a ValueError unless rows and targets fit each other and the weights solve (K+Σ)α = y-m."""
         blocks = as_blocks(self.rows)
         require(len({block.points.shape[-1] for block in blocks}) == 1, "rows of different widths")
         count = sum(block.num_rows for block in blocks)
@@ -136,7 +136,7 @@ class ExactPosterior(Posterior):
         check_solution(self.lower, self.weights, residual)
 
     def row_moments(self, rows: Rows) -> Moments:
-        """The posterior moments of rows that were lowered already."""
+        """The posterior moments of rows of atoms."""
         cross = self.process.covariance(self.rows, rows)
         # m* + K*ᵀ(K+Σ)⁻¹(y-m),  k** - |L⁻¹K*|²
         mean = self.process.mean(rows)[:, None] + cross.mT @ self.weights
@@ -145,11 +145,11 @@ class ExactPosterior(Posterior):
         return Moments(mean, variance, mean.square() + variance[:, None])
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
-        """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g): no solve, and one row per point."""
+        """The posterior mean alone, m* + cov(L* g, Σ_j α_j L_j g), which needs no solve."""
         return self.process.mean(rows)[:, None] + self.process.product(rows, self.rows, self.weights)
 
     def evidence(self) -> Evidence:
-        """The log marginal likelihood of the targets, from the factor that is there already."""
+        """The log marginal likelihood of the targets, from the factor of the posterior."""
         residual = self.targets - self.process.mean(self.rows)[:, None]
         # (y-m)ᵀ(K+Σ)⁻¹(y-m) = (y-m)ᵀα
         square = (residual * self.weights).sum()
@@ -195,9 +195,9 @@ class HeldCovariance:
 class ExactEvidence:
     """The exact evidence of observations of f under Gaussian noise, plus hyperpriors.
 
-    It is what training maximises. The functional of the model is frozen, and rows are lowered afresh at every
-    call, because learnable orbits move them. The first observations have the likelihood of the model, further
-    ones those of its `others`.
+    This is the objective of training. The functional of the model is frozen, and its atoms are computed at
+    every call, because learned ranges move them. The first observations have the likelihood of the model,
+    further ones those in its `others`.
     """
 
     model: LatentModel
@@ -225,7 +225,7 @@ class ExactEvidence:
         )
 
     def evidence(self) -> Float[Tensor, ""]:
-        """log p(y) of all rows, those that were merged included, at the present parameters."""
+        """log p(y) of all rows, including those that were merged, at the present parameters."""
         terms = evidence(self.model.process, self.rows(), self.targets(), self.noise())
         return terms.value + self.observations[0].merged_term(self.model.noise)
 
@@ -241,8 +241,8 @@ def refuse_drawn(rows: Rows) -> None:
     """Raise a ValueError that names the remedy when rows were drawn at random."""
     if any(block.is_drawn for block in as_blocks(rows)):
         raise ValueError(
-            "Exact inference takes no rows drawn at random: their Gram matrix is not positive definite. "
-            "Freeze the orbit first, orbit.freeze(num_nodes), or use all elements of a finite one."
+            "Exact inference cannot use rows drawn at random: their Gram matrix is not positive definite. "
+            "Freeze the orbit first with orbit.freeze(num_nodes), or use all elements of a finite one."
         )
 
 
@@ -255,7 +255,7 @@ def _terms(square: Tensor, determinant: Tensor, jitter: float, targets: Tensor) 
 
 
 def check_rows(rows: Rows, targets: Tensor) -> int:
-    """How many rows there are; a ValueError where they were drawn at random, or do not fit the targets."""
+    """The number of rows; a ValueError if they were drawn at random or do not match the targets."""
     refuse_drawn(rows)
     count = sum(block.num_rows for block in as_blocks(rows))
     if targets.dim() != 2 or len(targets) != count:
@@ -282,7 +282,7 @@ def _noisy_covariance(process: Process, rows: Rows, targets: Tensor, noise: Tens
 
 
 TOLERANCE = 1e-6
-"""The largest relative difference of the kernel's variance and the sum of those of given parts."""
+"""The largest relative difference between the kernel's variance and the sum of those of the given parts."""
 
 
 class Component(NamedTuple):
@@ -294,7 +294,7 @@ class Component(NamedTuple):
 
 
 def summands(kernel: Kernel) -> list[Kernel]:
-    """The kernels that `kernel` is a sum of: scales and products are multiplied out, (a + b)·c = a·c + b·c.
+    """The summands of a kernel after multiplying out scales and products, (a + b)·c = a·c + b·c.
 
     They share their hyperparameters with it.
     """
@@ -316,8 +316,8 @@ def components(
 ) -> list[Component]:
     """The posterior of each summand of the process at `rows`; their means add up to the posterior mean.
 
-    `parts` are kernels that sum to that of the process, say some of its summands put together; left out,
-    they are `summands(kernel)`. A mean function other than zero comes first, with variance zero.
+    `parts` are kernels that sum to that of the process, such as sums of some of its summands; the default is
+    `summands(kernel)`. A nonzero mean function comes first, with variance zero.
     """
     process = posterior.process
     parts = summands(process.kernel) if parts is None else list(parts)
@@ -345,7 +345,7 @@ def components(
 
 
 def _scaled(scale: ScaleKernel, part: Kernel) -> ScaleKernel:
-    """One summand under the scale of their sum."""
+    """One summand, multiplied by the scale of the sum."""
     constraint = scale.constraint_for_parameter_name("raw_outputscale")
     scaled = ScaleKernel(part, outputscale_constraint=constraint, batch_shape=scale.batch_shape)
     scaled.raw_outputscale = scale.raw_outputscale

@@ -1,4 +1,4 @@
-"""What every engine returns: the posterior, the evidence with its kind and error, and how learning went."""
+"""What every engine returns: the posterior, the evidence with its kind and error, and the history."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ EVIDENCE = {
     "log_evidence_error_": REPORTED,
     "posterior_": Field((Posterior,)),
 }
-"""What files hold of each fit of a Gaussian process."""
+"""What model files contain about each fit of a Gaussian process."""
 LEARNED = {
     "history_": Field((list,), Field((int, float)), is_record=True),
     "orbit_": Field((Orbit, NoneType)),
 }
-"""What they hold beside it where ranges of an orbit may have been learned."""
+"""What they contain in addition if ranges of an orbit may have been learned."""
 SEARCHED = {
     "_num_nodes": Field((int,), least=1),
     "_orbit_errors": Field((dict,), Field((int, float)), is_record=True),
@@ -46,21 +46,21 @@ SEARCHED = {
     "search_": Field((list,), Field((dict,)), is_record=True),
     "stopped_by_": TEXT,
 }
-"""What they may hold of how these ranges were found."""
+"""What they may contain about how these ranges were found."""
 CLIMBED = {
     "climb_": Field((list,), Field((dict,)), is_record=True),
     "inducing_stopped_by_": TEXT,
     "num_inducing_": Field((int,), least=1),
 }
-"""What they may hold of how many inducing points were taken, and why."""
+"""What they may contain about how many inducing points were taken, and why."""
 
 
 @final
 @dataclass(frozen=True)
 class LearnedRanges:
-    """What a search for ranges found, the functional on its nodes, and the coordinates it was found in.
+    """The result of a search for ranges, the functional on its nodes, and the coordinates that were searched.
 
-    `found.curvature` and `found.shifts` give error bars of the ranges, through the coordinates.
+    Error bars of the ranges follow from `found.curvature` and `found.shifts`.
     """
 
     found: Found
@@ -73,13 +73,14 @@ class LearnedRanges:
 class FitResult:
     """What an engine found.
 
-    `functional` is the one to predict with, its rows frozen. `log_evidence` is log p(y) or a lower bound on
-    it, as `kind` says, and `standard_error` how far the choice of nodes or draws may have moved it.
-    `objective` was maximised over the `parameters`. `search` tells how ranges of a drawn orbit were found;
-    `certificate` brackets the evidence where rows are exact and noise is Gaussian; `half_bound` is the bound
-    that half as many inducing points reached. `noise` is the variance that the posterior stands for, and
-    `held_rows` what a sparse posterior needs to stand for another. `climbed` tells how many inducing points
-    were taken, and `label_noise` is the noise to predict labels with, where it was chosen already.
+    `functional` is the functional to predict with; its rows are frozen. `log_evidence` is log p(y) or a lower
+    bound on it, depending on `kind`, and `standard_error` its error due to the choice of nodes or draws.
+    `objective` was maximised over the `parameters`. `search` describes how ranges of a drawn orbit were
+    found. `certificate` brackets the evidence if rows are exact and noise is Gaussian. `half_bound` is the
+    bound with half as many inducing points. `noise` is the noise variance of the posterior, and `held_rows`
+    are needed to compute a sparse posterior for another noise variance. `stopped` is what ended learning
+    early, an interruption or time, and is empty if nothing did. `climbed` describes how many inducing points
+    were taken, and `label_noise` is the noise to predict labels with, if it was chosen already.
     """
 
     posterior: Posterior
@@ -96,6 +97,7 @@ class FitResult:
     half_bound: float | None = None
     noise: float | None = None
     held_rows: HeldRows | None = None
+    stopped: str = ""
     climbed: Climbed | None = None
     label_noise: float | None = None
 
@@ -125,7 +127,7 @@ class FitResult:
 
     @torch.no_grad()
     def held_out_means(self) -> Float[Tensor, "n c"]:
-        """Every target predicted from all others, under Gaussian noise."""
+        """The prediction of every target from all others, under Gaussian noise."""
         if isinstance(self.posterior, ExactPosterior):
             return self.posterior.leave_one_out().mean
         if self.held_rows is None or self.noise is None:
@@ -133,11 +135,11 @@ class FitResult:
         return self.held_rows.leave_one_out(self.noise).mean
 
     def in_units(self, nats: float) -> FitResult:
-        """The fit with the evidence of targets in other units, whose density differs by a constant."""
+        """The fit with the evidence of targets in other units, which differs by the constant `nats`."""
         value, certificate = self.log_evidence + nats, None
         if self.certificate is not None:
             certificate = self.certificate.shifted(nats)
-            # an infinitely wide bracket leaves an estimate of the evidence as it is
+            # an infinitely wide bracket does not replace an estimate of the evidence
             value = certificate.lower if math.isfinite(certificate.gap) else value
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Factorisations that do not fail, Gaussian draws and densities, and gradients that are written by hand."""
+"""Robust factorisations, Gaussian draws and densities, and hand-written gradients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 from orbitwise.declarations import LARGEST, SMALLEST, is_plain_numbers, require
 
 NOT_COMPUTABLE = (ValueError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
-"""What is raised where a density cannot be computed, such as a matrix that cannot be factorised."""
+"""Errors that mean that a density cannot be computed, for example if a matrix has no Cholesky factor."""
 ROWS_AT_ONCE = 1024
 TOLERANCE = 1e-6
-"""The residual of a solve in parts of what it is made of: far more than rounding, far less than damage."""
+"""The largest relative residual of a solve: far above rounding, far below the effect of damaged numbers."""
 
 
 class Factor(NamedTuple):
@@ -27,7 +27,8 @@ class Factor(NamedTuple):
 
 
 def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
-    """Factorise a covariance matrix, adding to its diagonal only as much as needed, tenfold at each try.
+    """Factorise a covariance matrix, adding jitter to its diagonal only if needed, ten times more at each
+    try.
 
     The first try adds nothing; the next adds n·eps of the mean diagonal. A matrix that is not finite, or that
     needs more than a tenth of its diagonal, raises a ValueError.
@@ -71,7 +72,7 @@ def solve_factored(
 def remaining_variance(
     prior: Float[Tensor, " n"], explained: Float[Tensor, " n"], num_terms: int
 ) -> Float[Tensor, " n"]:
-    """prior - explained, no less than the rounding of a sum of `num_terms` terms: never 0 where f varies."""
+    """prior - explained, but at least the rounding error of `num_terms` terms: 0 only if the prior is 0."""
     return torch.maximum(prior - explained, num_terms * torch.finfo(prior.dtype).eps * prior)
 
 
@@ -81,7 +82,7 @@ def log_determinant(lower: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch
 
 
 def standard_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers of the type and on the device of `like`, drawn where the generator is."""
+    """Standard normal numbers of the type and device of `like`, drawn on the device of the generator."""
     place = like.device if generator is None else generator.device
     return torch.randn(shape, generator=generator, device=place, dtype=like.dtype).to(like.device)
 
@@ -104,15 +105,15 @@ def gaussian_draws(
 
 
 Backward = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], Sequence[Tensor | None]]
-"""From the inputs, and the gradient by every result, the gradient by every input."""
+"""(inputs, gradients with respect to the results) → gradients with respect to the inputs."""
 
 
 def handwritten_gradient(
     forward: Callable[..., tuple[Tensor, ...]], backward: Backward, *inputs: Tensor
 ) -> tuple[Tensor, ...]:
-    """forward(*inputs), to be differentiated once, by `backward` instead of by what torch recorded.
+    """forward(*inputs), which can be differentiated once, by `backward` instead of automatic differentiation.
 
-    Where a gradient is known in closed form, this saves the memory of all that `forward` computed between.
+    If a gradient is known in closed form, this saves the memory for intermediate results of `forward`.
     """
     results = _Handwritten.apply(forward, backward, *inputs)
     assert isinstance(results, tuple)
@@ -181,7 +182,7 @@ def gaussian_log_density(
 
 
 def check_factor(lower: Tensor) -> None:
-    """Raise a ValueError unless this is a lower Cholesky factor [*c, n, n] that can be solved with."""
+    """Raise a ValueError unless this is a lower Cholesky factor [*c, n, n] of an invertible matrix."""
     size = lower.shape[-1]
     require(lower.dim() in (2, 3) and lower.shape[-2] == size > 0, "a factor that is not square")
     require(is_plain_numbers(lower.diagonal(dim1=-2, dim2=-1), SMALLEST), "a diagonal that is not positive")
@@ -198,8 +199,8 @@ def check_factor(lower: Tensor) -> None:
 def check_solution(lower: Tensor, solution: Tensor, right: Tensor) -> None:
     """Raise a ValueError unless L Lᵀ x = b, up to rounding: |L Lᵀ x - b| ≤ ε (|L| |L|ᵀ |x| + max |b|).
 
-    Each row is compared with its own terms, since a large entry elsewhere says nothing of it. What solves a
-    system has terms about as large as b, so that sums which overflow are never those of a solution.
+    Each row is compared with its own terms, because entries of other rows do not matter for it. The terms of
+    a solution are about as large as b, so sums that overflow do not belong to one.
     """
     residual = lower @ (lower.mT @ solution) - right
     half = torch.zeros_like(residual)
@@ -213,5 +214,5 @@ def check_solution(lower: Tensor, solution: Tensor, right: Tensor) -> None:
 
 
 def _bands(lower: Tensor) -> list[slice]:
-    """The rows of a factor, some at a time, so that it is not held twice."""
+    """Slices of the rows of a factor, so that it is not copied as a whole."""
     return [slice(start, start + ROWS_AT_ONCE) for start in range(0, lower.shape[-1], ROWS_AT_ONCE)]

@@ -1,7 +1,7 @@
-"""What every engine takes, a latent model and observations, and the posterior of g that it makes of them.
+"""What every engine takes, a latent model and observations, and what it returns, the posterior of g.
 
-f(x) = L_x g of a Gaussian process g, and a likelihood p(y | f), to which all noise belongs. Observations may
-be of other functionals of f too, with Gaussian noise of their own.
+The model is f(x) = L_x g for a Gaussian process g, with a likelihood p(y | f) that includes all noise. Other
+functionals of f may be observed too, with their own Gaussian noise.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Observations:
     """Observations L_n h + noise of variance σ²/w of a function h, which is g or f = L g.
 
     `functional` is L, and `x` are the inputs at which it is observed. Weights are [n], the same for all
-    outputs, or [n, c]; a row of weight w counts as w equal rows, whose mean is its target. `scatter` [n, c]
-    is Σ w (y - ȳ)² over the rows that were merged into one, where any were.
+    outputs, or [n, c]. A row of weight w represents w equal rows, and its target is their mean. `scatter` [n,
+    c] is Σ w (y - ȳ)² over the rows that were merged into one, if any were.
     """
 
     functional: Functional
@@ -44,7 +44,7 @@ class Observations:
     stored = Stored({"scatter": OMITTED})
 
     def check_parts(self) -> None:
-        """Raise a ValueError where there are no rows, or weights that are not positive."""
+        """Raise a ValueError if there are no rows, or weights that are not positive."""
         require(min(*self.x.shape, *self.targets.shape) > 0, "no rows")
         positive = self.weight is None or is_plain_numbers(self.weight, SMALLEST)
         require(positive, "weights that are not positive")
@@ -53,26 +53,26 @@ class Observations:
         return len(self.x)
 
     def weights(self) -> Float[Tensor, " n"] | Float[Tensor, "n c"]:
-        """w, ones where left out."""
+        """The weights w, or ones if none were given."""
         return torch.ones_like(self.targets[:, 0]) if self.weight is None else self.weight
 
     @property
     def count(self) -> float:
-        """How many rows there were before equal ones were merged: Σ w."""
+        """The number of rows before equal ones were merged: Σ w."""
         return float(len(self.targets)) if self.weight is None else float(self.weight.sum())
 
     @property
     def size(self) -> float:
-        """The mean square of the targets, 1 where all are 0."""
+        """The mean square of the targets, or 1 if all are 0."""
         return float(self.targets.square().mean()) or 1.0
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """All data."""
+        """All tensors of data."""
         return self.x, self.targets, self.weight, self.scatter
 
     def to(self, device: str | torch.device) -> Observations:
-        """The same on a device."""
+        """The same observations on a device."""
         parts = (None if part is None else part.to(device) for part in self.tensors)
         return Observations(self.functional.to(device), *parts)  # pyright: ignore[reportArgumentType]
 
@@ -87,22 +87,23 @@ class Observations:
 
     @property
     def num_atoms(self) -> int:
-        """Atoms of a row."""
+        """The number of atoms per row."""
         with torch.no_grad():
             return self.take(slice(0, 1)).atoms().points.shape[-2]
 
     def atoms(self) -> Block:
-        """The rows lowered; rows drawn at random are refused because no bound holds with them."""
+        """The atoms of all rows; drawn rows are refused, because no collapsed bound holds for them."""
         atoms = self.functional.atoms(self.x)
         if atoms.is_drawn:
             raise ValueError(
-                "Collapsed bounds take exact rows: freeze a drawn orbit, orbit.freeze(num_nodes), or use the "
+                "Collapsed bounds need exact rows: freeze a drawn orbit with orbit.freeze(num_nodes), or use "
+                "the "
                 "stochastic engine."
             )
         return atoms
 
     def merged_term(self, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """What merging equal rows takes out of the log likelihood, for the noise variance σ²."""
+        """The term that merging equal rows removes from the log likelihood, for the noise variance σ²."""
         if self.scatter is None:
             return torch.zeros_like(noise)
         # weights of 1 may be sums of smaller ones, whose targets differ
@@ -114,7 +115,7 @@ class Observations:
         return constant - 0.5 * outputs * extra * torch.log(noise) - 0.5 * float(self.scatter.sum()) / noise
 
     def scatter_term(self, noise: float) -> float:
-        """-S/2σ², the share of the log likelihood that is due to targets around the means of equal rows."""
+        """-S/2σ², the part of the log likelihood due to the scatter S of targets within equal rows."""
         total = 0.0 if self.scatter is None else float(self.scatter.sum())
         return -0.5 * total / noise if total else 0.0
 
@@ -123,9 +124,9 @@ class Observations:
 class LatentModel(nn.Module):
     """A Gaussian process g, the functional L of f = L g, and the likelihood p(y | f) of targets given f.
 
-    It is a module, so that everything that is learned is among its `parameters()`: mean and kernel of the
-    process, the ranges of an orbit over which the functional averages, and the noise of the likelihood.
-    `others` are the Gaussian likelihoods of observations of other functionals of f.
+    It is a module, and its `parameters()` include everything that is learned: mean and kernel of the process,
+    the ranges of an orbit over which the functional averages, and the noise of the likelihood. `others` are
+    the Gaussian likelihoods of observations of other functionals of f.
     """
 
     def __init__(
@@ -164,33 +165,33 @@ class LatentModel(nn.Module):
 
     @property
     def learned(self) -> list[nn.Parameter]:
-        """All that is learned."""
+        """All learned parameters."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def at(self, functional: Functional) -> LatentModel:
-        """The same model with f = L g of another functional, say a frozen one; all else is shared."""
+        """The same model with another functional L, for example a frozen one; everything else is shared."""
         return LatentModel(self.process, functional, self.likelihood, self.others)
 
 
 class Posterior(ABC):
-    """The posterior of g given the targets; a Gaussian unless an engine says otherwise.
+    """The posterior of g given the targets, which is Gaussian for most engines.
 
-    It is asked through functionals: a row is L_i g of any functional L, and rows are one block of atoms or a
-    list of blocks. Every engine's posterior gives the moments, the mean alone, the joint covariance and joint
-    draws of rows, so that estimators need not know which engine made it.
+    Predictions are made for rows: a row is L_i g for any functional L, and rows are one block of atoms or a
+    list of blocks. The posterior of every engine provides moments, the mean alone, the joint covariance and
+    joint draws of rows, so that estimators need not know which engine was used.
     """
 
     process: Process
     """The prior of g, at the hyperparameters of the fit. Mixtures over hyperparameters have none."""
     num_outputs: int
-    """How many functions the posterior is of; posteriors that can be stored know it."""
+    """The number of outputs; posteriors that can be stored have it."""
     width: int
-    """How many columns the inputs of g have; posteriors that can be stored know it."""
+    """The number of columns of the inputs of g; posteriors that can be stored have it."""
 
     def mean(
         self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c"]:
-        """The posterior mean of L_x g for every row of x, at a lower cost than all moments."""
+        """The posterior mean of L_x g for every row of x, which costs less than all moments."""
         return self.row_mean(functional.atoms(x, generator))
 
     def moments(self, functional: Functional, x: Tensor, generator: torch.Generator | None = None) -> Moments:
@@ -199,15 +200,15 @@ class Posterior(ABC):
 
     @abstractmethod
     def row_moments(self, rows: Rows) -> Moments:
-        """The posterior moments of rows that were lowered to atoms already."""
+        """The posterior moments of rows of atoms."""
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
-        """The posterior mean alone, which most engines have at a lower cost than the variance."""
+        """The posterior mean alone, which for most engines costs less than the variance."""
         return self.row_moments(rows).mean
 
     @abstractmethod
     def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
-        """The joint posterior covariance of rows: one matrix for all outputs, or one for each."""
+        """The joint posterior covariance of rows: one matrix for all outputs, or one per output."""
 
     def sample(
         self, rows: Rows, num_samples: int, generator: torch.Generator | None = None

@@ -1,8 +1,9 @@
 """Second moments E[φ(u)φ(v)] of activations of two Gaussian values: what a wide layer does to a kernel.
 
-For ReLU the arc-cosine formula (Cho and Saul 2009), for erf the arc-sine one (Williams 1997). Gradients are
-closed forms too: those of arccos and arcsin are infinite where inputs coincide, those of the moments are not.
-`left` and `right` are the variances of u and v; all three arguments broadcast.
+They are given by the arc-cosine formula for ReLU (Cho and Saul 2009), and by the arc-sine formula for erf
+(Williams 1997). Gradients are closed forms too, because those of arccos and arcsin are infinite if inputs
+coincide, while those of the moments are not. `left` and `right` are the variances of u and v; all three
+arguments broadcast.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class _Sigmoid(torch.autograd.Function):
 
 
 def _refuse_graph() -> None:
-    """Backward passes record a graph only to be differentiated again, which would silently miss terms."""
+    """Refuse second derivatives, which would silently miss terms."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "Kernels of wide networks have no second derivatives (those of ReLU are infinite where inputs "

@@ -1,6 +1,6 @@
-"""Base kernels that a spelling may name, how their hyperparameters are held, and where learning starts.
+"""Base kernels that a spelling may name, the constraints of their hyperparameters, and initial values.
 
-Positive hyperparameters are held as logarithms. Starts come from the inputs and targets themselves.
+Positive hyperparameters are represented by their logarithms. Initial values come from the inputs and targets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from orbitwise.kernels.spectrum import Array, mixture_of_column, spectral_peaks
 
 
 def log_positive(initial_value: float | None = None) -> Positive:
-    """A positivity constraint by exponentials, so that parameters of any scale are learned equally fast."""
+    """A positivity constraint by exponentials, with which learning does not depend on the scale."""
     exp: Callable[[Tensor], Tensor] = torch.exp
     return Positive(exp, torch.log, initial_value)  # pyright: ignore[reportArgumentType]
 
@@ -56,7 +56,8 @@ class KernelArguments(TypedDict, total=False):
 class LogScale:
     """A positive hyperparameter of a kernel, learned on a logarithmic scale as its parameter `raw_<name>`.
 
-    It is an attribute of the class, and reads and sets the value: one for all entries, or one for each.
+    As an attribute of the class, it gets and sets the value; setting takes one number for all entries, or one
+    for each.
     """
 
     def __init__(self, name: str) -> None:
@@ -87,7 +88,7 @@ class LogScale:
         constraint: Interval | None = None,
         prior: Distribution | None = None,
     ) -> None:
-        """Give a kernel the parameter, with a constraint other than by exponentials, and a prior."""
+        """Register the parameter with a kernel, optionally with another constraint and a prior."""
         kernel.register_parameter(f"raw_{self.name}", nn.Parameter(torch.zeros(*shape)))
         kernel.register_constraint(f"raw_{self.name}", log_positive() if constraint is None else constraint)
         if prior is not None:
@@ -98,10 +99,10 @@ class LogScale:
 
 @final
 class CentredLinearKernel(Kernel):
-    """variance · (x - centre)ᵀ(x′ - centre): lines that pass through zero at a centre that is learned.
+    """variance · (x - centre)ᵀ(x′ - centre): lines that are zero at a learned centre.
 
-    `centre` has `ard_num_dims` entries, or one for all columns. Times a periodic kernel, it is the time at
-    which a growing cycle had no size.
+    `centre` has `ard_num_dims` entries, or one for all columns. Multiplied by a periodic kernel, `centre` is
+    the time at which the amplitude of a growing cycle was zero.
 
     Parameters
     ----------
@@ -148,7 +149,7 @@ class CentredLinearKernel(Kernel):
 
 
 class Option(NamedTuple):
-    """The whole number that a base kernel may be given in brackets."""
+    """A whole number that a base kernel takes in brackets."""
 
     name: str
     default: int
@@ -161,10 +162,10 @@ class Option(NamedTuple):
 class Base:
     """A base kernel.
 
-    `positive` names its hyperparameters that are held as logarithms, and `free` those that may have any sign.
-    `settings` are arguments that the name fixes. `amplitude` names the hyperparameter that scales the kernel,
-    where it has one of its own. `takes_ard` says whether it can have one lengthscale per column,
-    `needs_width` that it must be told the number of columns.
+    `positive` names its positive hyperparameters, and `free` those of any sign. `settings` are arguments that
+    are implied by the name. `amplitude` names the hyperparameter that scales the kernel, if it has one.
+    `takes_ard` is whether it can have one lengthscale per column, and `needs_width` whether it needs to know
+    the number of columns.
     """
 
     kind: type[Kernel]
@@ -180,7 +181,7 @@ class Base:
 
     @property
     def hyperparameters(self) -> tuple[str, ...]:
-        """All that may be given a value in brackets."""
+        """All hyperparameters that may be given in brackets."""
         return (*self.positive, *self.free)
 
     def make(
@@ -265,7 +266,7 @@ ALIASES = {
 
 
 def name_of(kernel: Kernel) -> tuple[str, int | None]:
-    """The name and the option of a base kernel; a ValueError where the table has none."""
+    """The name and the option of a base kernel; a ValueError if it is not in the table."""
     for name, base in BASES.items():
         settings_fit = all(getattr(kernel, key, None) == value for key, value in base.settings.items())
         if type(kernel) is base.kind and settings_fit:
@@ -276,17 +277,17 @@ def name_of(kernel: Kernel) -> tuple[str, int | None]:
 
 
 def columns_of(kernel: Kernel) -> tuple[int, ...] | None:
-    """The columns that a kernel sees, None for all."""
+    """The columns that a kernel sees; None for all."""
     return tuple(kernel.active_dims.tolist()) if isinstance(kernel.active_dims, Tensor) else None
 
 
 def children_of(kernel: AdditiveKernel | ProductKernel) -> list[Kernel]:
-    """The kernels that a sum adds, or a product multiplies."""
+    """The summands or factors of a kernel."""
     return [part for part in kernel.kernels if isinstance(part, Kernel)]
 
 
 SPREADS = (1.0, 0.2, 4.0, 0.05)
-"""Lengthscales of the first, second, … kernel with the same columns, in spreads of the inputs."""
+"""Initial lengthscales of the first, second, … kernel with the same columns, in spreads of inputs."""
 
 NUM_PEAKS = 4
 
@@ -299,10 +300,10 @@ def start(
     normalize_y: bool = True,
     seed: int | None = None,
 ) -> Kernel:
-    """Set the hyperparameters of a kernel from data, and return it; those that are not learned stay.
+    """Set the learned hyperparameters of a kernel from data, and return the kernel.
 
-    With `normalize_y` amplitudes are those of standardised targets, as `InvariantGPRegressor` takes them. A
-    `seed` draws a start at random around the usual one, for restarts.
+    With `normalize_y`, amplitudes are those of standardised targets, as in `InvariantGPRegressor`. A `seed`
+    draws a random start around the usual one, for restarts.
 
     Parameters
     ----------
@@ -333,8 +334,8 @@ def spectral_mixture(
 ) -> SpectralMixtureKernel:
     """A spectral mixture kernel that starts from the spectrum of the data, column by column.
 
-    The first component sits at frequency 0 and is as wide as the range of x allows: the trend. The others sit
-    on the strongest lines, with the variance that each explains and the width that the range of x resolves.
+    The first component is the trend, at frequency 0 and as wide as the range of x allows. The others are at
+    the strongest lines, with the variance that each explains and the width that the range of x resolves.
     GPyTorch's own starts draw frequencies at random (`initialize_from_data`), or need an even grid
     (`initialize_from_data_empspect`). With `normalize_y` the weights are those of standardised targets, as
     `InvariantGPRegressor` takes them. A `seed` moves the start at random, for restarts. x is [n] or [n, d].
@@ -385,7 +386,7 @@ def _set_mixture(
 
 @final
 class _Start:
-    """One start: it counts the kernels of each kind that it has met, so that equal ones start apart."""
+    """Initial values of a kernel; kernels of each kind are counted, so that equal ones differ."""
 
     def __init__(self, x: Array, y: Array, variance: float, random: np.random.Generator | None) -> None:
         self.x, self.y, self.variance, self.random = x, y, variance, random
@@ -393,7 +394,7 @@ class _Start:
         self.periods: dict[int, Array] = {}
 
     def set(self, kernel: Kernel, share: float) -> None:
-        """Start the kernel as this share of the variance of the targets."""
+        """Set a kernel that explains this share of the variance of the targets."""
         if type(kernel) is ScaleKernel:
             self._put(kernel, "outputscale", self.variance * share / self._size(kernel.base_kernel), 1.0)
             self.set(kernel.base_kernel, 1.0)
@@ -440,7 +441,7 @@ class _Start:
             self._put(kernel, "offset", float((x**2).sum(1).mean()) or 1.0)
 
     def _put(self, kernel: Kernel, name: str, value: float | Array, deviation: float | None = None) -> None:
-        """Set a hyperparameter that is learned; a random start moves its logarithm by this deviation."""
+        """Set a learned hyperparameter; a random start perturbs its logarithm with this deviation."""
         raw = getattr(kernel, f"raw_{name}")
         values = _fit_size(raw, np.atleast_1d(value))
         if deviation is not None and self.random is not None:
@@ -456,7 +457,7 @@ class _Start:
         periods = self.periods[column]
         if self.random is None:
             return float(periods[place % len(periods)])
-        # strong lines more often; a line may be a harmonic of the cycle
+        # stronger lines more often; a line may be a harmonic of the cycle
         chance = 0.5 ** np.arange(len(periods))
         period = self.random.choice(periods, p=chance / chance.sum()) * self.random.choice([1.0, 1.0, 2.0])
         return float(period * np.exp(0.03 * self.random.standard_normal()))
@@ -494,7 +495,7 @@ def _spread(x: Array) -> Array:
 
 
 def _fit_size(tensor: Tensor, values: Array) -> Array:
-    """One value for each entry, or their geometric mean (the mean, where signs differ) for a single entry."""
+    """One value per entry, or for a single entry their geometric mean (the mean if signs differ)."""
     if tensor.numel() == len(values):
         return values
     return np.array([np.exp(np.log(values).mean()) if (values > 0).all() else values.mean()])

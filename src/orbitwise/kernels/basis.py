@@ -1,7 +1,7 @@
 """Bayesian linear models in any basis as Gaussian processes (Lecture 2.1, 2.3, 2.5).
 
-f(x) = wᵀφ(x) with w ~ N(0, Σ) has the covariance φ(x)ᵀ Σ φ(x′). Weights are integrated out, so the evidence
-of the model is that of its kernel, and predictions are those of the posterior of w.
+f(x) = wᵀφ(x) with w ~ N(0, Σ) has the covariance φ(x)ᵀ Σ φ(x′). Weights are integrated out; evidence and
+predictions are those of the linear model.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class BasisKernel(Kernel):
     """k(x, x′) = φ(x)ᵀ Σ φ(x′) with a diagonal Σ.
 
     `basis` is one of the bases here, or any function or module that makes features [*batch, n, J] of inputs
-    [*batch, n, d]; a module's parameters are learned with the kernel's. `weights` says what Σ is:
+    [*batch, n, d]; a module's parameters are learned with the kernel's. `weights` is the form of Σ:
     "isotropic", variance·I; "separate", a variance for each of `num_features` features; "geometric",
     variance·γ^-degree, where the degree of a feature is the basis's own (a power, a frequency), or its
     number.

@@ -1,6 +1,6 @@
 """Periodograms of unevenly sampled data: which frequencies the targets have, and how much each explains.
 
-Spectral mixtures and cycles start from them.
+They provide initial values for spectral mixtures and periodic kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OVERSAMPLING = 5
 LARGEST_GRID = 4_000
 MOST_ROWS = 2_000
 ROUNDING = 1e-12
-"""What is left of the targets counts as rounding below this fraction of their size."""
+"""A residual below this fraction of the size of the targets is treated as rounding."""
 
 
 class Peaks(NamedTuple):
@@ -72,8 +72,8 @@ def detrend(x: Array, y: Array, degree: int = 2) -> tuple[Array, float]:
 def spectral_peaks(x: Array, y: Array, num_peaks: int = 3) -> Peaks:
     """The strongest lines of y over one column x, by repeated fits of all lines found so far.
 
-    Each step takes the frequency where the periodogram of what is left is highest, refines it between its
-    neighbours on the grid, and fits all lines found so far again. Long data are thinned to `MOST_ROWS` rows.
+    Each step takes the maximum of the periodogram of the residual, refines it between its neighbours on the
+    grid, and fits all lines found so far again. Long data are thinned to `MOST_ROWS` rows.
     """
     if len(x) > MOST_ROWS:
         keep = np.linspace(0, len(x) - 1, MOST_ROWS).astype(int)
@@ -99,7 +99,7 @@ def spectral_peaks(x: Array, y: Array, num_peaks: int = 3) -> Peaks:
 
 
 def strongest_periods(x: Array, y: Array, num_periods: int) -> Array:
-    """The periods of the highest separate peaks of one periodogram, highest first: candidates to be tried."""
+    """The periods of the highest separate peaks of one periodogram, highest first."""
     grid = frequency_grid(x)
     power = periodogram(x, y - y.mean(), grid)
     padded = np.concatenate([[0.0], power, [0.0]])

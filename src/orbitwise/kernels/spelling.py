@@ -1,7 +1,7 @@
 """A readable spelling of kernels: `parse("rbf*periodic + rq + linear")` and its inverse, `spell`.
 
-Words become expressions, plain data of sums and products of named base kernels, by recursive descent; kernels
-built from them have one amplitude for every additive component, and none that is redundant.
+A recursive-descent parser turns text into expressions: plain data of sums and products of named base kernels.
+Kernels built from them have one amplitude per additive component, and no redundant ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIGN = re.compile(r"\s*(?P<mark>[-+])")
 
 @final
 class SpellingError(ValueError):
-    """Text that does not spell a kernel; `position` is where it goes wrong, counted from 0."""
+    """Text that does not spell a kernel; `position` is that of the error, counted from 0."""
 
     def __init__(self, text: str, position: int, problem: str) -> None:
         line = re.sub(r"\s", " ", text)
@@ -54,7 +54,7 @@ class Token(NamedTuple):
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The words of a text, with an end; a SpellingError at the first character that has no meaning."""
+    """The tokens of a text and an end; a SpellingError at the first character that has no meaning."""
     found: list[Token] = []
     position, length = 0, len(text.rstrip())
     while position < length:
@@ -75,7 +75,7 @@ def tokens_of(text: str) -> list[Token]:
 Values = tuple[float, ...]
 
 IDEMPOTENT = frozenset({"rbf", "matern12", "constant"})
-"""Base kernels whose product with themselves is one of them again, with other hyperparameters."""
+"""Base kernels whose product with themselves is of the same kind, with other hyperparameters."""
 
 
 @final
@@ -167,7 +167,7 @@ def terms(expression: Expression) -> list[Term]:
 
 
 def map_terms(expression: Expression, change: Callable[[Term], Expression]) -> Expression:
-    """The expression with every base kernel exchanged for what `change` makes of it, from left to right."""
+    """The expression with every base kernel replaced by `change` of it, from left to right."""
     if isinstance(expression, Term):
         return change(expression)
     return expression.with_parts([map_terms(part, change) for part in expression.parts])
@@ -235,7 +235,7 @@ class Parser:
         self.tokens = tokens_of(text)
 
     def whole(self) -> Expression:
-        """The expression that the whole text means."""
+        """The expression of the whole text."""
         if self.token.kind == "end":
             raise self._failure("The text is empty; a kernel is spelled as in 'rbf*periodic + rq'.")
         expression = self._sum()
@@ -245,7 +245,7 @@ class Parser:
 
     @property
     def token(self) -> Token:
-        """The next word."""
+        """The next token."""
         return self.tokens[self.place]
 
     def _sum(self) -> Expression:
@@ -463,7 +463,7 @@ def _product(expression: Product, amplitude: float | None, num_dims: int | None,
 
 
 def _carries(expression: Expression) -> bool:
-    """Whether a factor can hold the amplitude of the product."""
+    """Whether a factor has an amplitude, which can be that of the product."""
     return BASES[expression.name].amplitude is not None if isinstance(expression, Term) else True
 
 

@@ -27,8 +27,8 @@ class WideKernel(Kernel, ABC):
     """The prior covariance of a network with infinitely many units or channels in every hidden layer.
 
     `weight_variance` and `bias_variance` are those of all layers, weights scaled by one over the number of
-    their inputs. They are learned on a logarithmic scale. A bias variance of 0 means no biases. Each may be
-    given a `gpytorch.priors.Prior` and another constraint.
+    their inputs. They are learned on a logarithmic scale, optionally with a `gpytorch.priors.Prior` and
+    another constraint. A bias variance of 0 means no biases.
     """
 
     has_lengthscale = False
@@ -114,7 +114,7 @@ class WideKernel(Kernel, ABC):
 
 
 def affine(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """weight · values + bias; overwrites the values, which must be one's own, unless it needs gradients."""
+    """weight · values + bias; overwrites the values unless gradients are needed."""
     tracked = values.requires_grad or weight.requires_grad or bias.requires_grad
     if torch.is_grad_enabled() and tracked:
         return values * weight + bias
@@ -209,7 +209,7 @@ Padding = Literal["circular", "zero"]
 
 
 class Layers(NamedTuple):
-    """A convolutional network: how many layers of what kind, the size of filters, and what is outside."""
+    """A convolutional network: number and kind of layers, size of filters, and padding."""
 
     depth: int
     activation: Activation
@@ -244,7 +244,7 @@ class Layers(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """Positions p of one image with p + (down, across) of another, all of them or those inside both."""
+    """Pairs of positions p of one image and p + (down, across) of another, all or those inside both."""
 
     down: int
     across: int
@@ -263,7 +263,7 @@ class Shift(NamedTuple):
 
 
 def shifts(height: int, width: int, padding: Padding, pooling: bool) -> Iterator[Shift]:
-    """All shifts that the output depends on: none but zero without pooling."""
+    """All shifts on which the output depends: only zero without pooling."""
     is_circular = padding == "circular"
     if not pooling:
         yield Shift(0, 0, is_circular)
@@ -274,7 +274,7 @@ def shifts(height: int, width: int, padding: Padding, pooling: bool) -> Iterator
 
 
 def _inside(values: Tensor, start: int, dim: int) -> Tensor:
-    """Without the first `start` entries, or without the last ones where it is negative."""
+    """The values without the first `start` entries, or the last ones if it is negative."""
     return values.narrow(dim, max(start, 0), values.shape[dim] - abs(start))
 
 
@@ -309,9 +309,9 @@ def _box_sum(values: Tensor, size: int, is_circular: bool) -> Tensor:
 
 
 ENTRIES_AT_ONCE = {"cpu": 2**18, "cuda": 2**25}
-"""Covariances of positions held at a time: on a CPU what stays in its caches, on a GPU enough to fill it. A
-few arrays of this size (or of one pair of images, if that is more) are all that is held besides inputs
-and result, in the backward pass, too."""
+"""Covariances of positions in memory at once: on a CPU they fit in its caches, on a GPU they keep it busy.
+Besides inputs and results, only a few arrays of this size (or of one pair of images, if that is larger) are
+needed, also in the backward pass."""
 
 
 @final
@@ -333,7 +333,7 @@ class WideConvolutionKernel(WideKernel):
     activation, weight_variance, bias_variance, residual
         As in `WideNetworkKernel`.
     padding : "zero" or "circular", default="zero"
-        What lies outside the image.
+        The values outside the image.
     pooling : bool, default=False
         Whether the readout averages over positions; its cost is that of all pairs of positions.
     **arguments
@@ -371,7 +371,7 @@ class WideConvolutionKernel(WideKernel):
 
     @property
     def layers(self) -> Layers:
-        """What is between the pixels and the readout."""
+        """The layers between the pixels and the readout."""
         return Layers(self.depth, self.activation, self.filter_size, self.padding, self.residual)
 
     def _covariance(self, x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -465,7 +465,7 @@ class WideConvolutionKernel(WideKernel):
 
 
 def _over_batches(evaluate: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-    """One batch entry at a time: the work of a pair of images dwarfs the loop."""
+    """Evaluate batch entries one at a time; the loop costs little compared with a pair of images."""
     shape = torch.broadcast_shapes(*(each.shape[:-2] for each in arguments))
     flat = [each.expand(*shape, *each.shape[-2:]).reshape(-1, *each.shape[-2:]) for each in arguments]
     whole = torch.stack([evaluate(*each) for each in zip(*flat, strict=True)])
@@ -473,7 +473,7 @@ def _over_batches(evaluate: Callable[..., Tensor], *arguments: Tensor) -> Tensor
 
 
 def _is_same(x1: Tensor, x2: Tensor) -> bool:
-    """Whether one half of the matrix is enough: equal copies have gradients of their own."""
+    """Whether half of the matrix suffices: equal copies have separate gradients."""
     return x1 is x2 or (not (x1.requires_grad or x2.requires_grad) and torch.equal(x1, x2))
 
 

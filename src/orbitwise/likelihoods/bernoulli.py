@@ -25,7 +25,7 @@ from orbitwise.process.process import Moments
 
 @final
 class Bernoulli(Likelihood):
-    """p(y | f) = σ(yf) for targets y of -1 or 1; a target of 0 means that nothing was observed."""
+    """p(y | f) = σ(yf) for targets y of -1 or 1; a target of 0 is missing."""
 
     needs_tilt = True
 
@@ -38,7 +38,7 @@ class Bernoulli(Likelihood):
         return logistic_mean(moments.mean, column_variance(moments))
 
     def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
-        """Sticks: one logit for two classes, K-1 for K."""
+        """Stick-breaking targets: one logit for two classes, K-1 for K."""
         return stick_breaking_targets(labels, num_classes)
 
     def class_probabilities(self, moments: Moments) -> Float[Tensor, "n k"]:
@@ -63,7 +63,7 @@ def polya_gamma_mean(tilt: Tensor) -> Tensor:
 
 
 def stick_breaking_targets(labels: Int[Tensor, " n"], num_classes: int) -> Targets:
-    """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, 0 (nothing) after."""
+    """Class k of K as K-1 binary observations: -1 for sticks before k, 1 for stick k, 0 (missing) after."""
     stick = torch.arange(num_classes - 1, device=labels.device)
     return (stick == labels[:, None]).double() - (stick < labels[:, None]).double()
 

@@ -1,8 +1,8 @@
 """The Dirichlet likelihood of Milios et al. 2018: labels as Gaussian observations of log-concentrations.
 
-A label of class k makes α_k = 1 + α_ε and α_j = α_ε for the others; log of a Gamma variable is matched by a
-Gaussian with variance s² = log(1 + 1/α) and mean log α - s²/2. Regression on those targets, then
-probabilities by a softmax of samples.
+A label of class k makes α_k = 1 + α_ε and α_j = α_ε for the others; the logarithm of a Gamma variable is
+approximated by a Gaussian with variance s² = log(1 + 1/α) and mean log α - s²/2. Probabilities follow from
+regression on these targets and a softmax of samples.
 """
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ from orbitwise.likelihoods.likelihood import Likelihood, Quadratic, Targets, Val
 from orbitwise.process.process import Moments
 
 NOISE_FLOOR = 1e-8
-"""The least variance of learned noise, under targets of about unit size."""
+"""The least variance of learned noise, for targets of about unit size."""
 
 
 @final
 class Gaussian(Likelihood):
-    """y = f + ε with ε ~ N(0, σ²). `num_outputs` above 0 gives each output a variance of its own.
+    """y = f + ε with ε ~ N(0, σ²). With `num_outputs` above 0, each output has its own variance.
 
-    A learned variance stays above `floor`, which should be small compared with the square of the targets. One
-    that is not `learnable` is as given, and may be 0.
+    A learned variance stays above `floor`, which should be small compared with the square of the targets.
+    With `learnable=False` the variance is fixed and may be 0.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Gaussian(Likelihood):
     def given_or_learned(
         cls, num_outputs: int, given: float | None = None, floor: float = NOISE_FLOOR
     ) -> Gaussian:
-        """Noise of a given variance, or of one that is learned."""
+        """Noise with the given variance, or with a learned one if it is None."""
         if given is None:
             return cls(num_outputs=num_outputs, floor=floor)
         return cls(given, num_outputs, learnable=False, floor=floor)
@@ -89,7 +89,7 @@ class Gaussian(Likelihood):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the variance is as given, and not learned."""
+        """Whether the variance is fixed."""
         return self.given is not None
 
     def log_density(self, f: Values, targets: Targets) -> Values:

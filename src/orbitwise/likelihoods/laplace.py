@@ -33,7 +33,7 @@ class Laplace(Likelihood):
         self.raw_scale = nn.Parameter(torch.tensor(math.log(scale), dtype=torch.float64))
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the noise is out of range."""
+        """Raise a ValueError if the scale is out of range."""
         numbers = [parameter.detach().exp() for parameter in self.parameters()]
         require(all(is_plain_numbers(each, SMALLEST) for each in numbers), "noise out of range")
 

@@ -1,9 +1,9 @@
-"""What every likelihood promises: E[log p(y | f)], or a bound of it, as a quadratic in f.
+"""The interface of likelihoods: E[log p(y | f)], or a bound on it, as a quadratic in f.
 
--½ λ f² + η f + constant needs the mean and the mean square of f alone, so unbiased estimates of those two
-make the whole training bound unbiased (LIM 4.4), and (λ, η) are its natural-gradient step. A likelihood that
-has no such bound is expanded about the moments of f instead, which must then be exact (`is_quadratic` is
-False).
+The expectation of -½ λ f² + η f + constant needs only the mean and the mean square of f. So unbiased
+estimates of these two make the training bound unbiased (LIM 4.4), and (λ, η) give the natural-gradient step.
+A likelihood without such a bound is expanded about the moments of f, which must then be exact (`is_quadratic`
+is False).
 
 A new likelihood of numbers is one class with `log_density`, `conditional_mean` and `conditional_variance`:
 expectations are then taken by quadrature. `cumulative` adds quantiles. Closed forms may replace each.
@@ -26,7 +26,7 @@ from orbitwise.process.process import Moments
 
 SMALLEST_VARIANCE = 1e-12
 NUM_NODES = 40
-"""Gauss-Hermite nodes of expectations over f where a likelihood does not say how many."""
+"""The default number of Gauss-Hermite nodes for expectations over f."""
 BISECTIONS = 60
 
 Values = Float[Tensor, "*batch n c"]
@@ -47,23 +47,23 @@ class Quadratic(NamedTuple):
         return -0.5 * self.curvature * moments.mean_square + self.slope * moments.mean + self.constant
 
     def weighted(self, weight: Float[Tensor, " n"] | None) -> Quadratic:
-        """The terms of rows that count `weight` times each; None counts every row once."""
+        """The terms multiplied by the weights of rows; None means weights of 1."""
         return self if weight is None else Quadratic(*(weight[:, None] * term for term in self))
 
     def concave(self, mean: Targets) -> Quadratic:
-        """The same slope at the mean of f, and no curvature below 0: q stays a Gaussian after a step."""
+        """The quadratic with the same slope at the mean of f, but no negative curvature."""
         curvature = self.curvature.clamp_min(0)
         return self._replace(curvature=curvature, slope=self.slope + (curvature - self.curvature) * mean)
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y | f), seen through quadratics in f, and what it says of new targets y."""
+    """p(y | f), its quadratics in f, and predictions of new targets y."""
 
     is_quadratic: bool = True
-    """Whether the quadratic is below log p(y | f) whatever the moments of f, so that rows may be drawn."""
+    """Whether the quadratic is a bound for any moments of f, so that rows may be drawn."""
 
     shares_curvature: bool = False
-    """Whether λ is the same for all outputs, so that one factorisation serves them all."""
+    """Whether λ is the same for all outputs, which then share one factorisation."""
 
     needs_tilt: bool = False
     """Whether the bound has a free parameter c ≥ 0 for every datum and output, best at √E[f²]."""
@@ -78,7 +78,7 @@ class Likelihood(nn.Module, ABC):
     """Whether y = f + noise, so that targets may be shifted and scaled before learning."""
 
     has_heavy_tails: bool = False
-    """Whether targets are standardised by median and quartiles, which outliers do not move."""
+    """Whether targets are standardised by median and quartiles, which are robust to outliers."""
 
     num_nodes: int = NUM_NODES
 
@@ -86,28 +86,28 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def log_density(self, f: Values, targets: Targets) -> Values:
-        """log p(y | f) itself, whose sum over outputs is that of a row; f may be a batch of samples."""
+        """log p(y | f) per row and output, to be summed over outputs; f may be a batch of samples."""
 
     def expansion(self, moments: Moments | None, targets: Targets, tilt: Targets | None = None) -> Quadratic:
-        """The quadratic whose expectation under `moments` is the (bound of the) expected log-likelihood.
+        """The quadratic whose expectation under `moments` is the expected log-likelihood, or a bound on it.
 
-        Its gradients by the moments and by the parameters of the likelihood are right as well. A quadratic
-        likelihood does not look at the moments; any other is expanded about them.
+        Its gradients with respect to the moments and the parameters of the likelihood are right too. A
+        quadratic likelihood does not depend on the moments; any other is expanded about them.
         """
         if moments is None:
-            raise ValueError(f"{type(self).__name__} is expanded about moments of f; give them.")
+            raise ValueError(f"{type(self).__name__} is expanded about moments of f: pass them.")
         self.check_targets(targets)
         return expand(lambda mean, variance: self.expected_log_density(mean, variance, targets), moments)
 
     def expected_log_density(self, mean: Targets, variance: Targets, targets: Targets) -> Targets:
-        """E[log p(y | f)] for Gaussian f, output by output; by quadrature where there is no closed form."""
+        """E[log p(y | f)] for Gaussian f, per output, by quadrature unless there is a closed form."""
         return self._expected(lambda f: self.log_density(f, targets), mean, variance)
 
     def check_targets(self, targets: Targets) -> None:
-        """Raise a ValueError where targets are impossible under this likelihood, such as negative counts."""
+        """Raise a ValueError if targets are impossible under this likelihood, such as negative counts."""
 
     def prior_mean(self, targets: Targets) -> float:
-        """The constant that f lies around before anything is learned: 0, to which targets are centred."""
+        """The initial mean of f: 0, because targets are centred."""
         return 0.0
 
     def conditional_mean(self, f: Values) -> Values:
@@ -142,7 +142,7 @@ class Likelihood(nn.Module, ABC):
         return spread + self._expected(self.conditional_variance, *at) if include_noise else spread
 
     def predict_quantile(self, moments: Moments, level: float) -> Targets:
-        """The target that a new one stays below with probability `level`, by bisection of E[P(y ≤ t | f)]."""
+        """The quantile t of a new target with P(y ≤ t) = `level`, by bisection of E[P(y ≤ t | f)]."""
         if not 0 < level < 1:
             raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
 
@@ -165,7 +165,7 @@ class Likelihood(nn.Module, ABC):
         return high
 
     def encode_labels(self, labels: Int[Tensor, " n"], num_classes: int) -> Targets:
-        """Targets that stand for the labels 0, 1, … of classes."""
+        """Targets for the class labels 0, 1, …."""
         raise ValueError(
             f"{type(self).__name__} is not a likelihood of classes: use Gaussian, Bernoulli, Dirichlet or "
             "Softmax, or give it a method encode_labels."
@@ -190,12 +190,12 @@ class Likelihood(nn.Module, ABC):
     def expected_log_likelihood(
         self, moments: Moments, targets: Targets, tilt: Targets | None = None
     ) -> Float[Tensor, " n"]:
-        """E[log p(y_n | f_n)] for every row, or its bound."""
+        """E[log p(y_n | f_n)] for every row, or a bound on it."""
         return self.expansion(moments, targets, tilt).expectation(moments).sum(-1)
 
 
 def column_variance(moments: Moments) -> Targets:
-    """The variances of all outputs, also where they share one."""
+    """The variances of all outputs, also if they share one."""
     variance = moments.variance if moments.variance.dim() == 2 else moments.variance[:, None]
     return variance.expand_as(moments.mean)
 
@@ -215,7 +215,7 @@ def gaussian_expectation(
 
 
 def expand(expected: Callable[[Tensor, Tensor], Targets], moments: Moments) -> Quadratic:
-    """The quadratic that agrees at `moments` with expected(mean, variance), and so do both gradients.
+    """The quadratic that agrees with expected(mean, variance) at `moments`, including both gradients.
 
     λ = -2 ∂E/∂σ² = -E[∂² log p], η = ∂E/∂μ + λμ = E[∂ log p] + λμ (Bonnet and Price).
     """
@@ -226,6 +226,6 @@ def expand(expected: Callable[[Tensor, Tensor], Targets], moments: Moments) -> Q
         first, second = torch.autograd.grad(value.sum(), (mean, variance), retain_graph=True)
     curvature = -2 * second
     slope = first + curvature * mean.detach()
-    # What remains is constant in the moments, but not in the parameters of the likelihood.
+    # the remainder does not depend on the moments, but on the parameters of the likelihood
     rest = -0.5 * curvature * moments.mean_square.detach() + slope * moments.mean.detach()
     return Quadratic(curvature, slope, (value if torch.is_grad_enabled() else value.detach()) - rest)

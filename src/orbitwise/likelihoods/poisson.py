@@ -32,7 +32,7 @@ class Poisson(Likelihood):
             )
 
     def prior_mean(self, targets: Targets) -> float:
-        """The logarithm of the mean count, or of half a count in all where there is none."""
+        """The logarithm of the mean count, or of half a count in total if there are none."""
         return math.log(max(float(targets.mean()), 0.5 / max(1, targets.numel())))
 
     def conditional_mean(self, f: Values) -> Values:
@@ -53,11 +53,11 @@ class Poisson(Likelihood):
         return torch.exp(moments.mean + 0.5 * column_variance(moments))
 
     def predict_variance(self, moments: Moments, include_noise: bool = True) -> Targets:
-        """var[exp f] = (exp σ² - 1) E[exp f]², and the mean rate on top for a new count."""
+        """var[exp f] = (exp σ² - 1) E[exp f]², plus the mean rate for a new count."""
         rate = self.predict(moments)
         spread = torch.expm1(column_variance(moments)) * rate.square()
         return spread + rate if include_noise else spread
 
     def predict_quantile(self, moments: Moments, level: float) -> Targets:
-        """The least count that a new one does not exceed with probability `level`."""
+        """The smallest t with P(count ≤ t) of at least `level`."""
         return super().predict_quantile(moments, level).floor()

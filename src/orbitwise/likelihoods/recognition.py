@@ -1,7 +1,7 @@
 """The recognition network of LIM 4.5: tilts c(x, y) of the Pólya-Gamma bound from inputs and targets.
 
-Any c gives a valid bound, so the network is trained with the bound, and what it says of a datum does not
-depend on the current draws: the bound stays unbiased.
+Any c gives a valid bound, so the network is trained with the bound. Its tilts do not depend on the current
+draws, so the bound stays unbiased.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Recognition(nn.Module):
         x = x.detach().double()
         spread = x.std(0, correction=0)
         self.register_buffer("centre", x.mean(0))
-        # A coordinate that does not vary says nothing; the mean square of a row of the others is about 1.
+        # constant coordinates are left out; the mean square of a row of the others is about 1
         scale = torch.where(spread > 1e-12, spread * spread.numel() ** 0.5, torch.inf)
         self.register_buffer("spread", scale)
         width = x.shape[-1] + num_outputs

@@ -49,7 +49,7 @@ class Softmax(Likelihood):
         self.register_buffer("nodes", normal_nodes(num_nodes, num_classes, seed))
 
     def log_density(self, f: Values, targets: Targets) -> Values:
-        """log p(y | f) of a row in parts, one an output: only their sum has a meaning."""
+        """log p(y | f) of a row in parts, one per output; only their sum has a meaning."""
         self.check_targets(targets)
         return _parts(f, torch.logsumexp(f, dim=-1), targets)
 
@@ -77,7 +77,7 @@ class Softmax(Likelihood):
 def _parts(f: Tensor, normaliser: Tensor, targets: Tensor) -> Values:
     total = targets.sum(-1)
     coefficient = torch.lgamma(total + 1) - torch.lgamma(targets + 1).sum(-1)
-    # One value for all outputs of a row, an equal share to each.
+    # one value per row, divided equally among its outputs
     return targets * f + ((coefficient - total * normaliser) / targets.shape[-1])[..., None]
 
 

@@ -1,4 +1,4 @@
-"""Noise with heavy tails: y = f + ε with ε Student-t, whose expectations are by quadrature."""
+"""Noise with heavy tails: y = f + ε with ε Student-t, with expectations by quadrature."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored, is_plain_nu
 from orbitwise.likelihoods.likelihood import Likelihood, Targets, Values
 
 MOST_DEGREES = 1e6
-"""Degrees of freedom above which the density is that of a Gaussian but for rounding."""
+"""The most degrees of freedom; with more, the density is Gaussian up to rounding."""
 
 
 @final
 class StudentT(Likelihood):
     """ε = scale·t with `degrees` of freedom, both learned. Not quadratic in f: exact and frozen rows only.
 
-    Far from the data -E[∂² log p] is negative; a natural-gradient step takes it for 0.
+    Far from the data -E[∂² log p] is negative; natural-gradient steps replace it by 0.
 
     Parameters
     ----------

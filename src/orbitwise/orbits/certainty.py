@@ -1,6 +1,6 @@
-"""Learned ranges for people: in degrees, per cent and pixels, with how well each is known, in words.
+"""Learned ranges in degrees, per cent and pixels, and in words how well each is known.
 
-The one place where every table and page takes them from.
+All tables and pages take them from here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Interval = tuple[float, float]
 @final
 @dataclass(frozen=True)
 class Unit:
-    """How a number is converted, what is written behind it, and what is hardly noticed.
+    """How a number is converted, the symbol after it, and a change that is hardly noticeable.
 
-    `hardly_noticed` is a raw number: what moves no point by more than half a pixel or half a sample; 0 where
-    nothing is known of that.
+    `hardly_noticed` is a raw number that moves no point by more than half a pixel or half a sample; 0 if
+    unknown.
     """
 
     symbol: str = ""
@@ -35,13 +35,14 @@ PER_CENT = Unit(" %", lambda log_factor: 100 * math.expm1(log_factor))
 PIXELS = Unit(" pixels", hardly_noticed=0.5)
 SAMPLES = Unit(" samples", hardly_noticed=0.5)
 NEGLIGIBLE = 1e-3
-"""Of a degree, a per cent, a pixel or a sample: a range below this moves nothing."""
+"""A range below this, in degrees, per cent, pixels or samples, moves nothing."""
 
 
 def image_units(image_shape: tuple[int, int, int]) -> dict[str, Unit]:
     """Units of the moves of an image; shifts are fractions of half its width and height.
 
-    Other linear maps move the edge of the longer side most, which is half that side away from the centre.
+    Other linear maps move points at the end of the longer side most, which are half that side from the
+    centre.
     """
     _, height, width = image_shape
     half_pixel = 1 / max(height, width)
@@ -63,7 +64,7 @@ def unit_of(name: str, units: Mapping[str, Unit]) -> Unit:
 
 
 def is_collapsed(name: str, interval: Interval, unit: Unit) -> bool:
-    """Whether a range is zero, or nothing against its unit: no move of this kind was needed."""
+    """Whether a range is zero or negligible in its unit, so that no move of this kind was needed."""
     if tuple(interval) == (0.0, 0.0):
         return True
     if unit.symbol == "" or name.startswith("smoothness"):
@@ -72,7 +73,7 @@ def is_collapsed(name: str, interval: Interval, unit: Unit) -> bool:
 
 
 def decimals_of(error: float) -> int:
-    """How many decimals of a number its error leaves: two digits of errors that start with 1, else one."""
+    """The number of decimals to show for an error: two digits if it starts with 1, else one."""
     exponent = math.floor(math.log10(error))
     return max(0, -exponent + (1 if error / 10**exponent < 1.95 else 0))
 
@@ -80,8 +81,8 @@ def decimals_of(error: float) -> int:
 def describe(ranges: Mapping[str, Interval], units: Mapping[str, Unit]) -> str:
     """One phrase for each range; a range from zero is named by its other end.
 
-    Names that start with "angle" are shown in degrees, those with "log_" as per cent of change, and others as
-    `units` says. A range that moves nothing is "not needed".
+    Names that start with "angle" are shown in degrees, those with "log_" as a change in per cent, and others
+    in their `units`. A range that moves nothing is "not needed".
     """
     phrases = []
     for name, (low, high) in ranges.items():
@@ -99,11 +100,11 @@ def describe(ranges: Mapping[str, Interval], units: Mapping[str, Unit]) -> str:
 NOT_COMPUTED = "error bar not computed"
 
 DETERMINED_WITHIN = 0.3
-"""A range is determined where its error is at most this part of it, or hardly noticed."""
+"""A range is determined if its error is at most this fraction of it, or hardly noticeable."""
 
 
 class Kind(Enum):
-    """What can be said of a range; one that is not ruled out is zero, but a wider one fits about as well."""
+    """What is known about a range; NOT_RULED_OUT: it is zero, but a wider one fits about as well."""
 
     NOT_NEEDED = auto()
     NOT_RULED_OUT = auto()
@@ -117,7 +118,7 @@ class Kind(Enum):
 @final
 @dataclass(frozen=True)
 class Certainty:
-    """A learned range with the standard error and the 95 % interval of its upper end; None is not known."""
+    """A learned range with the standard error and the 95 % interval of its upper end; None if unknown."""
 
     name: str
     unit: Unit
@@ -143,12 +144,12 @@ class Certainty:
 
     @property
     def is_determined(self) -> bool:
-        """Whether the data say how wide the range is, if only that it is none or as wide as it may be."""
+        """Whether the data determine the width of the range, including a width of zero or at its limit."""
         return self.kind not in (Kind.NOT_RULED_OUT, Kind.WIDE, Kind.UNKNOWN)
 
     @property
     def shown_error(self) -> float | None:
-        """The error in the unit of the range; None unless that is determined."""
+        """The error in the unit of the range; None unless the range is determined."""
         if self.error is None or self.kind is not Kind.DETERMINED:
             return None
         high = self.learned[1]
@@ -156,14 +157,14 @@ class Certainty:
 
     @property
     def ends(self) -> Interval | None:
-        """The 95 % interval in raw numbers, no lower than a range of nothing; None where it is not known."""
+        """The 95 % interval in raw numbers, at least the end of an empty range; None if unknown."""
         if self.interval is None or not all(map(math.isfinite, self.interval)):
             return None
         low, high = self.interval
         return max(low, self._middle), max(high, self._middle)
 
     def text(self) -> str:
-        """± 2°, at most 3°, between 2° and 17°, …; empty for a range of nothing that nothing is known of."""
+        """For example ± 2°, at most 3°, or between 2° and 17°; empty for an empty range without error."""
         kind, error, symbol = self.kind, self.shown_error, self.unit.symbol
         if error is not None:
             return f"± {error:,.{decimals_of(error)}f}{symbol}" if error > 0 else "as given"
@@ -184,7 +185,7 @@ class Certainty:
 
     @property
     def _middle(self) -> float:
-        """The upper end of a range of nothing: its centre, or zero for a size."""
+        """The upper end of an empty range: its centre, or zero for a size."""
         low, high = self.learned
         return 0.0 if low == 0 else (low + high) / 2
 
@@ -195,7 +196,7 @@ def describe_certainty(
     intervals: Mapping[str, Interval],
     units: Mapping[str, Unit],
 ) -> str:
-    """One phrase for each range of which something is known, in the units of `describe`."""
+    """One phrase for each range with a known error, in the units of `describe`."""
     phrases = []
     for name, learned in ranges.items():
         each = Certainty(name, unit_of(name, units), learned, errors.get(name), intervals.get(name))

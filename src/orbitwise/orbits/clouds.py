@@ -1,4 +1,4 @@
-"""Learnable orbits of point clouds in the plane and in space: turned, moved, and jittered."""
+"""Learnable orbits of point clouds in the plane and in space: rotation, translation and jitter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import ANGLE, Bounds, DrawnOrbit, Interval, Widths, divide
+from orbitwise.orbits.orbit import ANGLE, DrawnOrbit, Interval
 from orbitwise.transforms.vectors import Rotation
 
 
@@ -23,8 +23,8 @@ class PointCloudOrbit(DrawnOrbit):
     The rotation R is about the origin, by an angle between the bounds `angle`; in space its axis is uniform
     on the sphere. (A uniform angle up to π is not the uniform distribution of all rotations, which turns by
     large angles more often.) `shift` bounds b, the same along every axis at first, each learned by itself;
-    `jitter` is the standard deviation of the noise of every coordinate. What is zero is off; the rest is
-    learned, or what `learnable` names.
+    `jitter` is the standard deviation of the noise of every coordinate. Moves with a range of zero are off;
+    the others are learned, or only those in `learnable`.
 
     Parameters
     ----------
@@ -68,10 +68,8 @@ class PointCloudOrbit(DrawnOrbit):
         start = {} if angle == 0 else {"angle": angle}
         start |= {} if shift == 0 else dict.fromkeys(shifts, shift)
         widths = {} if jitter == 0 else {"jitter": jitter}
-        in_bounds, in_widths = divide(learnable, start, widths)
-        names, natural = ("angle", *shifts), {"angle": ANGLE}
-        self.bounds = Bounds(names, start, in_bounds, two_sided, {"angle": math.pi}, natural)
-        self.widths = Widths(widths, in_widths)
+        names, limits, natural = ("angle", *shifts), {"angle": math.pi}, {"angle": ANGLE}
+        self._learn_ranges(names, start, widths, learnable, two_sided, limits, natural)
         self.turns, self.jitters = angle != 0, jitter != 0
 
     @property
@@ -94,7 +92,7 @@ class PointCloudOrbit(DrawnOrbit):
         if self.turns:
             angle = alpha[..., :1]
             if self.num_dimensions == 3:
-                # a normal vector points in every direction alike
+                # the direction of a normal vector is uniform on the sphere
                 angle = angle * torch.nn.functional.normalize(rest[..., :3], dim=-1)
             moved = self.rotation(x, angle)
         moved = moved + alpha[..., 1:].repeat(1, 1, self.num_points)

@@ -1,4 +1,4 @@
-"""Orbits one after the other: what the first moved, the second moves on."""
+"""Compositions of orbits: each stage moves the points of the one before."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ELEMENT = Noise((("uniform", 1),))
 class ComposedOrbit(DrawnOrbit):
     """x moved by the first stage, then by the second, and so on; a draw passes through all stages once.
 
-    Stages are any orbits. Of a finite one each draw takes an element at random, all equally likely. Frozen,
-    an exact finite stage is taken in full at every node, so that a composition of nothing but exact stages
-    freezes to the exact average over all products of their elements.
+    Stages may be any orbits. Each draw takes a random element of a finite stage, all equally likely. When the
+    composition is frozen, every node is combined with all elements of exact finite stages, so a composition
+    of exact stages alone freezes to the exact average over all products of their elements.
 
     Parameters
     ----------
@@ -42,19 +42,19 @@ class ComposedOrbit(DrawnOrbit):
         for stage in stages:
             if not isinstance(stage, Orbit):
                 raise TypeError(f"The stages of a ComposedOrbit are orbits, not {type(stage).__name__}.")
-        # A composition among the stages is its stages, so that freezing sees all that are exact.
+        # nested compositions are flattened, so that freezing sees all exact stages
         parts = [list(stage.stages) if isinstance(stage, ComposedOrbit) else [stage] for stage in stages]
         self.stages = nn.ModuleList(stage for part in parts for stage in part)
 
     @property
     def is_smooth(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether all stages are that draw; a draw from a finite stage jumps."""
+        """Whether all stages that are drawn are smooth; draws from a finite stage are not."""
         drawn = [stage for stage in self._orbits() if stage.is_drawn]
         return all(isinstance(stage, DrawnOrbit) and stage.is_smooth for stage in drawn)
 
     @property
     def randomness(self) -> Noise:
-        """The noise of the stages, one after the other; one entry for the element of a finite stage."""
+        """The noise of all stages in order; a finite stage has one entry for its element."""
         return sum((_noise_of(stage) for stage in self._orbits()), Noise())
 
     @property
@@ -76,7 +76,7 @@ class ComposedOrbit(DrawnOrbit):
         parts = noise.split([_noise_of(stage).num_entries for stage in stages], dim=-1)
         moved, total = x, None
         for place, (stage, part) in enumerate(zip(stages, parts, strict=True)):
-            # After the first stage every draw is a row of its own.
+            # after the first stage every draw is a separate row
             rows = part if place == 0 else part.reshape(count * samples, 1, -1)
             moved, factors = _pass(stage, moved, rows)
             moved = moved.reshape(count * samples, -1)
@@ -86,7 +86,7 @@ class ComposedOrbit(DrawnOrbit):
         return moved.reshape(count, samples, -1), total
 
     def complete(self, nodes: Nodes) -> Nodes:
-        """Every node with every choice of elements of the exact stages."""
+        """Every node combined with all elements of the exact stages."""
         at, weights = nodes
         if not any(stage.is_drawn for stage in self._orbits()):
             at, weights = at[:1], torch.ones_like(weights[:1])
@@ -110,7 +110,7 @@ class ComposedOrbit(DrawnOrbit):
         return at, weights
 
     def learned(self) -> dict[str, Interval]:
-        """The learned ranges of all stages; a name met before is followed by the stage's number."""
+        """The learned ranges of all stages; a repeated name is followed by the number of its stage."""
         ranges: dict[str, Interval] = {}
         for place, stage in enumerate(self._orbits()):
             for name, interval in stage.learned().items():
@@ -136,7 +136,7 @@ def _noise_of(stage: Orbit) -> Noise:
 def _pass(
     stage: Orbit, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]
 ) -> tuple[Float[Tensor, "n s e"], Float[Tensor, "n s"] | None]:
-    """Rows moved by one stage, with the factors of their weights where it has any."""
+    """Rows moved by one stage, with factors for their weights if it has any."""
     if isinstance(stage, DrawnOrbit):
         return stage.move_and_weigh(x, noise)
     if stage.size is None:

@@ -13,7 +13,7 @@ from orbitwise.declarations import OMITTED, SMALLEST, Field, Stored, switch
 from orbitwise.orbits.certainty import Unit, image_units
 from orbitwise.orbits.images import smooth_field
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import Bounds, DrawnOrbit, Interval, Widths, divide, image_widths
+from orbitwise.orbits.orbit import DrawnOrbit, Interval, image_widths
 from orbitwise.transforms.deformations import TangentDeformation
 
 THICKNESS = ("thickness",)
@@ -25,9 +25,9 @@ class DeformationOrbit(DrawnOrbit):
 
     `amplitude` a is the standard deviation of the move in pixels (0 for none), `smoothness` the width in
     pixels over which it varies, `thickness` the bounds of β: how many pixels strokes grow or shrink. All are
-    learned, or those named in `learnable`; thickness in `two_sided` moves both its bounds. The tangents hold
-    for moves of about a pixel; larger ones are the business of `ImageOrbit`. `tangent_width` and `clip` are
-    those of `TangentDeformation`.
+    learned, or only those in `learnable`; with thickness in `two_sided`, both its bounds are learned. The
+    tangents are accurate for moves of about a pixel; use `ImageOrbit` for larger ones. `tangent_width` and
+    `clip` are those of `TangentDeformation`.
 
     Parameters
     ----------
@@ -81,10 +81,8 @@ class DeformationOrbit(DrawnOrbit):
         self.deforms = amplitude != 0
         start = {} if thickness == 0 else {"thickness": thickness}
         widths = {"amplitude": amplitude, "smoothness": smoothness} if self.deforms else {}
-        in_bounds, in_widths = divide(learnable, start, widths)
         natural = image_widths(image_shape)
-        self.bounds = Bounds(THICKNESS, start, in_bounds, two_sided, natural=natural)
-        self.widths = Widths(widths, in_widths, natural)
+        self._learn_ranges(THICKNESS, start, widths, learnable, two_sided, natural=natural)
 
     @property
     def randomness(self) -> Noise:

@@ -32,9 +32,9 @@ from orbitwise.transforms.transform import Transform, element_numbers
 from orbitwise.transforms.vectors import LinearMaps
 
 ROUNDING = 1e-6
-"""Matrices are one element when their entries differ by less."""
+"""Matrices whose entries differ by less are the same element."""
 COARSE_ROUNDING = 1e-4
-"""The same where a generator was given in less than double precision."""
+"""The same for generators in less than double precision."""
 
 
 def closure(*generators: SignedPermutations | LinearMaps, max_size: int = 10_000) -> FiniteOrbit:
@@ -91,11 +91,11 @@ def _close_matrices(generators: list[LinearMaps], max_size: int) -> LinearMaps:
     is_double = all(generator.matrices.dtype == torch.float64 for generator in generators)
     tolerance = ROUNDING if is_double else COARSE_ROUNDING
     matrices = torch.cat([generator.matrices.detach().cpu().double() for generator in generators]).numpy()
-    # Powers of a matrix that shrinks would run into each other and look like a finite set.
+    # powers of a contracting matrix converge and would look like a finite set
     if np.abs(np.abs(np.linalg.det(matrices)) - 1).max() > tolerance * width:
         raise ValueError("A matrix whose determinant is not 1 or -1 generates infinitely many elements.")
     known = _Matrices(width, tolerance)
-    # Products that overflow are refused when they are added.
+    # products that overflow are refused by `add`
     with np.errstate(over="ignore", invalid="ignore"):
         members = _generate(matrices, lambda first, second: second @ first, known.add, max_size)
     return LinearMaps(torch.from_numpy(members), is_group=True)
@@ -107,7 +107,7 @@ def _generate(
     add: Callable[[NDArray], bool],
     max_size: int,
 ) -> NDArray:
-    """All products of the elements, the first of which is the identity; `add` says whether one is new."""
+    """All products of the elements, the first of which is the identity; `add` returns whether one is new."""
     add(elements[0])
     found, used = [elements[0]], []
     for element in elements[1:]:
@@ -115,7 +115,7 @@ def _generate(
             continue
         found.append(element)
         used.append(element)
-        # What was found before is closed under the generators used before, but not under the new one.
+        # the elements so far are closed under the earlier generators, but not under the new one
         frontier, factors = found, [element]
         while frontier:
             fresh = []
@@ -132,7 +132,7 @@ def _generate(
 
 @final
 class _Matrices:
-    """A set of matrices that are equal up to rounding, found again by their projection on one direction."""
+    """A set of matrices, equal up to rounding, that are looked up by their projection onto one direction."""
 
     def __init__(self, width: int, tolerance: float) -> None:
         self.direction = np.cos(np.arange(width * width)).reshape(width, width)
@@ -142,7 +142,7 @@ class _Matrices:
         self.members: list[NDArray] = []
 
     def add(self, matrix: NDArray) -> bool:
-        """Whether the matrix was not in the set; it is now."""
+        """Add a matrix; returns whether it is new."""
         if not np.isfinite(matrix).all():
             raise ValueError(
                 "These generators generate infinitely many elements: their products grow forever."
@@ -175,7 +175,7 @@ LARGEST_CHARACTER_TABLE = 512
 
 
 def _cost(arguments: Mapping[str, object]) -> int:
-    """The bytes that building takes: all pairs of weighted elements are composed."""
+    """The memory for construction in bytes: all pairs of weighted elements are composed."""
     weights = arguments.get("weights")
     return 16 * weights.numel() ** 2 if isinstance(weights, Tensor) else 0
 
@@ -184,10 +184,10 @@ def _cost(arguments: Mapping[str, object]) -> int:
 class FiniteOrbit(Orbit):
     """The points t_e(x) for every element e of a discrete family, or for a given list of parameters.
 
-    Elements that leave x where it is keep their multiplicity, so the average over the elements is the average
-    over the orbit. `weights` gives each element a factor, say -1 for odd permutations; f is anti-symmetric.
-    With `num_samples`, each row draws that many elements afresh, in `num_groups` independent groups, without
-    replacement within a group.
+    Elements that do not move x are counted with their multiplicity, so the average over the elements is the
+    average over the orbit. `weights` gives each element a factor, for example -1 for odd permutations, which
+    makes f anti-symmetric. With `num_samples`, each row draws that many elements afresh, in `num_groups`
+    independent groups, without replacement within a group.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class FiniteOrbit(Orbit):
     elements: Tensor | None
     weights: Tensor | None
     image_shape: tuple[int, int, int] | None = None
-    """That of the images it moves, where it is known: a finite orbit itself moves rows of numbers."""
+    """The shape of the images that it moves, if known; the orbit itself only sees rows of numbers."""
 
     stored = Stored(attributes={"image_shape": Field((tuple,), Field((int,)), least=1)}, cost=_cost)
 
@@ -251,14 +251,14 @@ class FiniteOrbit(Orbit):
             self.symmetry = None
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the elements do not move rows of as many numbers as the images have."""
+        """Raise a ValueError if the elements do not move rows of as many numbers as the images have."""
         if self.image_shape is not None:
             require(len(self.image_shape) == 3, "images of another shape than channels, height and width")
             self.transform.check(torch.zeros(1, math.prod(self.image_shape), dtype=torch.float64))
 
     @property
     def size(self) -> int:
-        """The number of elements, all of the family or those listed."""
+        """The number of elements."""
         return (self.transform.size or 0) if self.elements is None else len(self.elements)
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
@@ -292,10 +292,10 @@ class FiniteOrbit(Orbit):
 def _subsets(
     shape: tuple[int, int, int], size: int, generator: torch.Generator | None, device: torch.device
 ) -> Int[Tensor, "n g k"]:
-    """k of `size` numbers, every subset equally likely, for each of n·g places.
+    """Random subsets of k of `size` numbers, all equally likely, for each of n·g groups.
 
-    Floyd's way: draw the j-th from the first size-k+j numbers, and take the last of these where it was drawn
-    before. It costs k² for each place, never `size`.
+    Floyd's method: draw the j-th from the first size-k+j numbers, or take the last of these if it was drawn
+    before. The cost is k² per group, independent of `size`.
     """
     chosen = torch.full(shape, -1, device=device)
     for place, last in enumerate(range(size - shape[-1], size)):
@@ -338,8 +338,8 @@ class WeightedOrbit(Orbit):
     """f(x) = Σ_e w_e g(x_e) over the elements of an exact finite orbit, with learned weights w.
 
     "softmax" weights are positive and sum to one: f becomes insensitive to the elements that the data
-    support. "free" weights take any sign and size, as the patches of a convolutional GP want. All start
-    equal, where f is the average over the orbit; weights that the orbit has itself are kept as factors.
+    support. "free" weights take any sign and size, as the patches of a convolutional GP want. All are equal
+    at first, so f is the average over the orbit; weights of the orbit itself are kept as factors.
 
     Parameters
     ----------
@@ -377,12 +377,12 @@ class WeightedOrbit(Orbit):
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
         exact = self.orbit.points(x, generator)
-        # The orbit's own weights are 1/size where all elements count alike, the same in every row; a symmetry
-        # of the elements is none of the weighted sum.
+        # the orbit's own weights are the same in every row, and 1/size if all elements are equal; a symmetry
+        # of the elements is not one of the weighted sum
         return exact_points(exact.points, exact.weights[0] * (self.size * self.weights).to(x))
 
     def learned(self) -> dict[str, Interval]:
-        """The smallest and the largest weight, and what the orbit itself has learned."""
+        """The smallest and the largest weight, and the learned ranges of the orbit itself."""
         weights = self.weights.detach()
         return {**self.orbit.learned(), "weight": (float(weights.min()), float(weights.max()))}
 

@@ -19,22 +19,20 @@ from orbitwise.orbits.orbit import (
     DrawnOrbit,
     Interval,
     LearnedWidths,
-    Widths,
-    divide,
     image_widths,
 )
 from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
 
 
 def smoothing(size: int, smoothness: Tensor, like: Tensor) -> Float[Tensor, "{size} {size}"]:
-    """Gaussian weights over `size` places, each row of unit norm: white noise keeps its variance."""
+    """Gaussian weights over `size` positions; rows have unit norm, so that white noise keeps its variance."""
     place = torch.arange(size, dtype=like.dtype, device=like.device)
     weights = torch.exp(-0.5 * ((place[:, None] - place) / smoothness.to(like)).square())
     return weights / weights.square().sum(-1, keepdim=True).sqrt()
 
 
 def smooth_curve(noise: Float[Tensor, "*batch t"], smoothness: Tensor) -> Float[Tensor, "*batch t"]:
-    """A smooth curve of unit variance at every place, from white noise."""
+    """A smooth curve of unit variance at every position, from white noise."""
     return noise @ smoothing(noise.shape[-1], smoothness, noise).T
 
 
@@ -64,10 +62,10 @@ DEFORMATION = ("amplitude", "smoothness")
 class ImageOrbit(DrawnOrbit):
     """Images moved by an affine map between learnable bounds, then by a smooth random displacement (LIM 5).
 
-    `affine` gives the bounds to start from ({} for none, None for all, at sizes natural to an image), see
-    `Bounds`. `amplitude` is the standard deviation of the displacement in pixels (0 for none) and
-    `smoothness` the width in pixels over which it varies; both are learned. `learnable` names what is
-    learned, everything by default.
+    `affine` gives the initial bounds ({} for none, None for all with ordinary sizes), see `Bounds`.
+    `amplitude` is the standard deviation of the displacement in pixels (0 for none) and `smoothness` the
+    width in pixels over which it varies; both are learned. `learnable` names what is learned; the default is
+    everything.
 
     Parameters
     ----------
@@ -196,12 +194,11 @@ SHIFTS = ("shift_x", "shift_y")
 
 @final
 class CropOrbit(DrawnOrbit):
-    """A window of 1/exp(z) of the image's sides, anywhere inside it, resized to the whole; then shifted.
+    """A random window of 1/exp(z) times the size of the image, resized to the whole image and then shifted.
 
-    z is uniform between 0 and `log_zoom` (0 for none), which is learned. `shift` bounds what the content
-    moves beyond that, in fractions of half the image (2/width is one pixel), with zeros where nothing was:
-    alone it is the crop of a padded image. `learnable` names what is learned, all that is not zero by
-    default.
+    z is uniform between 0 and `log_zoom` (0 for none), which is learned. `shift` bounds an additional shift,
+    in fractions of half the image (2/width is one pixel), with zeros outside the image; without zoom, this is
+    the crop of a padded image. `learnable` names what is learned; the default is everything that is not zero.
 
     Parameters
     ----------
@@ -242,15 +239,13 @@ class CropOrbit(DrawnOrbit):
         self.warp = AffineWarp(image_shape)
         start: dict[str, float | Interval] = {} if shift == 0 else dict.fromkeys([*SHIFTS], shift)
         widths = {} if log_zoom == 0 else {"log_zoom": log_zoom}
-        in_bounds, in_widths = divide(learnable, start, widths)
         natural = image_widths(image_shape)
-        self.bounds = Bounds(SHIFTS, start, in_bounds, two_sided, dict.fromkeys(SHIFTS, 1.0), natural)
-        self.widths = Widths(widths, in_widths, natural)
+        self._learn_ranges(SHIFTS, start, widths, learnable, two_sided, dict.fromkeys(SHIFTS, 1.0), natural)
         self.zooms = log_zoom != 0
 
     @property
     def randomness(self) -> Noise:
-        """The shifts, then the zoom and the window's place."""
+        """The shifts, then the zoom and the position of the window."""
         return Noise((("uniform", len(SHIFTS) + (3 if self.zooms else 0)),))
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:

@@ -1,4 +1,4 @@
-"""The simplest learnable orbit: normal noise added to every coordinate, as wide as the data allow."""
+"""The simplest learnable orbit: normal noise added to every coordinate."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orbitwise.orbits.orbit import DrawnOrbit, Widths
 class JitterOrbit(DrawnOrbit):
     """x + θε with ε standard normal: f is g smoothed over θ.
 
-    One `width` θ serves all coordinates, or with `separate` each learns its own. The average of an RBF of
-    lengthscale ℓ over such orbits is the RBF of lengthscale √(ℓ² + 2θ²), lowered.
+    All coordinates share one `width` θ, or with `separate` each learns its own. The average of an RBF kernel
+    of lengthscale ℓ over such orbits is an RBF kernel of lengthscale √(ℓ² + 2θ²) and smaller variance.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class JitterOrbit(DrawnOrbit):
     width : float, default=0.1
         The θ that learning starts from.
     separate : bool, default=False
-        Whether each coordinate learns a θ of its own.
+        Whether each coordinate has its own θ.
     learnable : bool, default=True
         Whether θ is learned at all.
     num_samples, num_groups, draws

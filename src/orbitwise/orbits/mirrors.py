@@ -1,4 +1,4 @@
-"""Mirrors with a learned centre: functions that are even or odd about a point that the data choose."""
+"""Mirrors with a learned centre: functions that are even or odd about a learned point."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from orbitwise.transforms.transform import check_rows
 class MirrorOrbit(Orbit):
     """x and its image 2c - x in the given columns (None: in all), f(x) = ½(g(x) ± g(mirrored x)).
 
-    The centre c is learned, one entry for each mirrored column, unless `learnable` is False. `is_odd` takes
-    the difference: f then changes its sign in the mirror, and is zero at the centre.
+    The centre c is learned, one entry for each mirrored column, unless `learnable` is False. With `is_odd`, f
+    is the difference, which changes its sign in the mirror and is zero at the centre.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Orbits made of any torch module that moves inputs at random, with whatever parameters it learns itself."""
+"""Orbits from any torch module that moves inputs at random; its parameters are learned."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ModuleOrbit(DrawnOrbit):
     """Moves drawn by `module`: module(x, noise [n s q]) with `num_noise` given, else module(x, s, generator).
 
     Both return [n s d]. In the first form the noise has the given `density`, and the module is deterministic
-    and treats rows and samples one by one. In the second it draws by itself, from the generator alone; each
-    group is a call of its own, so that samples of a call may depend on each other. Frozen or composed, the
-    second form costs a call for every point, with a seed of its own for every node: prefer the first.
+    and treats rows and samples one by one. In the second it draws by itself, from the generator alone. Each
+    group is a separate call, so that samples of one call may depend on each other. Frozen or composed, the
+    second form needs a call per point, with a separate seed for every node: prefer the first.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class ModuleOrbit(DrawnOrbit):
 
     @property
     def randomness(self) -> Noise:
-        """The module's noise, or one entry that stands for the seed of its own draws."""
+        """The noise of the module, or one entry that is the seed of its draws."""
         return Noise((("uniform", 1),) if self._num_noise is None else ((self.density, self._num_noise),))
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
@@ -94,7 +94,7 @@ class ModuleOrbit(DrawnOrbit):
         return torch.cat(rows)
 
     def _checked(self, moved: object, x: Tensor, count: int) -> Tensor:
-        """What the module returned, or a ValueError that names it."""
+        """The output of the module, or a ValueError that names the module."""
         name = type(self.module).__name__
         if not isinstance(moved, Tensor) or moved.dim() != 3 or moved.shape[:2] != (len(x), count):
             found = tuple(moved.shape) if isinstance(moved, Tensor) else type(moved).__name__

@@ -1,4 +1,4 @@
-"""The noise that draws are made of, and the nodes that stand for it in a frozen orbit (METHOD 4).
+"""The noise of draws, and the nodes that replace it in a frozen orbit (METHOD 4).
 
 Noise is uniform on [-1, 1] or normal. Nodes are plain draws, one scrambled Sobol set, or Gauss's nodes with
 their own weights.
@@ -21,14 +21,14 @@ Draws = Literal["random", "sobol"]
 
 SOBOL_BITS = 30
 MOST_SOBOL = 64
-"""Entries of a draw that form Sobol sets; a few points in more dimensions are no more even than plain draws,
-which the other entries (the pixels of a random field) therefore are."""
+"""The number of entries of a draw that form Sobol sets. The others (the pixels of a random field) are plain
+draws, because few points in more dimensions are not more even than these."""
 
 
 @final
 @dataclass(frozen=True)
 class Noise:
-    """What the entries of a draw are: runs of (density, count), one after the other."""
+    """The distribution of the entries of a draw: consecutive runs of (density, count)."""
 
     runs: tuple[tuple[Density, int], ...] = ()
 
@@ -50,7 +50,7 @@ class Noise:
     def draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor
     ) -> Float[Tensor, "*shape q"]:
-        """Independent draws, made where the generator lives, of the precision and the device of `like`."""
+        """Independent draws on the device of the generator, converted to the type and device of `like`."""
         place = like.device if generator is None else generator.device
         parts = []
         for density, count in self.runs:
@@ -95,7 +95,7 @@ class Noise:
 def _sobol_set(
     count: int, num_entries: int, generator: torch.Generator | None, place: torch.device
 ) -> Int[Tensor, "k q"]:
-    """A scrambled Sobol set in units of 2^-SOBOL_BITS; fewer entries are the first of more."""
+    """A scrambled Sobol set in units of 2^-SOBOL_BITS; smaller sets are the first columns of larger ones."""
     seed = int(torch.randint(2**31, (), generator=generator, device=place))
     # SciPy's, because torch's own cannot be made within torch.func.jvp. Whole powers of two are balanced.
     engine = Sobol(MOST_SOBOL, scramble=True, bits=SOBOL_BITS, rng=np.random.default_rng(seed))
@@ -118,7 +118,7 @@ def nodes_for(
     generator: torch.Generator | None,
     like: Tensor,
 ) -> Nodes:
-    """About `num_nodes` nodes and their weights, which sum to one; only the `active` entries matter.
+    """About `num_nodes` nodes and their weights, which sum to one; only the `active` entries move anything.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def nodes_for(
 
 
 def gauss_nodes(noise: Noise, active: Bool[Tensor, " q"], num_nodes: int) -> Nodes:
-    """The product rule with as many nodes in each active dimension as `num_nodes` allows; others are zero."""
+    """The product rule with as many nodes per active dimension as `num_nodes` allows, zeros elsewhere."""
     places = torch.nonzero(active).flatten().tolist()
     if len(places) > MOST_GAUSS_DIMENSIONS:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What every orbit promises, and the learnable ranges that orbits are made of.
+"""The interface of orbits, and their learnable ranges.
 
 An orbit chooses the parameters of a transform: all elements of a finite family, fresh draws between learnable
 bounds α = centre + half-width·ε, or frozen nodes. It returns the points A(x) that an input is moved to, their
@@ -37,17 +37,17 @@ from orbitwise.transforms.vectors import Rotation, Scaling
 
 MARGIN = 1e-3
 ZERO = -1000.0
-"""The raw value of a width that is exactly zero: exponentials and logistic functions of it are."""
+"""The raw value of a width of exactly zero: its exponential and logistic function are zero."""
 
 
 @final
 @dataclass(frozen=True)
 class LearnedWidths:
-    """Entries of a raw parameter that are widths: how wide they ordinarily are, and at most.
+    """Entries of a raw parameter that are widths, with their natural and largest values.
 
-    They are learned as logarithms, or where there is a limit as logits of their share of it.
+    Without a limit they are learned as logarithms, otherwise as logits of their ratio to the limit.
 
-    Where no limit is set the raw value is log(width), elsewhere logit(width/limit).
+    The raw value is log(width), or logit(width/limit) with a limit.
     """
 
     parameter: nn.Parameter
@@ -58,7 +58,7 @@ class LearnedWidths:
 
     @property
     def largest(self) -> Tensor:
-        """The widest that is looked at: just below the limit, or a thousand natural widths."""
+        """The largest width that is tried: just below the limit, or a thousand natural widths."""
         return torch.where(self.limit.isinf(), 1000 * self.natural, (1 - MARGIN) * self.limit)
 
     def width(self, raw: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def vanishing_widths(module: nn.Module) -> Iterator[LearnedWidths]:
 @final
 @dataclass(frozen=True)
 class LearnedCentres:
-    """Entries of a parameter that are centres of ranges, and how wide these ordinarily are."""
+    """Entries of a parameter that are centres of ranges, and the natural widths of the ranges."""
 
     parameter: nn.Parameter
     places: Tensor
@@ -91,16 +91,16 @@ class LearnedCentres:
 class Bounds(nn.Module):
     """Lower and upper bounds of named parameters.
 
-    `start` gives (lower, upper) or a symmetric bound for each name; a name left out stays at the identity.
-    `learnable` names the bounds that move (all given ones by default), `two_sided` those whose centre moves
-    too. `natural` says how wide half a range of ordinary size is, where it is not as wide as at the start.
+    `start` gives (lower, upper) or a symmetric bound for each name; a name left out is fixed at the identity.
+    `learnable` names the bounds that are learned (by default all given ones), and `two_sided` those whose
+    centre is learned too. `natural` are half-widths of ordinary size; the default is the initial half-width.
 
     Parameters
     ----------
     names : sequence of str
         The parameters of the transform, in its order.
     start : mapping from name to float or (lower, upper)
-        Where learning starts; a single number b means (-b, b).
+        The initial bounds; a single number b means (-b, b).
     learnable : sequence of str, default=None
         The ranges whose width is learned, all of `start` where None.
     two_sided : sequence of str, default=()
@@ -198,7 +198,7 @@ class Bounds(nn.Module):
         return self.middle.to(noise) + self.half_width.to(noise) * noise
 
     def intervals(self) -> dict[str, Interval]:
-        """The present bounds of every parameter that is not fixed at the identity."""
+        """The present bounds of all parameters that are not fixed at the identity."""
         low, high = (self.middle - self.half_width).tolist(), (self.middle + self.half_width).tolist()
         moves = self.moves.tolist()
         pairs = zip(self.names, zip(low, high, strict=True), moves, strict=True)
@@ -221,19 +221,19 @@ def _interval(value: float | Interval) -> Interval:
 
 SMALLEST_WIDTH = 1e-6
 LENGTHS = ("smoothness",)
-"""Names of lengths, over which something varies: they are positive, and no moves of their own."""
+"""Names of lengths over which something varies; they are positive, and not moves themselves."""
 
 
 @final
 class Widths(nn.Module):
-    """Named widths; `learnable` names those that move (all that are not zero by default).
+    """Named widths; `learnable` names those that are learned (by default all that are not zero).
 
-    `natural` says how wide a width of ordinary size is, where it is not as wide as at the start.
+    `natural` are widths of ordinary size; the default is the initial width.
 
     Parameters
     ----------
     start : mapping from name to float
-        The widths that learning starts from; 0 is off.
+        The initial widths; 0 is off.
     learnable : sequence of str, default=None
         The widths that are learned, all that are on where None.
     natural : mapping from name to float, default=None
@@ -269,7 +269,7 @@ class Widths(nn.Module):
         self.natural = tuple((natural or {}).get(name, size or 1.0) for name, size in start.items())
 
     def learned_widths(self) -> list[LearnedWidths]:
-        """The widths that are learned, lengths apart from the others."""
+        """The learned widths, lengths in a separate group."""
         found = []
         for is_length in (False, True):
             places = [
@@ -291,30 +291,14 @@ class Widths(nn.Module):
     def __getitem__(self, name: str) -> Float[Tensor, ""]:
         return self.values[self.names.index(name)]
 
-    def is_on(self, name: str) -> bool:
-        """Whether a width is not fixed at zero."""
-        place = self.names.index(name)
-        return bool(self.moves[place] or self.fixed[place] > 0)
-
     def intervals(self) -> dict[str, Interval]:
-        """From zero to the present width, for every one that is not zero."""
+        """(0, present width) for every width that is not zero."""
         on = (self.moves | (self.fixed > 0)).tolist()
         values = zip(self.names, self.values.tolist(), on, strict=True)
         return {name: (0.0, value) for name, value, is_on in values if is_on}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name} {high:.3g}" for name, (_, high) in self.intervals().items())
-
-
-def divide(learnable: Sequence[str] | None, *families: Mapping[str, object]) -> list[list[str] | None]:
-    """Which names of each family are to be learned; None, for all that move, is None for every family."""
-    if learnable is None:
-        return [None for _ in families]
-    known = [name for family in families for name in family]
-    for name in learnable:
-        if name not in known:
-            raise ValueError(f"{name!r} cannot be learned here; there are {', '.join(known)}.")
-    return [[name for name in learnable if name in family] for family in families]
 
 
 ANGLE = math.radians(15)
@@ -327,7 +311,7 @@ THICKNESS = 0.25
 
 
 def image_widths(image_shape: Sequence[int]) -> dict[str, float]:
-    """Of moves of images: 15 degrees, 15 per cent, a shear of 0.15, one pixel."""
+    """Ordinary sizes of moves of images: 15 degrees, 15 per cent, a shear of 0.15, one pixel."""
     _, height, width = check_image_shape(image_shape)
     return {
         "angle": ANGLE,
@@ -343,12 +327,12 @@ def image_widths(image_shape: Sequence[int]) -> dict[str, float]:
 
 
 def signal_widths(length: int) -> dict[str, float]:
-    """Of moves of signals: a sixteenth of the length, 15 per cent, and a 32nd for a delay that varies."""
+    """Ordinary sizes of moves of signals: 1/16 of the length, 15 per cent, and 1/32 for a varying delay."""
     return {"shift": length / 16, "log_scale": LOG_SCALE, "warp": length / 32}
 
 
 def widths_of(transform: Transform) -> dict[str, float]:
-    """Of the parameters of a transform, where it is one whose parameters have an ordinary size."""
+    """Ordinary sizes of the parameters of a transform, if they are known."""
     if isinstance(transform, AffineWarp):
         return image_widths(transform.image_shape)
     if isinstance(transform, TimeShift):
@@ -365,7 +349,7 @@ class Group:
     """A set of points drawn together. Groups of one `family` are independent replicates of each other.
 
     `population` is the size of the finite orbit that the group was drawn from without replacement, or None
-    for draws from a density; these are `independent` of each other, unless they form a Sobol set, of which
+    for draws from a density. Draws are `independent` of each other unless they form a Sobol set, for which
     only pairs of different groups may be used.
     """
 
@@ -377,11 +361,11 @@ class Group:
 @final
 @dataclass(frozen=True)
 class Symmetry:
-    """Marks atoms that come in runs of `size`, each run the whole orbit of a group, the identity first.
+    """Marks atoms in runs of `size`: each run is the whole orbit of a group, with the identity first.
 
-    `token` tells groups apart (by identity), `isometric` says that the group acts on the points by maps that
-    preserve distances and norms. If the base kernel is invariant to the group, one side of a double sum
-    suffices.
+    `token` identifies the group (by object identity). `isometric` means that the group acts on the points by
+    maps that preserve distances and norms. If the base kernel is invariant to the group, one side of a double
+    sum suffices.
     """
 
     token: object
@@ -391,13 +375,13 @@ class Symmetry:
     stored = Stored({"size": Field(least=1, most=MOST_COUNTED)})
 
     def check_parts(self) -> None:
-        """Raise a ValueError unless the size is that of the orbit that is the token."""
+        """Raise a ValueError unless the token is an orbit of this size."""
         require(getattr(self.token, "size", None) == self.size, "a symmetry of another orbit")
 
 
 @dataclass(frozen=True)
 class OrbitPoints:
-    """Where rows are moved to; the weighted sum of g over the points is, or estimates, its orbit average."""
+    """The orbit points of rows; the weighted sum of g over them is, or estimates, the orbit average."""
 
     points: Float[Tensor, "n s d"]
     weights: Float[Tensor, "n s"]
@@ -407,18 +391,18 @@ class OrbitPoints:
 
 
 MOST_SAMPLES = 4096
-"""Draws that a file may ask for: each row is moved so often, and all pairs of its points are compared."""
+"""The most draws per row in a model file, because all pairs of the points are compared."""
 LONGEST = 1e12
-"""Ranges of a file are no longer, in whatever unit."""
+"""The largest range in a model file, in any unit."""
 NATURAL = Field((tuple,), Field((int, float)), least=SMALLEST, most=LONGEST)
-"""How wide ranges ordinarily are; earlier versions did not store it."""
+"""Ordinary sizes of ranges, which earlier versions did not store."""
 
 
 class Orbit(nn.Module, ABC):
-    """The set, or the density, of points that an input may be moved to."""
+    """The set, or the density, of points to which an input may be moved."""
 
     is_drawn: bool = False
-    """Whether `points` draws at random, so that engines need unbiased reductions."""
+    """Whether `points` are drawn at random, so that engines need unbiased estimates."""
 
     stored = Stored(
         {
@@ -449,7 +433,7 @@ class Orbit(nn.Module, ABC):
         return ranges
 
     def units(self) -> Mapping[str, Unit]:
-        """The units of the ranges whose names do not tell them."""
+        """The units of ranges whose names do not imply them."""
         return {}
 
     def describe(self) -> str:
@@ -475,7 +459,7 @@ class DrawnOrbit(Orbit):
 
     is_drawn = True
     is_smooth: bool = False
-    """Whether points move smoothly with the noise, so that Gauss nodes serve; a class of yours may say so."""
+    """Whether points depend smoothly on the noise, so that Gauss nodes are accurate."""
 
     def __init__(self, num_samples: int = 32, num_groups: int = 2, draws: Draws = "random") -> None:
         super().__init__()
@@ -491,8 +475,28 @@ class DrawnOrbit(Orbit):
         self.num_groups = num_groups
         self.draws: Draws = draws
 
+    def _learn_ranges(
+        self,
+        names: Sequence[str],
+        ranges: Mapping[str, float | Interval],
+        widths: Mapping[str, float],
+        learnable: Sequence[str] | None,
+        two_sided: Sequence[str],
+        limits: Mapping[str, float] | None = None,
+        natural: Mapping[str, float] | None = None,
+    ) -> None:
+        """Set `bounds` and `widths`; `learnable` names what is learned of both, None means everything."""
+        known = (*ranges, *widths)
+        for name in learnable or ():
+            if name not in known:
+                raise ValueError(f"{name!r} cannot be learned here; there are {', '.join(known)}.")
+        chosen = known if learnable is None else learnable
+        moving = [name for name in ranges if name in chosen]
+        self.bounds = Bounds(names, ranges, moving, two_sided, limits, natural)
+        self.widths = Widths(widths, [name for name in widths if name in chosen], natural)
+
     def check_parts(self) -> None:
-        """Raise a ValueError where a range makes no sense."""
+        """Raise a ValueError if a range is invalid."""
         for ranges in (getattr(self, part, None) for part in ("bounds", "widths")):
             if isinstance(ranges, Bounds | Widths):
                 ends = [end for interval in ranges.intervals().values() for end in interval]
@@ -505,7 +509,7 @@ class DrawnOrbit(Orbit):
     @property
     @abstractmethod
     def randomness(self) -> Noise:
-        """What the q entries of the noise are."""
+        """The distribution of the q entries of the noise."""
 
     @abstractmethod
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s e"]:
@@ -513,7 +517,7 @@ class DrawnOrbit(Orbit):
 
     @property
     def num_noise(self) -> int:
-        """q, the number of entries of noise that a draw takes."""
+        """q, the number of entries of noise per draw."""
         return self.randomness.num_entries
 
     @property
@@ -528,13 +532,13 @@ class DrawnOrbit(Orbit):
         return torch.cat([*first, torch.ones(rest, dtype=torch.bool)])
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
-        """Standard noise ε [*shape, q], drawn where the generator lives, then made like `like`."""
+        """Standard noise ε [*shape, q], drawn on the device of the generator and converted like `like`."""
         return self.randomness.draw(shape, generator, like)
 
     def move_and_weigh(
         self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]
     ) -> tuple[Float[Tensor, "n s e"], Float[Tensor, "n s"] | None]:
-        """The moved rows, and a factor for the weight of each where there are such factors."""
+        """The moved rows, and factors for their weights, if any."""
         return self.move(x, noise), None
 
     def points(self, x: Float[Tensor, "n d"], generator: torch.Generator | None = None) -> OrbitPoints:
@@ -549,7 +553,7 @@ class DrawnOrbit(Orbit):
         return drawn if factors is None else replace(drawn, weights=drawn.weights * factors)
 
     def complete(self, nodes: Nodes) -> Nodes:
-        """The nodes of a frozen orbit made from nodes of its noise: all of what needs no drawing is added."""
+        """The nodes of a frozen orbit from nodes of its noise, combined with everything that is not drawn."""
         return nodes
 
     def freeze(
@@ -557,7 +561,7 @@ class DrawnOrbit(Orbit):
     ) -> FrozenOrbit:
         """The same orbit with fixed nodes, shared by all rows, that still move with the bounds.
 
-        `rule` says which nodes: draws ("random"), one scrambled Sobol set ("sobol"), or Gauss's nodes with
+        `rule` selects the nodes: draws ("random"), one scrambled Sobol set ("sobol"), or Gauss's nodes with
         their own weights, for one or two dimensions ("gauss").
         """
         device = next((tensor.device for tensor in self.state_dict().values()), None)
@@ -571,7 +575,7 @@ class DrawnOrbit(Orbit):
 def exact_points(
     points: Float[Tensor, "n s d"], weights: Float[Tensor, " s"], symmetry: Symmetry | None = None
 ) -> OrbitPoints:
-    """Points that involve no randomness, the same weights for every row."""
+    """Points without randomness, with the same weights for every row."""
     count, samples, _ = points.shape
     draw = torch.zeros(samples, dtype=torch.long, device=points.device)
     return OrbitPoints(points, weights.to(points).expand(count, samples), draw, (), symmetry)
@@ -583,7 +587,7 @@ def drawn_points(
     """Points drawn in `num_groups` equal independent groups, each point with weight 1/s.
 
     `population` is the size of the finite orbit that each group was drawn from without replacement. Groups
-    that are not `independent` inside, such as Sobol sets, are only ever paired with other groups.
+    whose points are not `independent`, such as Sobol sets, are only paired with other groups.
     """
     count, samples, _ = points.shape
     draw = torch.arange(num_groups, device=points.device).repeat_interleave(samples // num_groups) + 1
@@ -674,7 +678,7 @@ def freeze(
     like: Tensor | None = None,
     rule: Rule = "random",
 ) -> FrozenOrbit:
-    """The orbit with `num_nodes` nodes in place of its noise; see `DrawnOrbit.freeze`."""
+    """The orbit with its noise replaced by `num_nodes` nodes; see `DrawnOrbit.freeze`."""
     like = torch.zeros(()) if like is None else like.detach()
     nodes = nodes_for(orbit.randomness, orbit.active, num_nodes, rule, generator, like)
     return FrozenOrbit(orbit, *orbit.complete(nodes))

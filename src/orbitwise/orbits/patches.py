@@ -19,8 +19,8 @@ from orbitwise.transforms.images import check_image_shape, check_images
 class PatchOrbit(Orbit):
     """All patches of `patch_shape` (height, width), `stride` pixels apart; g lives on patches.
 
-    A patch keeps all channels, so that its width is channels·height·width. `WeightedOrbit` learns which
-    places of the image count.
+    A patch has all channels, so its width is channels·height·width. `WeightedOrbit` learns the weights of
+    positions in the image.
 
     Parameters
     ----------

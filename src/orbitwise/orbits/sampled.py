@@ -26,8 +26,8 @@ class SampledOrbit(DrawnOrbit):
     """Moves t_α(x) with α drawn afresh for every row, uniformly between `lower` and `upper` or from a normal.
 
     For the normal density α has mean (lower+upper)/2 and standard deviation (upper-lower)/2. Both bounds are
-    learned, or with `two_sided=False` their distance only; equal bounds keep their distance. An angle between
-    uniform bounds covers a whole turn at most.
+    learned, or with `two_sided=False` only their distance; the distance of equal bounds stays zero. A uniform
+    angle covers at most a whole turn.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Learnable orbits of signals: they come earlier or later, time bends, they are louder, they are noisy."""
+"""Learnable orbits of signals: shifts and warps of time, scaling, and noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbitwise.declarations import OMITTED, Stored, switch
 from orbitwise.orbits.certainty import SAMPLES, Unit
 from orbitwise.orbits.images import smooth_curve
 from orbitwise.orbits.nodes import Draws, Noise
-from orbitwise.orbits.orbit import Bounds, DrawnOrbit, Interval, Widths, divide, signal_widths
+from orbitwise.orbits.orbit import DrawnOrbit, Interval, signal_widths
 from orbitwise.transforms.signals import Boundary, TimeShift, check_length, read_delayed
 
 RANGES = ("shift", "log_scale")
@@ -26,8 +26,9 @@ class SignalOrbit(DrawnOrbit):
     `signal_shape` is the length, or (channels, length), channels first; channels share their time. `shift`
     bounds b in samples, `log_scale` bounds a, `warp` is the standard deviation in samples of the smooth delay
     w, which varies over `smoothness` samples (an eighth of the length by default), and `jitter` the standard
-    deviation of the noise. What is zero is off; the rest is learned, or what `learnable` names, a name in
-    `two_sided` with both its bounds. Beyond its ends a signal is zero, or wraps around.
+    deviation of the noise. Moves with a range of zero are off; the others are learned, or only those in
+    `learnable`. For names in `two_sided`, both bounds are learned. Beyond its ends a signal is zero, or wraps
+    around.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ class SignalOrbit(DrawnOrbit):
     shift, log_scale : float or (lower, upper), default=0.0
         Bounds of the delay b in samples, and of the logarithm a of the factor.
     warp, smoothness, jitter : float
-        Widths: of the smooth delay, and of what it varies over, in samples; of the noise of every entry.
+        Deviation of the smooth delay and the length over which it varies, in samples; deviation of the noise.
     boundary : "zero" or "wrap", default="zero"
         What lies beyond the ends.
     learnable, two_sided : sequence of str
@@ -84,11 +85,8 @@ class SignalOrbit(DrawnOrbit):
         start = {name: value for name, value in ranges.items() if value != 0}
         widths = {"jitter": jitter} if jitter else {}
         widths |= {"warp": warp, "smoothness": smoothness} if warp else {}
-        in_bounds, in_widths = divide(learnable, start, widths)
-        limits = {"shift": float(length)}
-        natural = signal_widths(length)
-        self.bounds = Bounds(RANGES, start, in_bounds, two_sided, limits, natural)
-        self.widths = Widths(widths, in_widths, natural)
+        limits, natural = {"shift": float(length)}, signal_widths(length)
+        self._learn_ranges(RANGES, start, widths, learnable, two_sided, limits, natural)
         self.warps, self.jitters = warp != 0, jitter != 0
         self.has_delay = self.warps or "shift" in start
 

@@ -1,9 +1,9 @@
-"""What is known of kernels in closed form: radial and dot-product profiles, and directional derivatives.
+"""Closed forms of kernels: radial and dot-product profiles, and directional derivatives.
 
-A kernel costs three formulas: κ(|p-q|²) or h(pᵀΛq), and two derivatives. A `Jet` holds k(p, q), ∂_v k, ∂_w k
-and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w); rules for scales, sums and products
-combine the jets of the parts. Values alone work for every GPyTorch kernel. With a blur, profiles and jets are
-averages over Gaussians around p and q (RKHS 4.3, as METHOD 9 corrects it).
+A kernel is defined by three formulas: κ(|p-q|²) or h(pᵀΛq), and two derivatives. A `Jet` holds k(p, q), ∂_v
+k, ∂_w k and ∂_v∂_w k for all pairs of points p (tangent v) and q (tangent w); rules for scales, sums and
+products combine the jets of the parts. Values are available for every GPyTorch kernel. With a blur, profiles
+and jets are averages over Gaussians around p and q (RKHS 4.3, as METHOD 9 corrects it).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SMALLEST_DISTANCE = 1e-15
 
 
 class Part(NamedTuple):
-    """One of the c·k that add up to a kernel: the factor c, k, and the columns that reach k (None: all)."""
+    """One summand c·k of a kernel: the factor c, the kernel k, and the columns that k sees (None: all)."""
 
     scale: Tensor | float
     kernel: Kernel
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
     @property
     def has_slopes(self) -> bool:
-        """Whether the kernel is no constant."""
+        """Whether the kernel is not constant."""
         return type(self.kernel) is not ConstantKernel
 
     @property
@@ -55,12 +55,12 @@ class Part(NamedTuple):
         return radial_profile(self.kernel) is not None
 
     def select(self, points: Float[Tensor, "*n d"]) -> Float[Tensor, "*n e"]:
-        """The columns that reach the kernel."""
+        """The columns of points that the kernel sees."""
         return points if self.columns is None else points.index_select(-1, self.columns)
 
 
 def parts_of_sum(kernel: Kernel) -> list[Part]:
-    """The parts that add up to a kernel, through scales and sums."""
+    """The summands of a kernel, with scales and sums resolved."""
     return _parts(Part(1.0, kernel, active_dims(kernel)))
 
 
@@ -81,27 +81,27 @@ def _parts(whole: Part) -> list[Part]:
 
 
 def active_dims(kernel: Kernel) -> Tensor | None:
-    """The numbers of the columns that the kernel looks at; None for all of them."""
+    """The indices of the columns that the kernel sees; None for all of them."""
     return kernel.active_dims if isinstance(kernel.active_dims, Tensor) else None
 
 
 def select(kernel: Kernel, tensor: Tensor) -> Tensor:
-    """The columns that the kernel looks at."""
+    """The columns of a tensor that the kernel sees."""
     active = active_dims(kernel)
     return tensor if active is None else tensor.index_select(-1, active)
 
 
 def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
-    """κ(q, order) of a kernel of the squared distance q in lengthscales, or None for a kernel not known here.
+    """κ(q, order) of a kernel of the squared distance q in lengthscales, or None if it is not known.
 
-    A kernel class of your own may bring it as a method `radial_profile(q, order)`: κ, κ′ and κ″.
+    Your own kernel class may define it as a method `radial_profile(q, order)`: κ, κ′ and κ″.
 
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel
         A kernel without its scale; RBF, Matérn-3/2, Matérn-5/2 and rational quadratic are known.
     rows : bool, default=False
-        Whether parameters of a batched kernel leave room for a dimension of rows.
+        Whether parameters of a batched kernel get a dimension for rows.
     """
     own: Profile | None = getattr(kernel, "radial_profile", None)
     if own is not None:
@@ -119,7 +119,7 @@ def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
 
 
 def dot_product_profile(kernel: Kernel, rows: bool = False) -> tuple[Tensor, Profile] | None:
-    """(Λ, h(t, order)) of a kernel of the product t = pᵀΛq, or None when the kernel is not one we know."""
+    """(Λ, h(t, order)) of a kernel of the product t = pᵀΛq, or None if it is not known."""
     if type(kernel) is LinearKernel:
         return over_rows(kernel.variance, kernel, rows), lambda t, order: _power(t, order, 0.0, 1)
     if type(kernel) is PolynomialKernel:
@@ -129,7 +129,7 @@ def dot_product_profile(kernel: Kernel, rows: bool = False) -> tuple[Tensor, Pro
 
 
 def over_rows(parameter: Tensor, kernel: Kernel, rows: bool) -> Tensor:
-    """A parameter [*batch, 1, 1 or d] of a kernel, with room for the rows where points have them."""
+    """A parameter [*batch, 1, 1 or d] of a kernel, with a dimension for rows if points have one."""
     return parameter.unsqueeze(-3) if rows and len(kernel.batch_shape) else parameter
 
 
@@ -188,12 +188,12 @@ def variance_of(block: Block) -> float:
 
 
 def is_mixed(block: Block) -> bool:
-    """Whether the atoms have several blurs."""
+    """Whether the atoms have different blurs."""
     return block.blur is not None and block.blur.unique().numel() > 1
 
 
 def pieces(block: Block) -> list[Block]:
-    """Blocks of one blur each that add up to the block."""
+    """Blocks with one blur each whose sum is the block."""
     if not is_mixed(block):
         return [block]
     atoms = block.expand()
@@ -203,7 +203,7 @@ def pieces(block: Block) -> list[Block]:
 def assembled(
     evaluate: Callable[[Atoms, Atoms], Tensor], left: Atoms, right: Atoms, dims: tuple[int, int]
 ) -> Tensor:
-    """`evaluate` of pieces of one blur each, put together along the dimensions that count atoms."""
+    """`evaluate` for pieces with one blur each, assembled along the dimensions of atoms."""
     lefts, rights = _places(left), _places(right)
     bands = [
         torch.cat([evaluate(left.take(here), right.take(there)) for there in rights], dim=dims[1])
@@ -216,13 +216,13 @@ def assembled(
 
 
 def _places(atoms: Atoms) -> list[Int[Tensor, " k"]]:
-    """The numbers of the atoms of each blur, the widest first."""
+    """The indices of the atoms of each blur, the widest first."""
     blur = atoms.filled_blur
     return [torch.nonzero(blur == value).flatten() for value in blur.unique().flip(0)]
 
 
 def check_blur(kernel: Kernel) -> None:
-    """Raise a ValueError unless Gaussian averages of this kernel, apart from its parts, are known here."""
+    """Raise a ValueError unless Gaussian averages of this kernel are known; its parts are not checked."""
     # Exact types: a subclass may compute something else.
     if type(kernel) in CLOSED or (type(kernel) is ProductKernel and _is_separable(kernel)):
         return
@@ -243,7 +243,7 @@ def check_power(kernel: PolynomialKernel) -> int:
 
 
 def _is_separable(kernel: ProductKernel) -> bool:
-    """Whether no two factors look at the same coordinate, so that the average of the product factorises."""
+    """Whether no two factors see the same column, so that the average of the product factorises."""
     factors = [part for part in children_of(kernel) if type(part) is not ConstantKernel]
     active = [dims for part in factors if (dims := active_dims(part)) is not None]
     if len(factors) < 2 or len(active) < len(factors):
@@ -296,7 +296,7 @@ def average_power(
 
 @dataclass(frozen=True)
 class Jet:
-    """Values and derivatives for all pairs of two lists of points; a derivative not asked for is None."""
+    """Values and derivatives for all pairs of two lists of points; None if not requested."""
 
     value: Float[Tensor, "*#batch a b"]
     left: Float[Tensor, "*#batch a b"] | None = None
@@ -346,9 +346,9 @@ def jet(
 ) -> Jet:
     """The jet of a GPyTorch kernel in the precision of the points, with derivatives along v and w if given.
 
-    `rows` says that the last batch dimension of the points counts rows, for which the kernel's own batch has
-    no place. `blur` holds the variances of the Gaussians around all p and all q that the kernel is averaged
-    over.
+    `rows` means that the last batch dimension of the points is one of rows, which the kernel's own batch does
+    not have. `blur` holds the variances of the Gaussians around all p and all q over which the kernel is
+    averaged.
 
     Parameters
     ----------
@@ -361,12 +361,12 @@ def jet(
     """
     if blur != SHARP:
         check_blur(kernel)
-    # Parameters follow the points' precision, so that float32 points cost float32 products.
+    # parameters are converted to the points' precision, so that float32 points cost float32 products
     # Exact types: a subclass may compute something else.
     kind = type(kernel)
     if type(kernel) is ScaleKernel:
         if kernel.base_kernel.active_dims is None:
-            # Else the scale has copied the active dimensions of its base, which selects them itself.
+            # otherwise the scale has copied the active dimensions of its base, which selects them itself
             p, q, v, w = _selected(kernel, p, q, v, w)
         scale = over_rows(kernel.outputscale[..., None, None], kernel, rows).to(p)
         return jet(kernel.base_kernel, p, q, v, w, rows, blur).scale(scale)
@@ -408,9 +408,10 @@ def jet(
 def in_lengthscales(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"], lengthscale: Tensor
 ) -> tuple[Float[Tensor, "*#batch a d"], Float[Tensor, "*#batch b d"]]:
-    """Both lists of points in lengthscales, about the mean of the second, because products cancel far from 0.
+    """Both lists of points in lengthscales, centred at the mean of the second to avoid cancellation in
+    products.
 
-    Where some points are far from all others their mean is far from everything, and points stay as they are.
+    If some points are far from all others, their mean is far from everything, and points are not centred.
     """
     centre = q.detach().mean(dim=-2, keepdim=True)
     near = [(points - centre) / lengthscale for points in (p, q)]
@@ -420,11 +421,12 @@ def in_lengthscales(
 
 
 def is_far(*squares: Tensor) -> bool:
-    """Whether points with these squared norms are so far from the origin that products lose their distances.
+    """Whether points with these squared norms are so far from the origin that products cannot resolve
+    distances.
 
-    The product of such points is off by eps·|p|². One point far from all others, such as a row of 1e9 in
-    place of missing values, then spoils the distances of all of them. On a GPU nothing is looked at while
-    gradients are recorded, because that would wait for the GPU.
+    The rounding error of a product is eps·|p|². So one point far from all others, such as a row of 1e9 for
+    missing values, spoils all distances. On a GPU this is not checked while gradients are recorded, because
+    the check would wait for the GPU.
     """
     if torch.is_grad_enabled() and squares[0].device.type != "cpu":
         return False
@@ -435,7 +437,7 @@ def is_far(*squares: Tensor) -> bool:
 def squared_distance(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
 ) -> Float[Tensor, "*#batch a b"]:
-    """|p - q|² as one product, [-2p, |p|², 1]·[q, 1, |q|²], or by differences where that would cancel."""
+    """|p - q|² as one product, [-2p, |p|², 1]·[q, 1, |q|²], or by differences to avoid cancellation."""
     p_square, q_square = (x.square().sum(-1, keepdim=True) for x in (p, q))
     if is_far(p_square, q_square):
         return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -447,7 +449,7 @@ def squared_distance(
 def snapped_squared_distance(
     p: Float[Tensor, "*#batch a d"], q: Float[Tensor, "*#batch b d"]
 ) -> Float[Tensor, "*#batch a b"]:
-    """|p - q|², exactly zero where rounding cannot tell it from zero: slopes feel its root at such points."""
+    """|p - q|², set to zero if it is at the level of rounding, because slopes depend on its square root."""
     squares = squared_distance(p, q)
     p_square, q_square = (x.detach().square().sum(-1) for x in (p, q))
     noise = 8 * torch.finfo(squares.dtype).eps * (p_square[..., :, None] + q_square[..., None, :])
@@ -516,7 +518,7 @@ def _values(kernel: Kernel, p: Tensor, q: Tensor, rows: bool) -> Tensor:
     if not rows:
         return kernel(p, q).to_dense().to(p)
     pairs = torch.broadcast_tensors(p[..., :, None, :], q[..., None, :, :])
-    # All pairs of all rows as one long list, because the kernel's batch has no place for rows: [*batch n s t]
+    # all pairs of all rows as one list, because the kernel's batch has no dimension for rows: [*batch n s t]
     first, second = (x.flatten(-4, -2) for x in pairs)
     values = torch.as_tensor(kernel(first, second, diag=True))
     return values.unflatten(-1, pairs[0].shape[-4:-1]).to(p)

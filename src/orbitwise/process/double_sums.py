@@ -35,17 +35,17 @@ from orbitwise.process.closed_forms import (
 )
 
 PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
-"""Kernel evaluations of a tile: on a CPU as many as a core's own cache holds, on a GPU enough to fill it."""
+"""Kernel evaluations per tile: on a CPU they fit in the cache of a core, on a GPU they keep it busy."""
 
 
 def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
-    """Whether `double_sum` serves: values of one scaled radial kernel, several atoms per row, no batches."""
+    """Whether `double_sum` applies: values of one scaled radial kernel, several atoms per row, no batches."""
     if left.points.dim() != 3 or right.points.dim() != 3 or left.num_atoms * right.num_atoms == 1:
         return False
     if any(block.blur is not None or block.has_slopes for block in (left, right)) or len(kernel.batch_shape):
         return False
     part, *others = parts_of_sum(kernel)
-    # The gradient by hand knows of no parameter but the lengthscale.
+    # the hand-written gradient covers no parameter but the lengthscale
     learned = {name for name, _ in part.kernel.named_parameters()}
     return not others and part.is_radial and learned <= {"raw_lengthscale"}
 
@@ -53,7 +53,7 @@ def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
 def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float[Tensor, "n m"] | None:
     """cov(L g, L' g) of rows of values; without `right`, of `left` with itself, one half computed.
 
-    None where points are so far from each other that products of them would cancel.
+    None if points are so far from each other that products would cancel.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float
 
 @final
 class _DoubleSum(torch.autograd.Function):
-    """The double sum and its gradient; points and weights of the right side are None for a symmetric one."""
+    """The double sum and its gradient; points and weights of the right are None if both sides are equal."""
 
     @staticmethod
     def forward(
@@ -111,7 +111,7 @@ class _DoubleSum(torch.autograd.Function):
         if torch.is_grad_enabled():
             return _differentiable_gradients(ctx, gradients[0])
         left, right = _sides(ctx.profile, *ctx.saved_tensors)
-        # A pair of rows of a symmetric matrix is visited once and stands in two entries.
+        # a pair of rows of a symmetric matrix is visited once but contributes to two entries
         upstream = gradients[0] + gradients[0].T if left is right else gradients[0]
         weigh = ctx.needs_input_grad[2] or ctx.needs_input_grad[4]
         for rows, columns in _tiles(left, right):
@@ -125,7 +125,7 @@ class _DoubleSum(torch.autograd.Function):
 
 @final
 class _Side:
-    """One side of a double sum: its points and weights, and what their gradients have come to so far."""
+    """One side of a double sum: its points and weights, and their accumulated gradients."""
 
     def __init__(self, points: Tensor, weights: Tensor, profile: Profile) -> None:
         self.num_rows, self.num_atoms, width = points.shape
@@ -157,7 +157,7 @@ class _Side:
     def differentiate(
         self, rows: slice, other: _Side, columns: slice, upstream: Tensor, is_diagonal: bool, weigh: bool
     ) -> None:
-        """Add to both sides what a tile contributes to their gradients."""
+        """Add the contribution of a tile to the gradients of both sides."""
         inner = self._inner(rows, other, columns)
         mine, theirs = self._flat(rows), other._flat(columns)
         # A tile on the diagonal holds both orders of each pair; elsewhere the other side gets its own share.
@@ -175,7 +175,7 @@ class _Side:
         other.moment[theirs].addmm_(coefficients.T, self.weighted[mine])
 
     def point_gradient(self) -> Tensor:
-        """2 w_is Σ_jt C w'_jt (p_is - p'_jt), from Σ_jt C w'_jt [p'_jt, 1]."""
+        """The gradient 2 w_is Σ_jt C w'_jt (p_is - p'_jt), from Σ_jt C w'_jt [p'_jt, 1]."""
         moment = self.moment.view(*self.points.shape[:2], -1)
         factor = -1.0 if self.profile is rbf else 2.0  # κ′ = -½κ there, and κ is what was summed
         return factor * self.weights[..., None] * (moment[..., -1:] * self.points - moment[..., :-1])
@@ -188,7 +188,7 @@ class _Side:
 
 
 def _differentiable_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients as functions that can be differentiated again, by plain operations on all pairs."""
+    """The gradients by plain operations on all pairs, which can be differentiated again."""
     points, weights, right_points, right_weights = ctx.saved_tensors
     others = (points, weights) if right_points is None else (right_points, right_weights)
     (p, w), (q, v) = ((each[0].flatten(0, 1), each[1]) for each in ((points, weights), others))
@@ -225,9 +225,9 @@ def _tiles(left: _Side, right: _Side) -> Iterator[tuple[slice, slice]]:
 def value_covariance(kernel: Kernel, atoms: Atoms, one_sided: bool = False) -> Float[Tensor, "n n"]:
     """cov(L_i g, L_j g) = Σ_s Σ_t w_is w_jt k(p_is, p_jt), for rows of values without batches.
 
-    `one_sided` says that the atoms are the orbit of a group that the kernel is invariant to, the identity
-    first, with weights that are a character of the group. One side of the double sum is then enough:
-    |G| Σ_t w_i1 w_jt k(p_i1, p_jt).
+    `one_sided` means that the atoms are the orbit of a group to which the kernel is invariant, the identity
+    first, with weights that are a character of the group. One side of the double sum is then enough: |G| Σ_t
+    w_i1 w_jt k(p_i1, p_jt).
     """
     if atoms.tangents is not None or atoms.blur is not None or atoms.points.dim() != 3:
         raise ValueError("value_covariance takes rows of values only; use Process.covariance.")
@@ -249,7 +249,7 @@ def value_covariance(kernel: Kernel, atoms: Atoms, one_sided: bool = False) -> F
 
 @final
 class PointPairs:
-    """All pairs (p, q) of two lists of points, with the squared distances that were asked for so far."""
+    """All pairs (p, q) of two lists of points; squared distances are computed once and kept."""
 
     def __init__(self, left: Float[Tensor, "n d"], right: Float[Tensor, "m d"]) -> None:
         self.left, self.right = left, right

@@ -54,7 +54,7 @@ class FunctionalKernel(Kernel):
 
     @property
     def is_stationary(self) -> bool:
-        """False: an average over an orbit depends on where its inputs lie, not on their difference alone."""
+        """False, because an average over an orbit depends on its inputs, not only on their difference."""
         return False
 
     @property
@@ -64,7 +64,7 @@ class FunctionalKernel(Kernel):
 
     @batch_shape.setter
     def batch_shape(self, val: torch.Size) -> None:
-        """GPyTorch sets it when it expands or indexes a kernel; the base kernel is told by itself."""
+        """Ignored: GPyTorch sets it after expanding or indexing a kernel, and does so for the base kernel."""
 
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
@@ -82,7 +82,7 @@ class FunctionalKernel(Kernel):
         return process.paired_covariance(left, right) if diag else process.covariance(left, right)
 
     def _process(self) -> Process:
-        """The base process, kept so that an asserted invariance is checked once; a tuple hides the module."""
+        """The base process, kept so that an asserted invariance is checked once; a tuple hides modules."""
         if not self._kept or self._kept[0].kernel is not self.base_kernel:
             self._kept = (Process(None, self.base_kernel, self.one_sided),)
         return self._kept[0]
@@ -91,7 +91,8 @@ class FunctionalKernel(Kernel):
         atoms = self.functional.atoms(x.reshape(-1, x.shape[-1]))
         if not isinstance(atoms, Atoms):
             raise ValueError(
-                "FunctionalKernel takes functionals of one row an input: DirectionalDerivative, not Gradient."
+                "FunctionalKernel takes functionals with one row per input: DirectionalDerivative, not "
+                "Gradient."
             )
         if atoms.is_drawn:
             raise ValueError(

@@ -1,14 +1,14 @@
-"""Covariances of blocks of derivatives that share their points, and products with them that form no matrix.
+"""Covariances of blocks of derivatives that share their points, and matrix-free products with them.
 
 For a radial kernel κ(|δ|²), δ = p - q, a slope along v at p_i and one along u_j at q_j have the covariance
 S_ij v·u_j - B_ij (δ·v)(δ·u_j), S = -2κ′, B = 4κ″. Contracting the first term over atoms before the product
 over d makes the number of kernel evaluations independent of the number of directions. Under h(p·q) the
 covariance is S_ij v·u_j + B_ij (v·q_j)(p_i·u_j), S = h′, B = h″.
 
-Products (RKHS eq. 7, 8, 9 and 11): all slopes at the points p that slopes u explain are G = SU + CQ - P∘(C1),
-C = B∘T, T_ij = δ·u_j (for dot products T_ij = p_i·u_j, without the last term): three matrix products of l²d
-each instead of (ld)² numbers. The values at the points p are (S∘T)1. Directions enter first, u_j = w_j Σ_k
-a_jk v_jk, and leave last.
+Products (RKHS eq. 7, 8, 9 and 11): the slopes at the points p from slopes u are G = SU + CQ - P∘(C1), C =
+B∘T, T_ij = δ·u_j (for dot products T_ij = p_i·u_j, without the last term): three matrix products of l²d each
+instead of (ld)² numbers. The values at the points p are (S∘T)1. Directions enter first, u_j = w_j Σ_k a_jk
+v_jk, and leave last.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from orbitwise.process.closed_forms import (
 
 
 def takes_gradients(kernel: Kernel, left: Block, right: Block) -> bool:
-    """Whether `gradient_covariance` serves: a sum of radial kernels, and rows of values or of slopes.
+    """Whether `gradient_covariance` applies: a sum of radial kernels, and rows of values or of slopes.
 
-    Rows that mix the two, and slopes of local averages, are for the general path.
+    Rows that mix the two, and slopes of local averages, need the general path.
     """
     if max(left.points.dim(), right.points.dim()) > 3 or len(kernel.batch_shape) > 0:
         return False
@@ -61,7 +61,7 @@ def gradient_covariance(kernel: Kernel, left: Block, right: Block) -> Float[Tens
 
 
 def _pair_covariance(pair: _Pair, left: Gradients, right: Block) -> Float[Tensor, "n m"]:
-    """What one radial kernel adds to the covariance of slopes with slopes or values."""
+    """The contribution of one radial kernel to the covariance of slopes with slopes or values."""
     (n, s), (m, t) = left.weights.shape, right.weights.shape
     p, q, v = pair.p, pair.q, pair.part.select(left.directions) * pair.metric
     weights = left.weights.flatten()[:, None] * right.weights.flatten()
@@ -83,11 +83,11 @@ def _pair_covariance(pair: _Pair, left: Gradients, right: Block) -> Float[Tensor
 
 
 NUMBERS_AT_ONCE = 2**21
-"""Entries of T held at a time: 16 MiB in double precision, whatever the number of right-hand sides."""
+"""Entries of T in memory at once: 16 MiB in double precision, for any number of right-hand sides."""
 
 
 def has_products(kernel: Kernel) -> bool:
-    """Whether products with this kernel's derivatives need not form their covariances."""
+    """Whether products with this kernel's derivatives are available without forming covariances."""
     return not len(kernel.batch_shape) and all(
         part.is_radial or dot_product_profile(part.kernel) is not None or not part.has_slopes
         for part in parts_of_sum(kernel)
@@ -95,7 +95,7 @@ def has_products(kernel: Kernel) -> bool:
 
 
 def takes_products(kernel: Kernel, left: Block, right: Block) -> bool:
-    """Whether `gradient_product` serves two blocks that are not both expanded.
+    """Whether `gradient_product` applies to two blocks that are not both expanded.
 
     They are blocks of gradients, or one of them holds one exact value per row.
     """
@@ -114,7 +114,7 @@ def gradient_product(
 ) -> Float[Tensor, "q c"]:
     """cov(left, right) v for `Gradients`, slopes or values on either side, slopes on at least one.
 
-    Not differentiable. For several products with one block, keep a `GradientOperator`.
+    Not differentiable. For several products with the same block, use a `GradientOperator`.
     """
     slopes, other_slopes = _slopes_of(left), _slopes_of(right)
     _check(right, vectors)
@@ -132,9 +132,9 @@ class GradientOperator:
     """The covariance N of a block of slopes with l atoms, as an operator that is never formed.
 
     It keeps the kernel matrix of the atoms, l² numbers (two for kernels other than the Gaussian, and for
-    every part of a sum). A product costs 6l²d operations a right-hand side, for all d derivatives or any
-    number k of directions (then 4lkd more), and holds a few copies of the vectors and `NUMBERS_AT_ONCE`
-    numbers beside them.
+    every part of a sum). A product costs 6l²d operations per right-hand side, for all d derivatives or any
+    number k of directions (then 4lkd more), and needs memory for a few copies of the vectors and
+    `NUMBERS_AT_ONCE` more numbers.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class GradientOperator:
     def product_and_values(
         self, vectors: Float[Tensor, "r c"]
     ) -> tuple[Float[Tensor, "r c"], Float[Tensor, "n c"]]:
-        """N v, and the values cov(g(p), L g) v at the block's own points, for the price of the first."""
+        """N v, and the values cov(g(p), L g) v at the block's own points, at no extra cost."""
         _check(self.block, vectors)
         slopes, values = _from_slopes(self.block, self.block, vectors, self._own)
         assert slopes is not None
@@ -210,7 +210,7 @@ class GradientOperator:
 
 
 class _Pair(NamedTuple):
-    """What one radial or dot-product kernel makes of two lists of points."""
+    """One radial or dot-product kernel evaluated for two lists of points."""
 
     p: Float[Tensor, "l e"]
     q: Float[Tensor, "m e"]

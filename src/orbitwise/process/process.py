@@ -1,9 +1,9 @@
 """Process(mean, kernel): the base process g, and the one covariance function of all its functionals.
 
-cov(L_i g, L'_j g) = Σ_s Σ_t w_is w'_jt k_g(p_is, p'_jt), and where atoms are derivatives, so is k_g.
-Everything streams over tiles of the matrix, forward and backward, so that memory is bounded whatever the
-number of atoms. Where the base kernel itself is invariant to an orbit's group, k_g(hx, hy) = k_g(x, y), one
-side of the double sum is enough.
+cov(L_i g, L'_j g) = Σ_s Σ_t w_is w'_jt k_g(p_is, p'_jt), and where atoms are derivatives, so is k_g. All
+matrices are computed in tiles, forward and backward, so that memory is bounded for any number of atoms. If
+the base kernel itself is invariant to an orbit's group, k_g(hx, hy) = k_g(x, y), one side of the double sum
+suffices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from orbitwise.process.gradients import gradient_covariance, gradient_product, t
 
 
 class Moments(NamedTuple):
-    """Mean, variance and mean square of every row, one column an output; outputs may share a variance.
+    """Mean, variance and mean square of every row, one column per output; outputs may share a variance.
 
     In training on drawn rows each entry is an unbiased estimate, so `mean_square` is not computed from the
     other two.
@@ -61,14 +61,14 @@ class Moments(NamedTuple):
 
 
 def is_rotation_invariant(kernel: Kernel) -> bool:
-    """Whether the kernel is proved to depend on |x-y|², x·y, |x|² and |y|² alone."""
+    """Whether the kernel is known to depend only on |x-y|², x·y, |x|² and |y|²."""
     if kernel.active_dims is not None:
         return False
     if type(kernel) is ScaleKernel:
         return is_rotation_invariant(kernel.base_kernel)
     if type(kernel) is AdditiveKernel or type(kernel) is ProductKernel:
         return all(is_rotation_invariant(part) for part in children_of(kernel))
-    # One lengthscale for each coordinate is never taken for invariant, even while they are equal:
+    # one lengthscale per coordinate is never treated as invariant, even while they are equal:
     # values would agree, but gradients would not.
     if radial_profile(kernel) is not None or type(kernel) in (MaternKernel, LinearKernel):
         return kernel.ard_num_dims in (None, 1)
@@ -80,7 +80,7 @@ def check_asserted(
 ) -> bool:
     """Raise a ValueError unless k_g(hx, hy) = k_g(x, y), and its gradient, on some rows of a symmetric block.
 
-    Returns whether those rows could tell: one row, or copies of it, says little about a stationary kernel.
+    Returns whether the rows were sufficient: one row, or copies of it, do not test a stationary kernel.
     """
     size, count = 1 if block.symmetry is None else block.symmetry.size, block.points.shape[-3]
     some = block.rows(slice(None, None, max(1, count // rows)))
@@ -111,18 +111,18 @@ def _signature(kernel: Kernel, block: Block) -> Tensor:
 
 Rows = Block | Sequence[Block]
 ROWS_AT_ONCE = 1024
-"""Rows whose covariances with all others are held at a time in products."""
+"""Rows whose covariances with all others are in memory at once in products."""
 ROUNDING = 64
-"""A variance below this many units of rounding of the largest one counts as zero."""
+"""Variances below this many rounding units of the largest one are treated as zero."""
 
 
 @final
 class Process(Module):
     """g ~ GP(mean, kernel), for any GPyTorch mean and scalar kernel.
 
-    Rows are one block of atoms, or a list of blocks of different widths, never padded. `one_sided` says when
-    one side of a double sum over a group is skipped: "auto" where the kernel is proved invariant to the
-    group, True where you assert it (checked once on a few rows), False never.
+    Rows are one block of atoms, or a list of blocks of different widths, which are never padded. `one_sided`
+    controls whether one side of a double sum over a group is skipped: "auto" if the kernel is known to be
+    invariant to the group, True if you assert it (checked once on a few rows), False never.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Process(Module):
     kernel : gpytorch.kernels.Kernel
         The covariance of g, of one output. Derivatives need one known in `closed_forms`.
     one_sided : "auto" or bool, default="auto"
-        When one side of the double sum over a group is skipped.
+        Whether one side of the double sum over a group is skipped.
     """
 
     stored = Stored(
@@ -182,7 +182,7 @@ class Process(Module):
         return paired_covariance(self.kernel, self._usable(left), self._usable(right), row_block)
 
     def product(self, left: Rows, right: Rows, vectors: Float[Tensor, "m c"]) -> Float[Tensor, "n c"]:
-        """cov(L g, L' g) v, without forming what structure makes needless."""
+        """cov(L g, L' g) v, without forming the covariance if its structure allows that."""
         rights = as_blocks(right)
         parts = vectors.split([block.num_rows for block in rights])
         totals = []
@@ -225,11 +225,11 @@ class Process(Module):
         return atoms.scale(torch.where(variance > floor, variance.clamp_min(floor).rsqrt(), 0))
 
     def shares_symmetry(self, block: Block) -> bool:
-        """Whether one side of a double sum over the block's group is enough for this kernel."""
+        """Whether one side of a double sum over the block's group suffices for this kernel."""
         return self._usable(block).symmetry is not None
 
     def _usable(self, block: Block) -> Block:
-        """The block, without a symmetry that this kernel is not known to share."""
+        """The block, without its symmetry unless this kernel is known to share it."""
         symmetry = block.symmetry
         if symmetry is None:
             return block
@@ -276,8 +276,8 @@ def _block_mean(mean: Mean, block: Block) -> Tensor:
 
 
 PAIRS_AT_ONCE = {"cpu": 2**20, "cuda": 2**27}
-"""Kernel evaluations held at a time when `row_block` is not given: on a CPU 8 MiB in double precision, which
-stay in its caches between the few passes over them, on a GPU enough to fill it."""
+"""Kernel evaluations in memory at once if `row_block` is not given: on a CPU 8 MiB in double precision, which
+stay in its caches between passes, on a GPU enough to keep it busy."""
 
 Reduction = Callable[[Kernel, Block, Block], Tensor]
 """The covariance of two tiles of rows."""
@@ -286,7 +286,8 @@ Reduction = Callable[[Kernel, Block, Block], Tensor]
 def block_covariance(
     kernel: Kernel, left: Block, right: Block | None = None, row_block: int | None = None
 ) -> Float[Tensor, "*batch n m"]:
-    """The covariance of two blocks of rows; without `right`, of `left` with itself, one half computed.
+    """The covariance of two blocks of rows; without `right`, that of `left` with itself, of which half is
+    computed.
 
     It is computed in tiles of about `PAIRS_AT_ONCE` kernel evaluations, or in bands of `row_block` rows of
     `left` (of points, where these are gradients).
@@ -304,7 +305,7 @@ def block_covariance(
         return _sum_of_pieces(kernel, left, right, row_block)
     symmetric = right is None
     left, right = one_of_equal_symmetry(left, left if right is None else right)
-    # One side of a symmetric matrix's double sum is not symmetric; the tiles below compute half of it.
+    # a one-sided double sum is not computed by symmetric tiles; those below compute half of the matrix
     if row_block is None and (left is right or not symmetric) and takes_double_sums(kernel, left, right):
         whole = double_sum(kernel, left.expand(), None if symmetric else right.expand())
         if whole is not None:
@@ -370,7 +371,7 @@ def pair_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, 
 
 
 def one_of_equal_symmetry(left: Block, right: Block) -> tuple[Block, Block]:
-    """Keep only the identity of each orbit of `left` when both sides carry the same usable symmetry.
+    """Keep only the identity of each orbit of `left` if both sides have the same usable symmetry.
 
     Σ_h Σ_h' k(hx, h'y) = |G| Σ_h' k(x, h'y) when k(hx, hy) = k(x, y); the process strips symmetries it
     cannot use.
@@ -382,7 +383,7 @@ def one_of_equal_symmetry(left: Block, right: Block) -> tuple[Block, Block]:
 
 
 def _sum_of_pieces(kernel: Kernel, left: Block, right: Block | None, row_block: int | None) -> Tensor:
-    """The covariance of rows with atoms of different blurs, which ask for different kernels."""
+    """The covariance of rows whose atoms have different blurs, which need different kernels."""
     lefts = pieces(left)
     if right is not None:
         table = [block_covariance(kernel, a, b, row_block) for a in lefts for b in pieces(right)]
@@ -412,7 +413,7 @@ def _weighted_sum(values: Float[Tensor, "*#batch a m t"], weights: Float[Tensor,
 
 
 def _mirrored(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
-    """The symmetric matrix of a lower half."""
+    """The symmetric matrix with this lower half."""
     return matrix.tril() + matrix.tril(-1).mT
 
 
@@ -434,7 +435,7 @@ def _select_orders(
     right: Atoms,
     rows: bool = False,
 ) -> Tensor:
-    """The entry of the jet that each pair of atoms asks for."""
+    """The entry of the jet that each pair of atoms needs."""
     (p, v), (q, w) = left_points, right_points
     parts = jet(kernel, p, q, v, w, rows, (variance_of(left), variance_of(right)))
     if v is None and w is None:
@@ -452,7 +453,7 @@ def _select_orders(
 
 
 def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> tuple[int, int]:
-    """How many rows of `left` and of `right` to take at once: about as many atoms of each."""
+    """How many rows of `left` and of `right` form a tile: about equal numbers of atoms."""
     height, width = left.points.shape[-3], right.points.shape[-3]
     if row_block is not None:
         return _checked(row_block), width
@@ -465,7 +466,7 @@ def _tile(kernel: Kernel, left: Block, right: Block, row_block: int | None) -> t
 
 
 def _entries(kernel: Kernel, left: Block, right: Block) -> int:
-    """How many entries, each a double sum over atoms, make up the pairs held at once."""
+    """How many entries, each a double sum over atoms, are computed at once."""
     batch = max(
         math.prod(shape) for shape in (left.points.shape[:-3], right.points.shape[:-3], kernel.batch_shape)
     )
@@ -479,7 +480,7 @@ def _atoms_per_point(block: Block) -> int:
 
 
 def pairs_at_once(device: torch.device) -> int:
-    """Kernel evaluations to hold at a time on a device."""
+    """Kernel evaluations in memory at once on a device."""
     return PAIRS_AT_ONCE["cpu" if device.type == "cpu" else "cuda"]
 
 

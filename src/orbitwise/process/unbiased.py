@@ -1,8 +1,8 @@
 """Quadratic forms of rows with drawn atoms, without bias (METHOD 4; LIM eq. 21; LIM-A eq. 8, 12, 15).
 
-A draw must never meet itself. For a row Σ_s w_s a_s the estimate of its quadratic form is
-Σ_st c_st w_s w_t r(a_s, a_t) with c_st = between[group(s), group(t)] + [s = t]·diagonal[group(s)], group 0
-being the exact atoms. With nothing drawn c is 1.
+A draw must never be paired with itself. For a row Σ_s w_s a_s the estimate of its quadratic form is Σ_st c_st
+w_s w_t r(a_s, a_t) with c_st = between[group(s), group(t)] + [s = t]·diagonal[group(s)], group 0 being the
+exact atoms. With nothing drawn c is 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PairFactors:
 
     @property
     def has_diagonal(self) -> bool:
-        """Whether a draw's pair with itself has a factor of its own."""
+        """Whether pairs of a draw with itself have a separate factor."""
         return bool((self.diagonal != 0).any())
 
     def matrix(self) -> Float[Tensor, "s s"]:
@@ -51,7 +51,7 @@ def pair_factors(atoms: Atoms, method: Method = "halves") -> PairFactors:
     atoms : Atoms
         Rows with the record of how their atoms were drawn.
     method : "halves" or "all_pairs", default="halves"
-        Which pairs count.
+        Which pairs are used.
     """
     if method not in ("halves", "all_pairs"):
         raise ValueError(f"method must be 'halves' or 'all_pairs', not {method!r}.")
@@ -103,7 +103,7 @@ def reduce_quadratic(
     unreduced : Tensor of shape (*batch, n, s, s)
         r(a_s, a_t) for all pairs of atoms of a row, such as their covariance.
     method : "halves" or "all_pairs", default="halves"
-        Which pairs count; see `pair_factors`.
+        Which pairs are used; see `pair_factors`.
     """
     factors = pair_factors(atoms, method).matrix()
     return torch.einsum("...ns,...nst,st,...nt->...n", atoms.weights, unreduced, factors, atoms.weights)

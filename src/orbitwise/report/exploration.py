@@ -319,7 +319,7 @@ def explore(
         Called with a few words before each move.
     """
     layout, tracks = model.form_, []
-    x = check_inputs(model, np.asarray(X)[chosen]).to(model.device) - layout.background
+    x = check_inputs(model, np.asarray(X)[chosen]).to(model.device_) - layout.background
     for move in moves_of(orbit, seed):
         if progress is not None:
             progress(f"moving examples: {move.label}")

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from orbitwise.estimators.estimator import shortfall
+from orbitwise.estimators.convergence import shortfall
 from orbitwise.inference.disk import write_atomically
 from orbitwise.report.contents import (
     Compared,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +13,7 @@ from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.sparse_regressor import SparseGPRegressor
 from orbitwise.estimators.validation import input_shape
 from orbitwise.functionals.averages import learnable_orbits, orbit_in
+from orbitwise.inference.optimise.watching import Callback, Phase, announce
 from orbitwise.orbits.certainty import Certainty, Kind, Unit, decimals_of, unit_of
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.orbits.orbit import Interval, Orbit
@@ -24,9 +25,6 @@ Model = InvariantGPClassifier | Regressor
 
 ERROR_SECONDS = 20.0
 """Error bars of ranges take one gradient per parameter: they are left out where that takes longer."""
-
-Progress = Callable[[int, float], None]
-"""A callback of estimators, called with the iteration and the bound."""
 
 LABELS = {
     "amplitude": "deformation",
@@ -254,10 +252,14 @@ class RangeHistory:
         The interval of each parameter, one dictionary per iteration.
     """
 
-    def __init__(self, estimator: Model, then: Progress | None = None) -> None:
+    def __init__(self, estimator: Model, then: Callback | None = None) -> None:
         self.estimator = estimator
         self.then = then
         self.ranges: list[dict[str, Interval]] = []
+
+    def begin(self, phase: Phase, later: Sequence[Phase]) -> None:
+        """Tell the callback before this one that a phase begins, if it listens to phases."""
+        announce(self.then, phase, *later)
 
     def __call__(self, step: int, bound: float) -> None:
         orbit = getattr(self.estimator, "orbit_", None)

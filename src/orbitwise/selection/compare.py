@@ -10,11 +10,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import type_of_target
 
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.estimators.estimator import EngineEstimator, fit_quietly, iterations_of, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, iterations_of, warn_of_shortfalls
+from orbitwise.estimators.estimator import EngineEstimator
+from orbitwise.estimators.features import unfitted_copy
 from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
 from orbitwise.estimators.invariances import Invariance, check_picture, is_of_images, name_of
 from orbitwise.estimators.learned_ranges import Start, may_contain
@@ -222,8 +224,7 @@ def compare(
         check_picture(meant, dimensions)
         settings = {**settings, "image_shape": dimensions}
     copies = [
-        cast(BaseEstimator, clone(estimator)).set_params(**settings, invariance=invariance)
-        for invariance in invariances
+        unfitted_copy(estimator).set_params(**settings, invariance=invariance) for invariance in invariances
     ]
     fits = cast(
         "list[tuple[EvidenceModel, float]]",
@@ -283,7 +284,7 @@ def _with_data(estimator: EvidenceModel, X: ArrayLike, y: ArrayLike) -> Evidence
     num_nodes = nodes_of(estimator)
     if num_nodes is None or not isinstance(estimator, EngineEstimator) or has_data(estimator):
         return estimator
-    again = cast(Any, clone(estimator)).set_params(checkpoint=None, callback=None)
+    again = unfitted_copy(estimator).set_params(checkpoint=None, callback=None)
     again.begin_at(Start(estimator, num_nodes, 0))
     return fit_quietly(again, X, y)
 
@@ -315,7 +316,7 @@ def fit_from_member(
     best, given = candidate, candidate.estimator
     most = iterations_of(given)
     for iterations in (most, 0) if most > 0 else ():
-        estimator = cast(Any, clone(given)).set_params(checkpoint=None, callback=callback)
+        estimator = unfitted_copy(given).set_params(checkpoint=None, callback=callback)
         estimator.begin_at(Start(member.estimator, nodes.num_nodes, iterations))
         estimator, seconds = _fit(estimator, X, y)
         estimator.set_params(checkpoint=given.checkpoint, callback=given.callback)

@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 
-from orbitwise.estimators.estimator import EngineEstimator, num_nodes_of, shortfall
+from orbitwise.estimators.convergence import num_nodes_of, shortfall
+from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.learned_ranges import (
     OTHER_GAUSS,
     freeze_at,

@@ -21,7 +21,8 @@ from orbitwise.estimators.invariances import functional_of
 from orbitwise.estimators.regression_model import NOISE_START, RegressionModel, prepare
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import input_shape
-from orbitwise.functionals.averages import freeze_functional
+from orbitwise.functionals.averages import features_of, freeze_functional
+from orbitwise.functionals.points import FeatureMap
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters, NamedParameter
 from orbitwise.inference.optimise.hyperpriors import DEFAULT_SCALE
@@ -110,6 +111,8 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
     functional = copy.deepcopy(
         functional_of(estimator.invariance, estimator.n_features_in_, input_shape(estimator))
     )
+    if (features := features_of(estimator.functional_)) is not None:
+        functional = functional @ FeatureMap(features)
     begun = prepare(
         data.x.cpu().numpy(),
         model.target_scale.targets(data.targets).numpy(),

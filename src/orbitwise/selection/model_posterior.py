@@ -12,10 +12,11 @@ from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, softmax
 from scipy.stats import norm
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from torch.distributions import Distribution
 
-from orbitwise.estimators.estimator import fit_quietly, warn_of_shortfalls
+from orbitwise.estimators.convergence import fit_quietly, warn_of_shortfalls
+from orbitwise.estimators.features import unfitted_copy
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.selection.compare import is_tie
 from orbitwise.selection.evidence import (
@@ -289,7 +290,7 @@ def model_posterior(
     chances = _prior(prior, list(named))
     rows = []
     for name, model in named.items():
-        fitted = fit_quietly(clone(model), X, y)
+        fitted = fit_quietly(unfitted_copy(model), X, y)
         own = (hyperpriors or {}).get(name)
         rows.append((fitted, *_judged(fitted, method, own, num_samples, num_members, seed)))
     warn_of_shortfalls(list(named), [row[0] for row in rows])

@@ -1,9 +1,10 @@
 """The file: safetensors whose metadata hold the JSON structure, a format version and a checksum.
 
-Before any array is read, the header must account for every byte of the file, and the memory it asks for must
-be within a budget. Then the checksum of all bytes must be right. That finds accidents, not malice: whoever
-edits a file can compute it again, so what it covers is checked as well when a model is built. The structure
-of a file of an earlier version is rewritten as today's, so that the same checks apply.
+Before any array is read, the header must account for every byte of the file, and the memory that it asks for
+must be within a budget. Then the checksum of all bytes must be right. A checksum finds accidents but not
+malice, because whoever edits a file can compute it again; therefore everything is checked again when a model
+is built. The structure of an earlier format is converted to the present one first, so that the same checks
+apply.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from orbitwise.inference.optimise.cost import machine_memory
 
 FORMAT = "orbitwise"
 FORMAT_VERSION = 2
-"""Version 1 held parts of the form of inputs and of the model one by one; such files are read, too."""
+"""Files of version 1 stored the form of inputs and the model in several attributes; they are read, too."""
 FORMER_ARGUMENTS = {"Process": {"mean_module": "mean"}, "Totals": {"count": "num_rows"}}
-"""By class, arguments that had other names in earlier versions, with those of today."""
+"""For each class, the earlier names of arguments and the present ones."""
 NO_CHECKSUM = "0" * 64
 CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 DTYPES = {
@@ -38,33 +39,33 @@ DTYPES = {
     "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""Types of numbers as the header names them, and as NumPy does."""
+"""The names of number types in the header and in NumPy."""
 MOST_HEADER = 2**23
-"""Parsed JSON takes some thirty times the memory of its text, so the header is not to be long."""
+"""The longest header in bytes: parsed JSON takes about thirty times the memory of its text."""
 MOST_BYTES = 2**34
 MEMORY_PER_BYTE = 2
-"""The bytes of the file and the tensors made of them are held at once."""
+"""The bytes of the file and the tensors made from them are in memory at the same time."""
 TENSOR_DTYPES = {
     torch.bool, torch.float16, torch.float32, torch.float64,
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
 }  # fmt: skip
 WIDEST_SHARED = 4096
-"""Rows may share their numbers in any number, but a row of one number repeated is no wider than this."""
+"""Any number of rows may share their numbers, but a row that repeats one number is no wider than this."""
 
 
 @final
 class StorageError(ValueError):
-    """A model cannot be stored, or a file cannot be loaded; the message says which, why, and what to do."""
+    """A model cannot be stored, or a file cannot be loaded; the message gives the reason and what to do."""
 
 
 def damaged(what: str) -> StorageError:
-    """The error of a file whose structure cannot be one that was saved."""
+    """The error for a file whose structure cannot have been written by `save`."""
     return StorageError(f"The file is damaged or hostile: {what}.")
 
 
 @final
 class Place(NamedTuple):
-    """Where an array lies behind the header: its type, its shape, and the byte where it starts."""
+    """The type and shape of an array, and the byte after the header at which it starts."""
 
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
@@ -81,7 +82,7 @@ def pack(structure: Mapping[str, object], arrays: Mapping[str, NDArray[np.generi
     }
     contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}
     data = safetensors.numpy.save(contiguous, metadata)
-    # The library writes metadata in an order that changes from time to time; equal models have equal files.
+    # The library does not write metadata in a fixed order, but equal models must have equal files.
     whole = {**json.loads(_header(data)), "__metadata__": metadata}
     header = json.dumps(whole, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
@@ -95,7 +96,7 @@ def with_checksum(data: bytes) -> bytes:
 
 
 def default_budget() -> int:
-    """Half of the memory of this machine, or of the container we are in, and 16 GiB at most."""
+    """Half of the memory of this machine or container, and at most 16 GiB."""
     memory = machine_memory()
     return MOST_BYTES if memory is None else min(MOST_BYTES, int(memory) // 2)
 
@@ -167,10 +168,10 @@ def unpack(data: bytes) -> tuple[dict[str, object], dict[str, NDArray[np.generic
 
 
 def upgraded(structure: Mapping[str, object]) -> dict[str, object]:
-    """Today's structure of a file; one of today stays as it is.
+    """The structure of a file in the present format.
 
-    Files of the first format held the form of inputs, the scale of targets and the functional of a model one
-    by one. Some classes and arguments had other names.
+    Files of version 1 stored the form of inputs, the scale of targets and the functional of a model in
+    several attributes, and some classes and arguments had other names.
     """
     nodes, fitted = structure.get("objects"), structure.get("fitted")
     if not isinstance(nodes, list) or not isinstance(fitted, dict):
@@ -183,7 +184,7 @@ def upgraded(structure: Mapping[str, object]) -> dict[str, object]:
 
     if "form_" not in fitted:
         image, own = (fitted.pop(name, None) for name in ("_image_shape", "_input_shape"))
-        # all images had their channels first, before there was a choice
+        # version 1 always had channels first
         sides = image.get("tuple") if isinstance(image, dict) else image
         first = "first" if isinstance(sides, list) and len(sides) == 3 else None
         form = {"image_shape": image, "channels": fitted.pop("channels_", first), "input_shape": own}
@@ -203,16 +204,20 @@ def upgraded(structure: Mapping[str, object]) -> dict[str, object]:
         if isinstance(model, dict) and isinstance(model.get("arguments"), dict):
             arguments = {**model["arguments"], "functional": functional}
             fitted["model_"] = added({**model, "arguments": arguments})
-    return {**structure, "objects": objects, "fitted": fitted}
+    parameters = structure.get("parameters")
+    if isinstance(parameters, dict) and "time_limit" in parameters:
+        parameters = dict(parameters)
+        parameters["max_seconds"] = parameters.pop("time_limit")
+    return {**structure, "objects": objects, "fitted": fitted, "parameters": parameters}
 
 
 def _node(kind: str, arguments: Mapping[str, object]) -> dict[str, object]:
-    """An object without tensors of its own."""
+    """The entry of an object that has no tensors itself."""
     return {"type": kind, "arguments": arguments, "attributes": {}, "state": {}, "learned": []}
 
 
 def _renamed(node: object) -> object:
-    """An object under the names of today."""
+    """The entry of an object under its present names."""
     if not isinstance(node, dict):
         return node
     kind, arguments = node.get("type"), node.get("arguments")
@@ -223,7 +228,7 @@ def _renamed(node: object) -> object:
 
 
 def _check_budget(start: bytes, size: int, budget: int) -> None:
-    """Raise a StorageError where a file asks for too much memory, or cannot be one of ours."""
+    """Raise a StorageError if a file asks for too much memory or cannot be a saved model."""
     length, needed = int.from_bytes(start, "little"), MEMORY_PER_BYTE * size
     if len(start) < 8 or length > size - 8:
         what = "is empty" if not size else "is not a model saved by orbitwise.save, or is truncated"
@@ -242,8 +247,8 @@ def _check_budget(start: bytes, size: int, budget: int) -> None:
 
 
 def _places(header: Mapping[str, object], size: int) -> dict[str, Place]:
-    """Type, shape and place of each array, which lie one after the other and fill `size` bytes exactly."""
-    told: list[tuple[list[int], str, str, list[int]]] = []
+    """Type, shape and start of each array; the arrays must fill `size` bytes exactly, without gaps."""
+    entries: list[tuple[list[int], str, str, list[int]]] = []
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -253,13 +258,13 @@ def _places(header: Mapping[str, object], size: int) -> dict[str, Place]:
             raise StorageError("The file is damaged: the type or the shape of an array is unknown.")
         if not is_counts(offsets):
             raise StorageError("The file is damaged: its arrays are not where they should be.")
-        told.append((offsets, name, code, shape))
+        entries.append((offsets, name, code, shape))
     found: dict[str, Place] = {}
     end = 0
-    for offsets, name, code, shape in sorted(told):
+    for offsets, name, code, shape in sorted(entries):
         dtype = np.dtype(DTYPES[code])
         whole = dtype.itemsize * math.prod(shape)
-        # An empty array may claim any length in its other dimensions.
+        # An empty array could claim any length in its other dimensions.
         is_short = dtype.itemsize * math.prod(max(1, length) for length in shape) <= max(size, MOST_HEADER)
         if not is_short or offsets != [end, end + whole] or end + whole > size:
             raise StorageError("The file is damaged: its arrays are not where they should be.")
@@ -278,7 +283,7 @@ def is_counts(value: object) -> TypeGuard[list[int]]:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe must not wait for somebody to write into it."""
+    """Open a file without waiting: a pipe would block until somebody writes into it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -288,7 +293,7 @@ def _header(data: bytes) -> bytes:
 
 
 def _parsed(data: bytes) -> dict[str, object]:
-    """The header of a file of ours, with a dictionary `__metadata__`."""
+    """The header of a saved model, with its dictionary `__metadata__`."""
     text = _header(data)
     with contextlib.suppress(ValueError, RecursionError):
         header = json.loads(text)
@@ -301,12 +306,12 @@ def _parsed(data: bytes) -> dict[str, object]:
 def _place_of_checksum(data: bytes) -> tuple[int, int]:
     found = list(CHECKSUM.finditer(_header(data)))
     if len(found) != 1:
-        raise StorageError("The file is damaged: its checksum is not there.")
+        raise StorageError("The file is damaged: it has no checksum.")
     return 8 + found[0].start(1), 8 + found[0].end(1)
 
 
 def _checksum(data: bytes, start: int, end: int) -> str:
-    """SHA-256 of all bytes, with zeros in place of the checksum itself."""
+    """SHA-256 of all bytes, with the checksum itself replaced by zeros."""
     digest, view = hashlib.sha256(), memoryview(data)
     for part in (view[:start], NO_CHECKSUM.encode(), view[end:]):
         digest.update(part)
@@ -314,11 +319,11 @@ def _checksum(data: bytes, start: int, end: int) -> str:
 
 
 def layout_of(tensor: Tensor) -> tuple[NDArray[np.generic], dict[str, object]]:
-    """The numbers of a tensor in the order they have in memory, each once, and what restores its layout.
+    """The numbers of a tensor in memory order, each once, and the layout that restores the tensor.
 
-    Products and solves round differently for rows and for columns, and covariances take a shorter way where
-    all rows share their weights in memory. So the order of the dimensions in memory, and which of them are
-    shared (stride 0), are stored beside the numbers: predictions are then equal bit for bit.
+    Products and solves round differently for row-major and column-major matrices, and covariances take a
+    shortcut if all rows share their weights in memory. Therefore the order of the dimensions in memory, and
+    which of them are shared (stride 0), are stored with the numbers: predictions are then equal bit for bit.
     """
     if tensor.dtype not in TENSOR_DTYPES or tensor.layout != torch.strided:
         raise StorageError(f"A tensor of {tensor.dtype} cannot be stored; convert it to float64.")
@@ -346,21 +351,21 @@ def tensor_of(
         or array.shape != tuple(1 if place in shared else shape[place] for place in order)
     ):
         raise StorageError(f"A tensor of shape {brief(shape)} does not fit its {array.shape} numbers.")
-    # A copy of its own, aligned in memory as any other tensor is.
+    # a copy, because the bytes of a file are not aligned in memory as those of other tensors are
     tensor = torch.tensor(array).permute([order.index(place) for place in range(len(shape))])
     if layout.get("on_device") is True:
         tensor = tensor.to(device)
     sizes = [max(2, size) if place in shared else size for place, size in enumerate(shape)]
-    # A shared dimension of one entry, too, keeps its stride of 0.
+    # a shared dimension of one entry also keeps its stride of 0
     return tensor.expand(sizes)[tuple(slice(0, size) for size in shape)]
 
 
-def brief(said: object) -> str:
-    """The beginning of a message, or of what a file says: one line that a terminal can print."""
-    text = printable(" ".join(str(said)[:10_000].split()) or type(said).__name__)
-    return text if len(text) <= 200 else text[:200] + "…"
+def brief(text: object) -> str:
+    """The beginning of a message, or of text in a file, as one line that a terminal can print."""
+    line = printable(" ".join(str(text)[:10_000].split()) or type(text).__name__)
+    return line if len(line) <= 200 else line[:200] + "…"
 
 
 def printable(text: str) -> str:
-    """The same text without what a terminal would obey instead of printing it."""
+    """The text with "?" in place of control characters, which a terminal would obey."""
     return "".join(each if each.isprintable() else "?" for each in text)

@@ -1,11 +1,11 @@
-"""Save a fitted estimator to one file, load it, or look at what a file holds.
+"""Save a fitted estimator to one file, load it, or describe what a file holds.
 
-Each estimator says beside its constructor which fitted attributes it has (see `Stored.fitted`).
+Each estimator class declares its fitted attributes (see `Stored.fitted`).
 
-A model that is put together is used only if its parts belong together (`check_agreement`). Types, shapes and
-bounds of each object were checked before, and a class checks its own parts by its method `check_parts`. What
-only the whole can say is checked last, by predicting two rows: that points of new rows are few enough to be
-compared with those of the posterior, and that predictions have their shape and are finite.
+A model that was read is used only if its parts fit together (`check_agreement`). Types, shapes and bounds are
+checked for each object as it is built, and a class checks its own parts by its method `check_parts`. The last
+check predicts two rows: their points must be few enough to be compared with those of the posterior, and the
+predictions must be finite and have the right shape.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, is_plain_numbers, require
-from orbitwise.functionals.averages import OrbitAverage, OrbitSum, orbit_in
+from orbitwise.functionals.averages import OrbitAverage, OrbitSum, features_of, orbit_in
+from orbitwise.functionals.features import Features, FixedFeatures
 from orbitwise.functionals.functional import Combination, Composition, Functional
+from orbitwise.functionals.points import FeatureMap
 from orbitwise.inference.disk import write_atomically
 from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.fit_result import FitResult
@@ -58,34 +60,37 @@ from orbitwise.transforms.images import check_image_shape
 
 MOST_POINTS = 2**20
 MOST_PAIRS = 2**26
-"""Pairs of points of two rows, which are held at once: half a gigabyte of numbers."""
+"""The most pairs of points of two rows, which are in memory at once: half a gigabyte of numbers."""
 PAIRS_PER_NUMBER = 2**12
-"""Pairs that one prediction compares, tile by tile, for each number of the file: more rows take longer."""
-ACCUSATION = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
+"""The most pairs that one prediction may compare for each number in the file, tile by tile."""
+FILE_PREFIX = re.compile(r"^The file is [^:]*\b(damaged|hostile)\b[^:]*: ")
 
 
 def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0) -> None:
     """Write a fitted estimator to one file, in full or not at all.
 
-    The file needs no training data beside it and holds no code. What is code (a `callback`) and settings of
-    this machine (`checkpoint`, `n_jobs`) are left out. Exact posteriors and kernel machines include the
-    inputs of their training rows. Every model is read back before it is written.
+    The file is complete without the training data, and holds no code. A `callback`, which is code, and
+    settings of this machine (`checkpoint`, `n_jobs`) are left out. Exact posteriors and kernel machines
+    include the inputs of their training rows, and models with `features` a few of them. The model is read
+    back and compared before the file is written.
 
     Parameters
     ----------
     model : estimator
         A fitted estimator of this package.
     path : str or path-like
-        The file; `.orbitwise` is the usual ending. Where it is a symbolic link, the file it leads to is
+        The file; `.orbitwise` is the usual ending. If it is a symbolic link, the file that it points to is
         replaced.
     error_seconds : float, default=0.0
-        Error bars of learned ranges are stored if they are known, and a note says so if they are not. They
-        are computed first if that takes no longer than this.
+        Error bars of learned ranges are stored if they have been computed. If not, they are computed now
+        provided that this takes no longer than `error_seconds`; otherwise a note in the file says that they
+        are missing.
 
     Raises
     ------
     StorageError
-        Where a model cannot do without its code: a `FeatureMap`, an orbit or kernel of your own.
+        If predictions need code that a file cannot hold: a `FeatureMap`, or an orbit or kernel class of your
+        own. `features` are code, too, but `load` is given them again.
 
     Examples
     --------
@@ -103,20 +108,26 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
 
 
 def packed(model: object, error_seconds: float = 0.0) -> bytes:
-    """The content of the file of a fitted estimator."""
+    """The bytes of the file of a fitted estimator."""
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
     try:
-        _check_equal(model, put_together(*unpack(data)))
+        held = features_in(model)
+        _check_equal(model, put_together(*unpack(data), features=None if held is None else held.source))
     except StorageError as error:
-        # what is told of a file is told of the model that it would hold
-        reason = ACCUSATION.sub("", str(error))
+        # the message is about a file, but here the model is at fault
+        reason = FILE_PREFIX.sub("", str(error))
         raise StorageError(f"This model cannot be saved: {reason}") from error
     return data
 
 
-def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int | None = None) -> Any:
-    """Read an estimator that was saved; its predictions are equal bit for bit.
+def load(
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    max_bytes: int | None = None,
+    features: Features | None = None,
+) -> Any:
+    """Read a saved estimator; its predictions are equal bit for bit.
 
     Nothing in a file is ever executed. `fit` with `warm_start=True` resumes from a loaded model.
 
@@ -125,21 +136,27 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     path : str or path-like
         The file.
     device : str, default=None
-        Where the model computes: by default where it was fitted if there is such a device here, else on the
-        CPU.
+        The device on which the model computes. None and "auto" take the device of the fit if it is available
+        here, else the CPU.
     max_bytes : int, default=None
-        The most memory that the file may ask for, about twice its size. None takes half of this machine's
-        memory, and 16 GiB at most.
+        The most memory in bytes that the file may ask for, which is about twice its size. None takes half of
+        this machine's memory, at most 16 GiB.
+    features : torch.nn.Module, callable or transformer, default=None
+        What the model was fitted with as `features`, which is code and not in the file. A module takes the
+        weights that the file holds; functions and transformers are given as they were at the fit. They are
+        checked by the features of a few rows, which the file holds as well.
 
     Returns
     -------
     estimator
-        The model. Settings of a machine (`callback`, `checkpoint`, `n_jobs`) are never taken from a file.
+        The fitted model. `callback`, `checkpoint` and `n_jobs` have their defaults, because they belong to
+        the machine on which a model is used.
 
     Raises
     ------
     StorageError
-        Where a file is damaged, of a newer format, too large, or not a saved model.
+        If the file is damaged, of a newer format, too large, or not a saved model, or if `features` are
+        missing or not those of the fit.
 
     Examples
     --------
@@ -147,7 +164,7 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:
-        return put_together(structure, arrays, device)
+        return put_together(structure, arrays, device, features)
     except StorageError as error:
         raise StorageError(f"{os.fspath(path)}: {error}") from error
     except Exception as error:
@@ -155,9 +172,9 @@ def load(path: str | os.PathLike[str], device: str | None = None, max_bytes: int
 
 
 def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict[str, object]:
-    """What a file holds, without building the model: estimator, evidence, learned ranges, versions, notes.
+    """Describe a file without building the model: estimator, evidence, learned ranges, versions, notes.
 
-    It is as careful as `load`, and a terminal can print all text in it.
+    The file is checked as by `load`, and all text is safe to print in a terminal.
 
     Parameters
     ----------
@@ -169,11 +186,11 @@ def describe(path: str | os.PathLike[str], max_bytes: int | None = None) -> dict
     Returns
     -------
     dict
-        What the file says of itself.
+        The description that was stored with the model.
     """
     structure, arrays = _unpacked(path, max_bytes)
     try:
-        about = {name: _printable(each) for name, each in told(structure).items()}
+        about = {name: _printable(each) for name, each in summary_in(structure).items()}
     except StorageError as error:
         raise StorageError(f"{os.fspath(path)}: {error}") from error
     num_bytes = sum(array.nbytes for array in arrays.values())
@@ -191,7 +208,7 @@ def _unpacked(
 
 
 def _versions() -> dict[str, str]:
-    # At import, the package that holds the version is not complete yet.
+    # imported here because the package is not complete while this module is imported
     from orbitwise import __version__
 
     return {
@@ -207,7 +224,7 @@ def _check_equal(model: object, copy: object) -> None:
     """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
     for one, other in zip(_modules(model), _modules(copy), strict=True):
         left, right = one.state_dict(), other.state_dict()
-        if list(left) != list(right) or any(_bits(left[name]) != _bits(right[name]) for name in left):
+        if list(left) != list(right) or any(_bytes_of(left[name]) != _bytes_of(right[name]) for name in left):
             raise StorageError(f"a part of {type(one).__name__} would be lost.")
 
 
@@ -219,12 +236,12 @@ def _modules(model: Any) -> list[nn.Module]:
     return [model.functional_, model.posterior_.process]
 
 
-def _bits(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _bytes_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
 
 
 def _printable(value: object) -> object:
-    """The same with text that a terminal can print, whatever a file says."""
+    """The same value with text that is safe to print in a terminal."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -236,37 +253,37 @@ def _printable(value: object) -> object:
 
 @final
 class NoObjective:
-    """Stands for the objective of a fit, which needs the training data."""
+    """Replaces the objective of a loaded fit, because the objective needs the training data."""
 
     def __call__(self) -> Tensor:
         raise ValueError(
             "The error bars of this orbit need the training data, and were not computed before the model was "
-            "saved: ask the fitted model for orbit_errors_, then save it."
+            "saved: read orbit_errors_ of the fitted model, then save it again."
         )
 
 
 SHAPE = Field((tuple, list, NoneType), Field((int,)), least=1)
-MAYBE_TEXT = Field((str, NoneType))
-LEFT_OUT = {"fit_result_"}
-PLAIN = (
+TEXT_OR_NONE = Field((str, NoneType))
+NEVER_STORED = {"fit_result_"}
+SETTING_TYPES = (
     *(NoneType, bool, int, float, str, tuple, list, dict, np.ndarray),
     *(Kernel, Likelihood, Orbit, Functional, Loss),
 )
-PARAMETERS = {
+SETTING_FIELDS = {
     "image_shape": SHAPE,
     "random_state": Field((int, NoneType), least=0, most=2**32 - 1),
     "verbose": Field((bool, int)),
     "warm_start": FLAG,
 }
-"""What some settings must be; the others are checked when they are used, by `fit`."""
-OWN = ("callback", "checkpoint", "n_jobs")
-"""Settings of the machine and the program that a model is used in: none is stored, and none is read."""
+"""What some settings must be; `fit` checks the others when it uses them."""
+LOCAL_SETTINGS = ("callback", "checkpoint", "features", "n_jobs")
+"""Settings of the machine and the program in which a model is used; they are not stored."""
 
 
-def _own_settings(kind: type) -> dict[str, object]:
-    """The defaults of the settings that no file may choose, such as the folder that `fit` writes to."""
+def _local_settings(kind: type) -> dict[str, object]:
+    """The defaults of the settings that no file may choose, such as the folder to which `fit` writes."""
     known = inspect.signature(kind).parameters
-    return {each: known[each].default for each in OWN if each in known}
+    return {each: known[each].default for each in LOCAL_SETTINGS if each in known}
 
 
 def known_estimators() -> dict[str, type[BaseEstimator]]:
@@ -275,30 +292,32 @@ def known_estimators() -> dict[str, type[BaseEstimator]]:
 
 
 def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], Writer]:
-    """The structure of a fitted estimator, and the writer that holds its objects and arrays."""
+    """The structure of a fitted estimator, and the writer with its objects and arrays."""
     name, known = type(model).__name__, known_estimators()
     if known.get(name) is not type(model):
         raise StorageError(f"A {name} cannot be stored; {', '.join(known)} can.")
     declared = declaration_of(type(model))
     if missing := [each for each in declared.fitted if not hasattr(model, each)]:
-        raise StorageError(f"This {name} is not fitted, it has no {missing[0]}: call fit before save.")
+        raise StorageError(
+            f"This {name} is not fitted, because it has no {missing[0]}: call fit before save."
+        )
     parameters = model.get_params(deep=False)
     fields = {**declared.fitted, **declared.sometimes}
     notes = _find_errors(model, error_seconds)
     if parameters.get("callback") is not None:
-        notes.append("callback was left out: it is not plain data")
+        notes.append("callback was left out: it is code")
     if isinstance(parameters.get("random_state"), np.random.RandomState):
         parameters["random_state"] = None
-        notes.append("random_state was left out: it is not plain data")
-    parameters |= _own_settings(type(model))
+        notes.append("random_state was left out: only whole numbers and None are stored")
+    parameters |= _local_settings(type(model))
     if hasattr(model, "machine_") or hasattr(model, "svc_"):
         notes += _leave_out_code(parameters)
-    others = set(vars(model)) - set(parameters) - set(fields) - LEFT_OUT
-    notes += [f"{each} was left out: it is no attribute of a fit" for each in sorted(others)]
+    others = set(vars(model)) - set(parameters) - set(fields) - NEVER_STORED
+    notes += [f"{each} was left out: it is not an attribute that fit sets" for each in sorted(others)]
     writer = Writer()
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
     for timed in fitted.keys() & {"search_", "climb_"}:
-        # the same fit gives the same file, however long it took
+        # equal fits give equal files, however long they took
         fitted[timed] = [{**stage, "seconds": math.nan} for stage in fitted[timed]]
     structure = {
         "estimator": name,
@@ -311,43 +330,82 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
 
 
 def put_together(
-    structure: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]], device: str | None = None
+    structure: Mapping[str, object],
+    arrays: Mapping[str, NDArray[np.generic]],
+    device: str | None = None,
+    features: Features | None = None,
 ) -> BaseEstimator:
-    """The estimator of a structure, on `device`, or where it was if that is here, or on the CPU."""
+    """The estimator of a structure, on `device`; by default on the device of the fit, or else the CPU.
+
+    `features` are those of the fit, where there were any.
+    """
     structure = upgraded(structure)
     name, known = structure.get("estimator"), known_estimators()
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
     if not isinstance(name, str) or name not in known:
         raise StorageError(f"The file holds an unknown estimator, {brief(name)}.")
     kind, declared = known[name], declaration_of(known[name])
-    # those that files of earlier versions do not have take their defaults
+    # settings that an earlier version did not have take their defaults
     names = set(kind._get_param_names())
     if not isinstance(parameters, dict) or not set(parameters) <= names:
-        raise StorageError(f"The file has other parameters than those of {name}.")
+        raise StorageError(f"The file has parameters that {name} does not have.")
     fields = {**declared.fitted, **declared.sometimes}
     if not isinstance(fitted, dict) or not set(declared.fitted) <= set(fitted) <= set(fields):
-        raise StorageError(f"The file has other attributes than those of {name}.")
-    place = _place(parameters.get("device", "cpu") if device is None else device)
+        raise StorageError(f"The file lacks fitted attributes of {name}, or has others.")
+    asked = parameters.get("device", "cpu")
+    if device is not None and device != "auto":
+        place, asked = _device(device), ""
+        if str(place) != device:
+            raise StorageError(f"there is no device {device!r} here: leave device out, or load on the 'cpu'.")
+    else:
+        place = _device(fitted.get("device_", "cpu" if asked == "auto" else asked))
     reader = Reader(structure.get("objects"), arrays, place)
-    settings = {each: PARAMETERS.get(each, Field(PLAIN, is_record=True)) for each in names}
-    given = reader.arguments({**parameters, **_own_settings(kind)}, settings, name, ())
+    settings = {each: SETTING_FIELDS.get(each, Field(SETTING_TYPES, is_record=True)) for each in names}
+    given = reader.arguments({**parameters, **_local_settings(kind)}, settings, name, ())
     if "device" in names:
-        given["device"] = str(place)
+        given["device"] = "auto" if asked == "auto" else str(place)
     model = kind(**given)
     for each, value in reader.arguments(fitted, fields, name, declared.fitted).items():
         setattr(model, each, value)
+    _attach(model, features, place)
+    if "device" in names:
+        vars(model)["device_"] = str(place)
     try:
         check_agreement(model, sum(array.size for array in arrays.values()))
     except ValueError as error:
         raise damaged(f"it holds {brief(error)}") from error
     if hasattr(model, "orbit_"):
-        _complete(model)
+        _add_derived_parts(model)
     return model
+
+
+def features_in(model: object) -> FixedFeatures | None:
+    """The φ through which a fitted estimator sees its inputs, if it has any."""
+    functional = getattr(model, "functional_", None)
+    return None if functional is None else features_of(functional)
+
+
+def _attach(model: object, given: Features | None, place: torch.device) -> None:
+    """Give a model its φ again, which no file holds; its setting is then what was given, with its weights."""
+    known = [] if (latent := features_in(model)) is None else [latent]
+    if isinstance(model, ProcessModel) and (other := features_of(model.latent_functional)) is not None:
+        known += [other] if other is not latent else []
+    if given is not None and not known:
+        raise StorageError(f"This {type(model).__name__} was fitted without features: leave out features=.")
+    for each in known:
+        if given is None:
+            raise StorageError(each.missing())
+        try:
+            each.attach(given)
+            each.place(place)
+        except (TypeError, ValueError) as error:
+            raise StorageError(str(error)) from error
+        vars(model)["features"] = each.source
 
 
 @runtime_checkable
 class ProcessModel(Protocol):
-    """A fitted estimator whose functions have a Gaussian process for a prior."""
+    """A fitted estimator with a Gaussian-process prior."""
 
     n_features_in_: int
     posterior_: Posterior
@@ -356,14 +414,14 @@ class ProcessModel(Protocol):
 
     @property
     def latent_functional(self) -> Functional:
-        """The functional that a later fit lowers inputs by."""
+        """The functional by which a later fit lowers inputs."""
         ...
 
 
 def check_agreement(model: object, num_numbers: int = 0) -> None:
-    """Raise a ValueError where an estimator's parts are those of different models.
+    """Raise a ValueError if the parts of an estimator belong to different models.
 
-    A prediction may take work in proportion to `num_numbers`, those that its file holds.
+    The work that a prediction may take is in proportion to `num_numbers`, the numbers in its file.
     """
     assert isinstance(model, Checked)
     model.check_parts()
@@ -373,7 +431,7 @@ def check_agreement(model: object, num_numbers: int = 0) -> None:
 
 
 def _check_predictions(model: ProcessModel, num_numbers: int) -> None:
-    """Predict two rows, where that is no more work than the file allows."""
+    """Predict two rows, unless that is more work than a file of this size may ask for."""
     posterior = model.posterior_
     tensors = [
         each
@@ -397,7 +455,7 @@ def _check_predictions(model: ProcessModel, num_numbers: int) -> None:
 
 
 def _probes(model: ProcessModel) -> torch.Tensor:
-    """Two rows to try a model on, on its device."""
+    """Two random rows for a trial prediction, on the device of the model."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(2, model.n_features_in_, generator=generator, dtype=torch.float64)
     parameter = next(model.posterior_.process.parameters(), rows)
@@ -405,7 +463,7 @@ def _probes(model: ProcessModel) -> torch.Tensor:
 
 
 def _check_orbit(model: ProcessModel) -> None:
-    """Move a row along the orbit that is shown to users."""
+    """Move a row along the orbit, to check that it fits the inputs."""
     probes, width, orbit = _probes(model), model.n_features_in_, model.orbit_
     if isinstance(orbit, DrawnOrbit):
         with torch.no_grad():
@@ -417,11 +475,12 @@ def _check_orbit(model: ProcessModel) -> None:
 
 
 def check_points(functional: Functional, posterior: Posterior, num_numbers: int) -> None:
-    """Refuse a few elements composed with a few more, again and again, before they are all made.
+    """Raise a ValueError if a prediction would compare too many points.
 
-    A prediction compares each point that a row is moved to with the others, and with those of the posterior,
-    unless a group of moves leaves the kernel as it is. Two rows are compared at once, so that their pairs
-    take memory; those with all rows of the posterior take time alone, and more in a file that holds more.
+    Composed orbits multiply their numbers of points, so the points are counted before any is made. A
+    prediction compares all points of a row with each other and with those of the posterior, unless a group of
+    moves leaves the kernel unchanged. The pairs of two rows are in memory at once. The pairs with the rows of
+    the posterior only take time, so a larger file may have more of them.
     """
     orbit = getattr(getattr(functional, "average", functional), "orbit", None)
     is_one_sided = isinstance(orbit, FiniteOrbit) and orbit.symmetry is not None
@@ -442,7 +501,7 @@ def check_points(functional: Functional, posterior: Posterior, num_numbers: int)
 
 
 def most_atoms(functional: Functional) -> int:
-    """A number of points that a functional moves a row to at most."""
+    """An upper bound on the number of points to which a functional moves a row."""
     if isinstance(functional, Composition):
         return most_atoms(functional.outer) * most_atoms(functional.inner)
     if isinstance(functional, Combination):
@@ -451,13 +510,13 @@ def most_atoms(functional: Functional) -> int:
         orbit = functional.orbit if isinstance(functional, OrbitAverage) else functional.average.orbit
         count = getattr(orbit, "num_samples", None) if orbit.is_drawn else orbit.size
         return max(1, count or 1)
-    return 3
+    return 1 if isinstance(functional, FeatureMap) else 3
 
 
-def _complete(model: Any) -> None:
-    """Give a loaded Gaussian process what follows from its parts, and files therefore do not hold."""
+def _add_derived_parts(model: Any) -> None:
+    """Add to a loaded Gaussian process the attributes that follow from others and are not stored."""
     if model.orbit_ is None and "orbit_" in vars(model):
-        # earlier versions remembered learned orbits only
+        # earlier versions stored learned orbits only
         model.orbit_ = orbit_in(model.functional_, model.n_features_in_)
     if isinstance(model.orbit_, FiniteOrbit) and model.form_.image_shape is not None:
         model.orbit_.image_shape = check_image_shape(model.form_.image_shape)
@@ -470,34 +529,36 @@ def _complete(model: Any) -> None:
         model.converged_,
         NoObjective(),
         () if model.orbit_ is None else list(model.orbit_.parameters()),
-        # that of a search is of structures
+        # the history of a kernel search holds structures, not numbers
         history=[each for each in model.history_ if isinstance(each, int | float)],
         certificate=getattr(model, "certificate_", None),
     )
 
 
-def _place(name: object) -> torch.device:
+def _device(name: object) -> torch.device:
     if not isinstance(name, str) or not re.fullmatch(r"(cpu|mps|cuda)(:\d{1,3})?", name):
-        raise StorageError(f"device must be 'cpu', 'mps' or 'cuda', with a number or not, not {brief(name)}.")
+        raise StorageError(
+            f"device must be 'cpu', 'mps', 'cuda' or one with a number such as 'cuda:1', not {brief(name)}."
+        )
     place = torch.device(name)
-    if place.type == "cuda":
-        is_here = torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()
-    else:
-        is_here = place.type == "cpu" or torch.backends.mps.is_available()
+    # GPUs without double precision do not serve
+    is_here = place.type == "cuda" and (place.index or 0) < torch.cuda.device_count()
     return place if is_here else torch.device("cpu")
 
 
 def _find_errors(model: Any, error_seconds: float) -> list[str]:
-    """Why the error bars of learned ranges are missing; they are computed only within `error_seconds`."""
+    """Compute missing error bars if `error_seconds` allow it; return notes if they stay missing."""
     if getattr(model, "orbit_", None) is None or model.knows_orbit_errors:
         return []
     if isinstance(model.fit_result_.objective, NoObjective):
-        return ["orbit_errors_ was not there"]
+        return [
+            "orbit_errors_ was left out: it was missing from the model file from which this model was loaded"
+        ]
     if error_seconds <= 0:
-        return ["orbit_errors_ was left out: it was not computed; ask the fitted model for it before saving"]
+        return ["orbit_errors_ was left out: it was not computed; read it from the model before saving"]
     try:
         if model.expected_error_seconds() > error_seconds:
-            return ["orbit_errors_ was left out: it takes long; ask for it before saving"]
+            return ["orbit_errors_ was left out: it takes long to compute; read it before saving"]
         _ = model.orbit_errors_
     except (ValueError, RuntimeError) as error:
         return [f"orbit_errors_ was left out: {brief(error)}"]
@@ -505,7 +566,7 @@ def _find_errors(model: Any, error_seconds: float) -> list[str]:
 
 
 def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
-    """Leave out an invariance that is code: the rows or copies that it made are part of the machine."""
+    """Leave out an invariance that is code; the machine keeps the rows or copies that it made."""
     try:
         Writer().value(parameters.get("invariance"), "invariance")
     except StorageError as error:
@@ -515,8 +576,8 @@ def _leave_out_code(parameters: dict[str, Any]) -> list[str]:
 
 
 NUMBER_OF = replace(COUNT, kinds=(int,))
-ACCEPTED = 1e-4
-"""The gap, in parts of the risk, up to which a machine counts as solved."""
+SOLVED_GAP = 1e-4
+"""The gap, relative to the risk, up to which a machine has converged."""
 SUMMARY = {
     "converged": FLAG,
     "evidence_kind": TEXT,
@@ -531,33 +592,34 @@ SUMMARY = {
     "log_evidence_error": REPORTED,
     "n_features": NUMBER_OF,
     "noise": Field((list, int, float), Field((int, float)), is_record=True),
-    "orbit": MAYBE_TEXT,
+    "orbit": TEXT_OR_NONE,
 }
 SUMMARY_OPTIONAL = {
     "certificate": TEXT,
-    "channels": MAYBE_TEXT,
+    "channels": TEXT_OR_NONE,
     "classes": Field((list,), TEXT),
+    "features": TEXT,
     "learned_error_text": TEXT,
     "num_rows": NUMBER_OF,
 }
-BESIDE = {"estimator": TEXT, "notes": Field((list,), TEXT), "versions": Field((dict,), TEXT)}
+TOP_LEVEL = {"estimator": TEXT, "notes": Field((list,), TEXT), "versions": Field((dict,), TEXT)}
 
 
-def told(structure: dict[str, Any]) -> dict[str, Any]:
-    """What a file says of itself, each entry of its type, or a StorageError."""
+def summary_in(structure: dict[str, Any]) -> dict[str, Any]:
+    """The summary in a file, with the type of each entry checked."""
     summary = structure.get("summary")
     given = summary.get("mapping") if isinstance(summary, dict) else None
     if not isinstance(given, dict):
         raise StorageError("The file is damaged or hostile: it has no summary.")
     reader = Reader()
     about = reader.arguments(given, SUMMARY | SUMMARY_OPTIONAL, "its summary", SUMMARY)
-    beside = {name: structure.get(name) for name in BESIDE}
-    beside["versions"] = {"mapping": beside["versions"]}
-    return {**about, **reader.arguments(beside, BESIDE, "the file", BESIDE)}
+    top_level = {name: structure.get(name) for name in TOP_LEVEL}
+    top_level["versions"] = {"mapping": top_level["versions"]}
+    return {**about, **reader.arguments(top_level, TOP_LEVEL, "the file", TOP_LEVEL)}
 
 
 def summary_of(model: Any) -> dict[str, Any]:
-    """What people want to know of a model before they load it."""
+    """The summary of a model that `describe` reads without loading the model."""
     summary = {
         "n_features": model.n_features_in_,
         "image_shape": model.form_.image_shape,
@@ -588,6 +650,7 @@ def _process_summary(model: Any) -> dict[str, Any]:
         "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
         "kernel": type(model.kernel_).__name__,
         "functional": type(model.functional_).__name__,
+        "features": "" if (held := features_in(model)) is None else held.fingerprint,
         "learned_text": "",
         "learned_error_text": "",
     }
@@ -609,7 +672,7 @@ def _machine_summary(model: Any) -> dict[str, Any]:
     name = invariance if isinstance(invariance, str) else type(invariance).__name__
     return {
         "inference": "regularised risk",
-        "converged": bool((model.gap_ <= ACCEPTED * model.objective_).all()),
+        "converged": bool((model.gap_ <= SOLVED_GAP * model.objective_).all()),
         "kernel": type(model.machine_.process.kernel).__name__,
         "functional": "Evaluation" if invariance is None else name,
         "learned_text": f"C = {model.C_:.4g}, strength = {model.strength_:.4g}, "

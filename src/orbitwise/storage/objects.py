@@ -1,7 +1,7 @@
-"""Values and objects as JSON with their arrays beside it, and back; what is read is never trusted.
+"""Conversion of values and objects to JSON and arrays, and back; nothing that is read is trusted.
 
-A file lists its objects; each refers only to those before it, so that there are no cycles and nothing is
-nested deeply. What is shared between objects stays shared.
+A file lists its objects, and each refers only to earlier ones, so that there are no cycles and the nesting
+stays shallow. Parts that objects share are shared again after reading.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from orbitwise.storage.recipes import (
 )
 
 KEYS = (str, bool, int, float, np.generic)
-"""What may be a key of a dictionary."""
+"""Types of keys of dictionaries."""
 MOST_OBJECTS = 5_000
 MOST_PARTS = 10_000
 DEEPEST = 60
 SMALLEST_LIMIT = 2**20
-"""Sizes up to this, or up to the size of the file where that is more, are not absurd."""
+"""Sizes up to this, or up to that of the file if it is larger, are accepted."""
 SMALLEST_BUDGET = 2**28
 MEMORY_PER_BYTE = 4
 SMALLEST_WORK = 2**28
 WORK_PER_BYTE = 64
-"""How often all numbers of a file may be given to objects, which look at each."""
+"""How often all numbers of a file may be used by objects, each of which checks them."""
 MEMORY_PER_SIZE = 256
-"""What an object may take for each entry of a size that it is told: numbers, and a name for each."""
+"""The bytes that an object may allocate for each entry of a size: numbers, and a name for each."""
 
 
 @final
@@ -51,11 +51,11 @@ class Writer:
     def __init__(self) -> None:
         self.objects: list[dict[str, object]] = []
         self.arrays: dict[str, NDArray[np.generic]] = {}
-        # Values are kept beside what stands for them, so that no other gets their identity meanwhile.
+        # Keeping the values prevents Python from giving their identity to another object meanwhile.
         self._known: dict[int, tuple[object, dict[str, object]]] = {}
 
     def value(self, value: object, path: str) -> object:
-        """JSON that stands for a value; `path` says where it was found, for errors."""
+        """A value as JSON; error messages name the `path` at which it was found."""
         if value is None or isinstance(value, bool | str):
             return value
         if isinstance(value, np.generic):
@@ -75,11 +75,11 @@ class Writer:
         return self._known[id(value)][1]
 
     def values(self, values: Mapping[str, object], path: str) -> dict[str, object]:
-        """JSON that stands for each of some values."""
+        """Each of these values as JSON."""
         return {name: self.value(each, f"{path}.{name}") for name, each in values.items()}
 
     def _referred(self, value: object, path: str) -> dict[str, object]:
-        """Keep a tensor, an array or an object, and say where."""
+        """Keep a tensor, an array or an object, and return the reference to it."""
         if isinstance(value, Tensor):
             try:
                 array, layout = layout_of(value)
@@ -97,20 +97,22 @@ class Writer:
         if reason := recipe.refusal(value):
             raise StorageError(f"{path}: {reason}")
         try:
-            arguments = {name: recipe.tell(value, name) for name in recipe.arguments}
+            arguments = {name: recipe.argument_of(value, name) for name in recipe.arguments}
         except AttributeError as error:
             raise StorageError(
                 f"{path}: a {type(value).__name__} cannot be stored, because it has no attribute for each "
-                f"argument of its constructor ({error}); give it one, or say in its `stored` how the "
-                "argument is read."
+                f"argument of its constructor ({error}); add the attribute, or declare in its `stored` "
+                "how the argument is read."
             ) from error
         attributes = {name: _attribute(value, name) for name in recipe.declared.attributes}
         own = dict(recipe.own_tensors(value))
-        # what is None is so by default
-        told = {name: each for name, each in arguments.items() if each is not None or name in recipe.required}
+        # None is always the default
+        stored = {
+            name: each for name, each in arguments.items() if each is not None or name in recipe.required
+        }
         node: dict[str, object] = {
             "type": type(value).__name__,
-            "arguments": self.values(told, path),
+            "arguments": self.values(stored, path),
             "attributes": self.values({n: each for n, each in attributes.items() if each is not None}, path),
             "state": self.values(own, path),
             "learned": [name for name, each in own.items() if each.requires_grad],
@@ -135,7 +137,7 @@ class Writer:
 
 
 def _attribute(value: object, path: str) -> object:
-    """An attribute of an object or, dotted, of a part; None where there is no such part."""
+    """An attribute of an object or, with dots, of a part of it; None if there is no such part."""
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
@@ -143,7 +145,7 @@ def _attribute(value: object, path: str) -> object:
 
 @final
 class Reader:
-    """Turns JSON back into values, of classes known by name, and trusts none of it."""
+    """Turns JSON back into values, whose classes must be known by name, and trusts none of it."""
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class Reader:
         self._tensors: dict[str, tuple[Mapping[str, object], Tensor]] = {}
         self._copies: dict[str, NDArray[np.generic]] = {}
         if not isinstance(objects, list | tuple) or len(objects) > MOST_OBJECTS:
-            raise damaged("its objects are no list, or too many")
+            raise damaged("it needs a list of objects, not too many")
         for place, node in enumerate(objects):
             if not isinstance(node, dict) or set(node) != {
                 *("type", "arguments", "attributes", "state", "learned")
@@ -174,7 +176,7 @@ class Reader:
             self._build(node)
 
     def value(self, given: object, depth: int = 0) -> object:
-        """The value that JSON stands for, or a StorageError."""
+        """The value that was written as this JSON, or a StorageError."""
         if depth > DEEPEST:
             raise damaged("its structure is nested too deeply")
         if given is None or isinstance(given, bool | str | int):
@@ -200,31 +202,31 @@ class Reader:
                 return self._tensor(content)
             if kind == "array" and isinstance(content, dict):
                 return self._array(content)
-        raise damaged(f"{brief(given)} stands for nothing")
+        raise damaged(f"{brief(given)} is not a value that Orbitwise writes")
 
     def arguments(
         self, given: object, fields: Mapping[str, Field], what: str, required: Iterable[str]
     ) -> dict[str, object]:
-        """The values of a mapping of these fields, of their types, and in it all that are required."""
+        """The values of a mapping: all of the types of their fields, and none of those `required` missing."""
         if not isinstance(given, dict) or not set(required) <= set(given) <= set(fields):
-            raise damaged(f"{what} needs {', '.join(fields) or 'nothing'}")
+            raise damaged(f"{what} needs {', '.join(fields) or 'no entries'}")
         values = {name: self.value(each) for name, each in given.items()}
         for name, value in values.items():
             self._count_work(value)
             if not has_kind(value, fields[name]):
-                raise damaged(f"{name} of {what} is {brief(value)}")
+                raise damaged(f"{name} of {what} cannot be {brief(value)}")
             if not in_range(value, fields[name], self.largest):
                 raise damaged(f"{name} of {what} has numbers out of range")
         return values
 
     def _count_work(self, value: object) -> None:
-        """Count the numbers that are looked at, however often they are named."""
+        """Count the numbers that are checked; a tensor that is used twice counts twice."""
         self._work_left -= value.nbytes if isinstance(value, Tensor | np.ndarray) else 0
         if self._work_left < 0:
             raise damaged("it uses its numbers far too often")
 
     def _spend(self, num_bytes: int) -> None:
-        """Take memory from the one budget of the file, before it is used."""
+        """Subtract memory from the budget of the file before it is allocated."""
         self._left -= num_bytes
         if self._left < 0:
             raise damaged("what it describes takes far more memory than what it holds")
@@ -252,7 +254,7 @@ class Reader:
         except StorageError:
             raise
         except Exception as error:
-            raise damaged(f"no {name} can be built of what it holds ({brief(error)})") from error
+            raise damaged(f"no {name} can be built from what it holds ({brief(error)})") from error
         self._built.append(built)
         self._parts.append((count + 1, depth + 1))
 
@@ -268,10 +270,10 @@ class Reader:
         return self._recipes[str(name)]
 
     def _restore(self, recipe: Recipe, built: object, state: object, learned: object) -> None:
-        """Give a module the tensors that it had."""
+        """Restore the stored tensors of a module."""
         own = dict(recipe.own_tensors(built))
         if not isinstance(state, dict) or set(state) != set(own) or not isinstance(learned, list):
-            raise damaged(f"{recipe.kind.__name__} has other tensors than those that it is made with")
+            raise damaged(f"{recipe.kind.__name__} has other tensors than its class creates")
         for name, old in own.items():
             new = self.value(state[name])
             self._count_work(new)

@@ -1,12 +1,12 @@
-"""Recipes: how objects of a class are taken apart and built again, derived from the constructor of the class.
+"""Recipes: how objects of a class are taken apart and rebuilt, derived from the constructor of the class.
 
-A file may name the final classes of Orbitwise that say `stored` (see `orbitwise.declarations`) or are kernels
-or means, and the classes of GPyTorch and scikit-learn that are listed here. No name of a file is ever
+A file may name the final classes of Orbitwise that declare `stored` (see `orbitwise.declarations`) or are
+kernels or means, and the classes of GPyTorch and scikit-learn that are listed here. No name in a file is ever
 imported. Numbers that are not finite, or so large or small that the product of two overflows, are refused.
 
 Kernels are stored by the arguments of their constructors: each parameter `raw_x` has a constraint
-`x_constraint` and may have a prior `x_prior`. An SVC is its support vectors, which are rows of the training
-data, and numbers beside them (see `rebuild`).
+`x_constraint` and may have a prior `x_prior`. An SVC is stored as its support vectors, which are rows of the
+training data, and their coefficients (see `rebuild`).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from orbitwise.declarations import (
     require,
 )
 
-ROOMS = (
+PACKAGES = (
     *("transforms", "orbits", "functionals", "kernels", "process", "likelihoods", "losses"),
     *("inference", "estimators", "selection"),
 )
 """The packages of Orbitwise whose classes a file may name."""
 MOST_RECORDED = 2**1000
-"""A whole number that is only told can be written as a float."""
+"""The largest whole number that is shown but not computed with: it can be written as a float."""
 KERNELS = {
     getattr(gpytorch.kernels, f"{name}Kernel")
     for name in (
@@ -64,12 +64,12 @@ KERNELS = {
     )
 }
 DIVISORS = ("lengthscale", "period_length", "alpha", "ratio")
-"""Parameters of kernels that something is divided by."""
+"""Parameters of kernels that appear as divisors."""
 CONSTRAINTS: dict[type[Interval], tuple[float, ...]] = {
     Interval: (0.0, 1.0), GreaterThan: (0.0,), LessThan: (1.0,), Positive: (),
 }  # fmt: skip
-"""Constraints, and bounds to make one with; it then takes its own."""
-FUNCTIONS = {
+"""Constraints, and bounds to build each with before its stored bounds are restored."""
+CONSTRAINT_FUNCTIONS = {
     "exp": torch.exp,
     "inverse_sigmoid": inv_sigmoid,
     "inverse_softplus": inv_softplus,
@@ -77,15 +77,15 @@ FUNCTIONS = {
     "sigmoid": torch.sigmoid,
     "softplus": softplus,
 }
-"""What maps the parameter of a constraint to its range and back."""
+"""Functions that map the parameter of a constraint to its range and back."""
 
 
 @runtime_checkable
 class Checked(Protocol):
-    """An object that knows whether its parts belong together."""
+    """An object that can check whether its parts fit together."""
 
     def check_parts(self) -> None:
-        """Raise a ValueError where they do not."""
+        """Raise a ValueError if they do not."""
         ...
 
 
@@ -94,9 +94,9 @@ class Checked(Protocol):
 class Recipe:
     """How objects of one class are stored and rebuilt; see `Stored` for what a class may declare.
 
-    `shapes` are annotations of tensors, which agree on the size of each dimension that they name. `several`
+    `shapes` are the annotations of tensors; a dimension of one name has one size in all of them. `variadic`
     is the argument that takes any number of values. Parameters and buffers of a module, and of its parts that
-    are no arguments, are stored and restored as they are, with the shapes that the constructor gave them.
+    are not arguments, are stored and restored unchanged, with the shapes that the constructor gives them.
     """
 
     kind: type
@@ -106,38 +106,38 @@ class Recipe:
     required: frozenset[str]
     fixed: Mapping[str, object]
     shapes: Mapping[str, tuple[type, ...]]
-    several: str = ""
+    variadic: str = ""
 
     def refusal(self, value: object) -> str | None:
-        """Why an object cannot be stored, None where it can."""
+        """The reason why an object cannot be stored; None if it can."""
         refuse = self.declared.refuse
         return self.declared.never or (None if refuse is None else refuse(value))
 
-    def tell(self, value: object, name: str) -> object:
-        """What an object says of an argument of its constructor."""
+    def argument_of(self, value: object, name: str) -> object:
+        """The value of an argument of the constructor, read from an object."""
         each = self.arguments[name]
-        told = each.read(value) if callable(each.read) else attrgetter(each.read or name)(value)
-        if isinstance(told, nn.ModuleList):
-            return list(told)
-        if isinstance(told, Tensor) and not isinstance(told, each.kinds):
-            return tuple(told.tolist()) if tuple in each.kinds else told.item()
-        return told
+        found = each.read(value) if callable(each.read) else attrgetter(each.read or name)(value)
+        if isinstance(found, nn.ModuleList):
+            return list(found)
+        if isinstance(found, Tensor) and not isinstance(found, each.kinds):
+            return tuple(found.tolist()) if tuple in each.kinds else found.item()
+        return found
 
     def make(self, arguments: Mapping[str, object]) -> object:
-        """An object of these arguments; those that are None take their defaults."""
+        """Build an object from these arguments; those that are None take their defaults."""
         with jaxtyped("context"):
-            # all of them at once, so that a dimension has one size
+            # all arguments in one context, in which a named dimension has one size
             wrong = [name for name, value in arguments.items() if not self._has_shape(name, value)]
         require(not wrong, f"{' and '.join(wrong)} of other shapes than its other arguments")
         given = {name: each for name, each in arguments.items() if each is not None or name in self.required}
-        several = given.pop(self.several, [])
-        assert isinstance(several, list | tuple)
-        built = self.build(*several, **self.fixed, **given)
-        if self.several:
-            kept = self.tell(built, self.several)
+        variadic = given.pop(self.variadic, [])
+        assert isinstance(variadic, list | tuple)
+        built = self.build(*variadic, **self.fixed, **given)
+        if self.variadic:
+            kept = self.argument_of(built, self.variadic)
             require(
-                isinstance(kept, list | tuple) and len(kept) == len(several),
-                f"{self.several} that it would not keep",
+                isinstance(kept, list | tuple) and len(kept) == len(variadic),
+                f"{self.variadic} that it would not keep",
             )
         return built
 
@@ -146,7 +146,7 @@ class Recipe:
         return not (shapes and isinstance(value, Tensor)) or any(isinstance(value, each) for each in shapes)
 
     def own_tensors(self, value: object) -> Iterable[tuple[str, Tensor]]:
-        """Parameters and buffers of a module itself and of its own parts, by name."""
+        """Parameters and buffers of a module and of its parts that are not arguments, by name."""
         if not isinstance(value, nn.Module) or isinstance(value, Prior):
             return
         reads = (each.read for each in self.arguments.values())
@@ -158,7 +158,7 @@ class Recipe:
                 yield from ((prefix + name, tensor) for name, tensor in named(recurse=False))
 
     def accepts(self, name: str, old: Tensor, new: Tensor) -> bool:
-        """Whether a tensor of a file may take the place of one that the constructor made."""
+        """Whether a tensor of a file may replace one that the constructor made."""
         most = math.inf if name in self.declared.infinite else LARGEST
         has_shape = new.shape == old.shape or issubclass(self.kind, Interval)
         is_kind = new.dtype == old.dtype or (new.is_floating_point() and old.is_floating_point())
@@ -166,9 +166,9 @@ class Recipe:
 
 
 def recipe_of(kind: type) -> Recipe | None:
-    """The recipe of a class that is stored, None for any other."""
-    if kind in OTHERS:
-        return derived(kind, OTHERS[kind])
+    """The recipe of a class that can be stored; None for any other class."""
+    if kind in EXTERNAL_CLASSES:
+        return derived(kind, EXTERNAL_CLASSES[kind])
     if kind in KERNELS or (is_own(kind) and issubclass(kind, Kernel)):
         return derived(kind, _kernel_declaration(kind))
     return derived(kind, declaration_of(kind)) if is_own(kind) else None
@@ -177,29 +177,29 @@ def recipe_of(kind: type) -> Recipe | None:
 def known_classes() -> dict[str, type]:
     """All classes that the objects of a file may name."""
     own = {name: kind for name, kind in own_classes().items() if not issubclass(kind, BaseEstimator)}
-    return {**own, **{kind.__name__: kind for kind in (*KERNELS, *OTHERS)}}
+    return {**own, **{kind.__name__: kind for kind in (*KERNELS, *EXTERNAL_CLASSES)}}
 
 
 def own_classes() -> dict[str, type]:
-    """The classes of Orbitwise that a file may name, all of `ROOMS`."""
-    for room in ROOMS:
+    """The classes in `PACKAGES` that a file may name."""
+    for room in PACKAGES:
         import_module(f"orbitwise.{room}")
     found: dict[str, type] = {}
     for name, module in list(sys.modules.items()):
-        if name.startswith("orbitwise.") and name.split(".")[1] in ROOMS:
+        if name.startswith("orbitwise.") and name.split(".")[1] in PACKAGES:
             classes = [each for each in vars(module).values() if isinstance(each, type)]
             found |= {each.__name__: each for each in classes if each.__module__ == name and is_own(each)}
     return found
 
 
 def is_own(kind: type) -> bool:
-    """Whether a class is a final one of Orbitwise that is stored."""
+    """Whether a class is a final class of Orbitwise that can be stored."""
     is_ours = kind.__module__.partition(".")[0] == "orbitwise" and "__final__" in vars(kind)
     return is_ours and (isinstance(getattr(kind, "stored", None), Stored) or issubclass(kind, Kernel | Mean))
 
 
 def declaration_of(kind: type) -> Stored:
-    """What a class and its bases declare, the class before its bases."""
+    """The declarations of a class and its bases; those of the class take precedence."""
     whole = Stored()
     for base in reversed(kind.__mro__):
         if isinstance(own := vars(base).get("stored"), Stored):
@@ -225,7 +225,7 @@ def derived(kind: type, declared: Stored) -> Recipe:
     arguments: dict[str, Field] = {}
     shapes: dict[str, tuple[type, ...]] = {}
     fixed: dict[str, object] = {}
-    required, several = set[str](), ""
+    required, variadic = set[str](), ""
     for name, parameter, annotation in parameters_of(build):
         each = merged(field_of(annotation), declared.arguments.get(name, Field()))
         if each.is_omitted:
@@ -235,15 +235,15 @@ def derived(kind: type, declared: Stored) -> Recipe:
         if shape := shapes_of(annotation):
             shapes[name] = shape
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            several, each = name, Field((list, tuple), each=each)
+            variadic, each = name, Field((list, tuple), each=each)
         elif parameter.default is inspect.Parameter.empty:
             required.add(name)
         arguments[name] = each if issubclass(kind, nn.Module) else _in_double_precision(each)
-    return Recipe(kind, declared, build, arguments, frozenset(required), fixed, shapes, several)
+    return Recipe(kind, declared, build, arguments, frozenset(required), fixed, shapes, variadic)
 
 
 def parameters_of(build: Callable[..., object]) -> Iterable[tuple[str, inspect.Parameter, object]]:
-    """The parameters of a constructor, and of those that its **arguments go to, with their annotations."""
+    """The parameters of a constructor with their annotations, including those behind **arguments."""
     if not isinstance(build, type) or issubclass(build, tuple):
         functions, hidden = [build], 0
     else:
@@ -286,23 +286,23 @@ def field_of(annotation: object) -> Field:
 
 
 def shapes_of(annotation: object) -> tuple[type, ...]:
-    """The annotations of tensors of known shapes that a value may have; none where any tensor will do."""
+    """The annotated shapes that a tensor may have; none if any tensor is accepted."""
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     shaped = [each for each in members if isinstance(each, type) and hasattr(each, "array_type")]
     return () if Tensor in members else tuple(shaped)
 
 
-def _either(fields: list[Field]) -> Field:
-    each = [field.each for field in fields if field.each is not None]
+def _either(options: list[Field]) -> Field:
+    each = [option.each for option in options if option.each is not None]
     return Field(
-        tuple(dict.fromkeys(kind for field in fields for kind in field.kinds)),
+        tuple(dict.fromkeys(kind for option in options for kind in option.kinds)),
         each=_either(each) if each else None,
-        dtypes=tuple(dict.fromkeys(dtype for field in fields for dtype in field.dtypes)),
+        dtypes=tuple(dict.fromkeys(dtype for option in options for dtype in option.dtypes)),
     )
 
 
 def merged(annotated: Field, declared: Field) -> Field:
-    """What a class declares of an argument, and for the rest what its annotation says."""
+    """The declaration of an argument, completed by its annotation."""
     return replace(
         declared,
         kinds=declared.kinds or annotated.kinds,
@@ -312,14 +312,14 @@ def merged(annotated: Field, declared: Field) -> Field:
 
 
 def _in_double_precision(each: Field) -> Field:
-    """The field of an object that is no module, and so has no precision of its own."""
+    """The same field with tensors in double precision only, for objects that are not modules."""
     is_float = Tensor in each.kinds and (not each.dtypes or "float64" in each.dtypes)
     inside = None if each.each is None else _in_double_precision(each.each)
     return replace(each, each=inside, dtypes=("float64",) if is_float else each.dtypes)
 
 
 def has_kind(value: object, each: Field) -> bool:
-    """Whether a value of a file has one of the types of a field; no truth value counts as a number."""
+    """Whether a value of a file has one of the types of a field; True and False are not numbers."""
     if isinstance(value, bool):
         return bool in each.kinds or object in each.kinds
     if not isinstance(value, each.kinds):
@@ -330,14 +330,14 @@ def has_kind(value: object, each: Field) -> bool:
 
 
 def _entries_of(value: object) -> Iterable[object]:
-    """The entries of a list or tuple, the values of a dictionary, none of anything else."""
+    """The entries of a list or tuple, or the values of a dictionary; none for anything else."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
 
 
 def in_range(value: object, each: Field, largest: float) -> bool:
-    """Whether the numbers of a value lie within a field's bounds; whole ones by default within `largest`."""
+    """Whether all numbers of a value lie within the bounds of a field; `largest` bounds sizes."""
     if isinstance(value, bool) or (each.is_record and isinstance(value, float | Tensor | np.ndarray)):
         return True
     if each.is_record and isinstance(value, int):
@@ -352,7 +352,7 @@ def in_range(value: object, each: Field, largest: float) -> bool:
 
 
 def size_of(name: str, value: object, each: Field) -> int:
-    """How much an argument may make a constructor allocate: whole numbers, and products of shapes."""
+    """How many entries an argument may allocate: a whole number, or the product of a shape."""
     if each.most is not None or each.is_record or isinstance(value, bool):
         return 1
     if isinstance(value, int):
@@ -363,7 +363,7 @@ def size_of(name: str, value: object, each: Field) -> int:
 
 
 def check_built(built: object) -> None:
-    """Raise a ValueError where an object that was built makes no sense."""
+    """Raise a ValueError if an object that was built is not valid."""
     if isinstance(built, Checked):
         built.check_parts()
     elif isinstance(built, Kernel):
@@ -377,7 +377,7 @@ def check_built(built: object) -> None:
 def _check_kernel(kernel: Kernel) -> None:
     for raw_name, raw in kernel.named_parameters(recurse=False):
         name = raw_name.removeprefix("raw_")
-        # a column that does not matter may have any lengthscale: what is divided by it is then zero
+        # an irrelevant column may have any lengthscale, because quotients by it are then zero
         most = sys.float_info.max if name == "lengthscale" else LARGEST
         with torch.no_grad():
             value = getattr(kernel, name)
@@ -387,7 +387,7 @@ def _check_kernel(kernel: Kernel) -> None:
 
 
 def _kernel_declaration(kind: type[Kernel]) -> Stored:
-    """What a kernel declares, and where it keeps its constraints and priors."""
+    """The declaration of a kernel class, including where it keeps its constraints and priors."""
     declared = declaration_of(kind)
     arguments = {"power": Field(least=0, most=100)}
     for name, _, _ in parameters_of(kind):
@@ -401,9 +401,8 @@ def _kernel_declaration(kind: type[Kernel]) -> Stored:
 
     def refuse(kernel: Kernel) -> str | None:
         if len(kernel.batch_shape):
-            return (
-                f"a kernel of batch shape {tuple(kernel.batch_shape)} cannot be stored; store kernels singly."
-            )
+            shape = tuple(kernel.batch_shape)
+            return f"a kernel of batch shape {shape} cannot be stored; use one without batches."
         priors = [name for name, part in kernel.named_children() if isinstance(part, Prior)]
         other = [name for name in priors if name not in arguments]
         if other:
@@ -414,30 +413,32 @@ def _kernel_declaration(kind: type[Kernel]) -> Stored:
 
 
 def _part_of(name: str, module: nn.Module) -> object:
-    """A constraint or a prior of a module, None where it has none of this name."""
+    """A constraint or a prior of a module; None if it has none of this name."""
     return getattr(module, name, None)
 
 
 def name_of(function: object) -> str | None:
-    """The name of a constraint's function, None for none; "?" is none that a file knows."""
+    """The name of a constraint's function; None if it has none, and "?" if files have no name for it."""
     if function is None:
         return None
     if isinstance(function, nn.Softplus) and (function.beta, function.threshold) == (1.0, 20.0):
-        return "softplus"  # copies of kernels have copies of it
-    return next((name for name, known in FUNCTIONS.items() if known is function), "?")
+        return "softplus"  # a copied kernel has a copy of this module
+    return next((name for name, known in CONSTRAINT_FUNCTIONS.items() if known is function), "?")
 
 
 def _constraint(kind: type[Interval]) -> Stored:
-    """How a constraint is stored: the names of its functions; its bounds are tensors of its own."""
+    """How a constraint is stored: by the names of its functions; its bounds are stored as tensors."""
 
     def build(transform: str | None, inverse: str | None) -> Interval:
-        functions = [None if name is None else FUNCTIONS[name] for name in (transform, inverse)]
+        functions = [None if name is None else CONSTRAINT_FUNCTIONS[name] for name in (transform, inverse)]
         return kind(*CONSTRAINTS[kind], *functions)  # pyright: ignore[reportArgumentType]
 
     def refuse(constraint: Interval) -> str | None:
         if "?" not in (name_of(constraint._transform), name_of(constraint._inv_transform)):
             return None
-        return f"a constraint with a transform of its own cannot be stored; use {', '.join(FUNCTIONS)}."
+        return (
+            f"a constraint with a custom transform cannot be stored; use {', '.join(CONSTRAINT_FUNCTIONS)}."
+        )
 
     return Stored(
         {
@@ -451,18 +452,22 @@ def _constraint(kind: type[Interval]) -> Stored:
 
 
 def _prior(**attributes: str) -> Stored:
-    """How a prior is stored: the arguments that it is made with, and the attributes that tell these."""
-    arguments = {name: Field((Tensor,), read=told) for name, told in attributes.items()}
+    """How a prior is stored: its arguments, by the attributes from which they are read."""
+    arguments = {name: Field((Tensor,), read=attribute) for name, attribute in attributes.items()}
     return Stored({"validate_args": OMITTED, "transform": OMITTED, **arguments}, refuse=_refuse_prior)
 
 
 def _refuse_prior(prior: nn.Module) -> str | None:
-    return None if prior._transform is None else "a prior with a transform of its own cannot be stored."
+    return (
+        None
+        if prior._transform is None
+        else "a prior with a custom transform cannot be stored; use one without."
+    )
 
 
 def _refuse_mean(mean: Mean) -> str | None:
     parts = [*mean.children(), *getattr(mean, "batch_shape", ())]
-    return "a mean with priors, constraints or batches cannot be stored." if parts else None
+    return "a mean with priors, constraints or batches cannot be stored; use one without." if parts else None
 
 
 def rebuild(
@@ -481,13 +486,13 @@ def rebuild(
 ) -> SVC:
     """The SVC of these arrays, with the radial kernel exp(-gamma |x-x′|²).
 
-    The installed scikit-learn makes a small one of its own, which then takes these: whatever else that
-    version keeps of a fit is there, and nothing of a file reaches libsvm that was not checked.
+    The installed version of scikit-learn fits a small SVC, whose arrays are then replaced. So all attributes
+    of this version are present, and libsvm sees nothing of a file that was not checked.
     """
-    require(classes.ndim == 1 and len(classes) >= 2, "no list of classes")
+    require(classes.ndim == 1 and len(classes) >= 2, "classes that are not a list of at least two")
     require(np.array_equal(np.unique(classes), classes), "classes out of order")
     require(
-        support_vectors.ndim == 2 and min(support_vectors.shape) > 0, "support vectors that are no matrix"
+        support_vectors.ndim == 2 and min(support_vectors.shape) > 0, "support vectors that are not a matrix"
     )
     many, count = len(classes), len(support_vectors)
     for array, shape, kind in (
@@ -501,14 +506,17 @@ def rebuild(
     ):
         require(array.shape == shape and array.dtype.kind in kind, f"an array of shape {array.shape}")
         require(bool(np.isfinite(array).all()), "numbers that are not finite")
-    # libsvm walks through the support vectors by these counts
-    require(bool((num_support >= 0).all()) and int(num_support.sum()) == count, "counts of other vectors")
+    # libsvm uses these counts to walk through the support vectors
+    require(
+        bool((num_support >= 0).all()) and int(num_support.sum()) == count,
+        "counts that do not add up to the number of support vectors",
+    )
     corners = np.zeros((many, support_vectors.shape[1]))
     corners[:, 0] = np.arange(many)
-    # of numbers that are harmless, since libsvm may not end with others
+    # fitted with harmless numbers, because with others libsvm might not terminate
     built = SVC(C=1.0, gamma="scale").fit(corners, classes)
     dual, offsets = dual_coefficients.astype(np.float64, order="C"), intercept.astype(np.float64)
-    # libsvm holds the two classes of a single machine the other way around
+    # for two classes, libsvm keeps the opposite signs
     inner = (-dual, -offsets) if many == 2 else (dual, offsets.copy())
     vars(built).update(
         C=C, gamma=gamma, _gamma=float(gamma), class_weight=class_weight, class_weight_=class_weights,
@@ -525,7 +533,7 @@ def _refuse_svc(machine: SVC) -> str | None:
     return None if is_radial else "only an SVC with the radial kernel and a gamma in numbers can be stored."
 
 
-OTHERS: dict[type, Stored] = {
+EXTERNAL_CLASSES: dict[type, Stored] = {
     **{kind: _constraint(kind) for kind in CONSTRAINTS},
     gpytorch.priors.GammaPrior: _prior(concentration="concentration", rate="rate"),
     gpytorch.priors.HalfCauchyPrior: _prior(scale="scale"),
@@ -555,4 +563,4 @@ OTHERS: dict[type, Stored] = {
         refuse=_refuse_svc,
     ),
 }
-"""Classes of other packages that a file may name, beside the kernels."""
+"""Classes of other packages that a file may name, in addition to the kernels."""

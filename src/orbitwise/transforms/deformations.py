@@ -1,7 +1,8 @@
 """Deformations of images along their own tangents: the form of infinite MNIST (METHOD 7b).
 
 x' = clip(x + F₁∘t_x - F₂∘t_y + β√(t_x² + t_y²)), with the image's Gaussian derivatives t_x and t_y. It is
-affine in the fields F and in the thickness β, and reads no pixel elsewhere, so it suits small moves.
+affine in the fields F and in the thickness β, and uses only the pixel and its neighbours, so it suits small
+moves.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class TangentDeformation(Transform):
     """x + F₁∘t_x - F₂∘t_y + β|t|, clipped, for α = (F₁ of every pixel, F₂ of every pixel, β).
 
     Fields and β are in pixels: the content moves left by F₁ and down by F₂, and bright strokes grow by β on
-    each side. `tangent_width` is the width in pixels of the Gaussian whose derivatives are taken. Pixels are
-    clipped to the interval `clip`, or to the range of the image itself where it is None. All channels move
+    each side. `tangent_width` is the width in pixels of the Gaussian whose derivatives are used. Pixels are
+    clipped to the interval `clip`, or, if it is None, to the range of the image itself. All channels move
     together.
     """
 
@@ -66,18 +67,18 @@ class TangentDeformation(Transform):
         return torch.minimum(torch.maximum(moved, low), high)
 
     def gradients(self, x: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """t_x, t_y and √(t_x² + t_y²) of every channel [n 1 c h·w], per pixel; zero lies outside."""
+        """t_x, t_y and √(t_x² + t_y²) of every channel [n 1 c h·w], per pixel; images are zero outside."""
         _, height, width = self.image_shape
         images = x.reshape(len(x), 1, *self.image_shape)
         rows, columns = (gaussian_filters(size, self.tangent_width, x) for size in (height, width))
         # t_x = S X Dᵀ and t_y = D X Sᵀ, with S the smoothing and D its derivative
         along_x = (rows[0] @ images @ columns[1].T).flatten(-2)
         along_y = (rows[1] @ images @ columns[0].T).flatten(-2)
-        # this norm has the derivative zero where the image is flat, a square root would have none
+        # this norm has derivative zero where the image is flat; a square root would have none
         return along_x, along_y, torch.linalg.vector_norm(torch.stack([along_x, along_y]), dim=0)
 
     def tangent(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n p d"]:
-        """The fields' and the thickness' directions, as if nothing were clipped."""
+        """The directions of the fields and the thickness, without clipping."""
         self.check(x)
         _, height, width = self.image_shape
         along_x, along_y, magnitude = self.gradients(x)
@@ -87,7 +88,7 @@ class TangentDeformation(Transform):
 
 
 def gaussian_filters(size: int, width: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices that smooth and differentiate a line of pixels; a ramp has slope 1 away from edges."""
+    """The matrices that smooth and differentiate a line of pixels; a ramp has slope 1 except at edges."""
     place = torch.arange(size, dtype=like.dtype, device=like.device)
     apart = place[:, None] - place
     reach = torch.arange(-math.ceil(10 * width), math.ceil(10 * width) + 1, dtype=torch.float64)

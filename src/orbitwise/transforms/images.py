@@ -23,7 +23,7 @@ AFFINE_PARAMETERS = ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", 
 
 
 def check_image_shape(image_shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width) of `image_shape`, or a ValueError that says what is accepted."""
+    """`image_shape` as (channels, height, width), or a ValueError that explains what is accepted."""
     shape = tuple(image_shape)
     if len(shape) not in (2, 3) or any(size != int(size) or size < 1 for size in shape):
         raise ValueError(
@@ -43,7 +43,7 @@ def check_images(x: object, image_shape: tuple[int, int, int], name: str) -> Non
 
 
 def flips(image_shape: Sequence[int], horizontal: bool = True, vertical: bool = False) -> SignedPermutations:
-    """The identity and mirror images: left to right (`horizontal`), upside down (`vertical`), or both."""
+    """The identity and mirror images: left-right (`horizontal`), upside down (`vertical`), or both."""
     pixels = _pixel_numbers(image_shape)
     if not (horizontal or vertical):
         raise ValueError("flips needs horizontal=True, vertical=True, or both.")
@@ -92,7 +92,7 @@ class AffineWarp(Transform):
         return warp(x, self.grid(alpha), self.image_shape)
 
     def grid(self, alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s h w 2"]:
-        """Where each pixel of the result is read from: x and y, from -1 to 1 between the outer edges."""
+        """The position x, y from which each pixel is read, from -1 to 1 between the outer edges."""
         _, height, width = self.image_shape
         angle, scale_x, scale_y, shear, shift_x, shift_y = alpha.unbind(-1)
         cos, sin = angle.cos(), angle.sin()
@@ -117,7 +117,7 @@ class AffineWarp(Transform):
 def warp(
     x: Float[Tensor, "n d"], grid: Float[Tensor, "n s h w 2"], image_shape: tuple[int, int, int]
 ) -> Float[Tensor, "n s d"]:
-    """Read each image at the s grids of its row, bilinearly, zero outside.
+    """Sample each image at the s grids of its row, bilinearly, with zeros outside.
 
     Parameters
     ----------

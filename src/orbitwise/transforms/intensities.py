@@ -1,4 +1,4 @@
-"""Brightness and contrast of images: what light and camera change, and no place in the image does."""
+"""Brightness and contrast of images, as changed by light and camera."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orbitwise.transforms.transform import Transform
 class Intensity(Transform):
     """mean + exp(log_contrast)·(x - mean) + brightness, about the image's own mean, for images of any shape.
 
-    Brightness is in the units of the pixels: 0.1 is small for pixels between 0 and 1, and nothing for 0–255.
+    Brightness is in units of the pixels: 0.1 is small for pixels between 0 and 1, and negligible for 0–255.
     """
 
     parameter_names = ("brightness", "log_contrast")

@@ -26,8 +26,8 @@ MAX_ELEMENTS = 50_000
 class SignedPermutations(Transform):
     """A finite list of moves x ↦ sign_e ∘ x[index_e]; element 0 is the identity.
 
-    `is_group` states that the elements are closed under composition, as those of the functions below are; for
-    a list of your own, `orbitwise.orbits.finite` builds the group that it generates.
+    `is_group` means that the elements are closed under composition, as they are for the functions below. For
+    your own generators, `orbitwise.orbits.finite.closure` builds the group.
 
     Parameters
     ----------
@@ -63,9 +63,7 @@ class SignedPermutations(Transform):
         if not bool((sign.abs() == 1).all()):
             raise ValueError("Every sign must be 1 or -1.")
         if not torch.equal(index[0], torch.arange(width, device=index.device)) or bool((sign[0] < 0).any()):
-            raise ValueError(
-                "The first element must be the identity: put index 0, 1, …, d-1 with signs 1 first."
-            )
+            raise ValueError("The first element must be the identity: index 0, 1, …, d-1 with all signs 1.")
         self.size = len(index)
         self.is_group = is_group
         self.register_buffer("index", index.long())
@@ -98,7 +96,7 @@ def coordinate_permutations(num_coordinates: int, max_elements: int = MAX_ELEMEN
 def block_permutations(
     num_blocks: int, block_size: int, max_elements: int = MAX_ELEMENTS
 ) -> SignedPermutations:
-    """All orders of `num_blocks` consecutive blocks of `block_size` coordinates, each block kept together."""
+    """All orders of `num_blocks` consecutive blocks of `block_size` coordinates each."""
     return exchange_permutations([0] * num_blocks, block_size, max_elements)
 
 
@@ -107,7 +105,7 @@ def exchange_permutations(
     block_size: int = 1,
     max_elements: int = MAX_ELEMENTS,
 ) -> SignedPermutations:
-    """All exchanges of blocks that carry the same label, such as like atoms of a molecule (block_size=3).
+    """All exchanges of blocks with the same label, such as identical atoms of a molecule (block_size=3).
 
     Parameters
     ----------
@@ -118,7 +116,7 @@ def exchange_permutations(
     max_elements : int, default=50,000
         A ValueError is raised where the group would be larger: it grows with the factorials of the counts.
     """
-    # Entries of tensors and arrays are not plain values, whose equality means the same label.
+    # entries of tensors and arrays are converted to plain values, which can be compared
     labels = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
     if not labels or block_size < 1:
         raise ValueError("Permutations need at least one label and blocks of at least one coordinate.")

@@ -1,7 +1,7 @@
 """Transforms of signals stored as flat rows, channels first: time shifts and time warps.
 
-A row has num_channels·length entries. The signal is read between its samples by linear interpolation, and
-beyond its ends it is zero or, with boundary="wrap", starts anew.
+A row has num_channels·length entries. Between samples the signal is interpolated linearly; beyond its ends it
+is zero or, with boundary="wrap", periodic.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from orbitwise.transforms.transform import Transform, central_differences
 
 Boundary = Literal["zero", "wrap"]
 TANGENT_STEP = 0.5
-"""Of a sample: interpolation is linear on both sides of the identity, so any step below 1 gives the same."""
+"""The step of differences, in samples; any step below 1 gives the same, because interpolation is linear."""
 
 
 def check_signal_shape(signal_shape: int | Sequence[int]) -> tuple[int, int]:
-    """(channels, length) of `signal_shape`, or a ValueError that says what is accepted."""
+    """`signal_shape` as (channels, length), or a ValueError that explains what is accepted."""
     shape = (1, signal_shape) if isinstance(signal_shape, int) else tuple(signal_shape)
     if len(shape) == 1:
         shape = (1, *shape)
@@ -66,7 +66,7 @@ class TimeShift(Transform):
 
 @final
 class TimeWarp(Transform):
-    """x(t - α_t): every sample has a delay of its own, the same in all channels.
+    """x(t - α_t): every sample has its own delay, the same in all channels.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def read_delayed(
     signal_shape: tuple[int, int],
     boundary: Boundary,
 ) -> Float[Tensor, "n s d"]:
-    """Read each signal at t - delay_t, linearly; one delay for all times, or one for each."""
+    """Interpolate each signal linearly at t - delay_t, with one delay for all times or one for each."""
     channels, length = signal_shape
     time = torch.arange(length, dtype=x.dtype, device=x.device) - delay
     signal = x.reshape(len(x), 1, channels, length)
@@ -111,7 +111,7 @@ def read_delayed(
         first = before.long() % length
         second = (first + 1) % length
     else:
-        # one zero on either side, and no place further out
+        # pad with one zero on either side, and clamp times to it
         signal = torch.nn.functional.pad(signal, (1, 1))
         time = time.clamp(-1, length)
         before = time.detach().floor().clamp(max=length - 1)

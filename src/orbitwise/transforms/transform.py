@@ -1,6 +1,6 @@
-"""What every transform promises: t_α moves inputs, deterministically and without state.
+"""The interface of transforms: t_α moves inputs, deterministically and without state.
 
-A transform knows *how* to move; which moves happen, and how far, is the business of `orbitwise.orbits`.
+A transform defines *how* inputs move; `orbitwise.orbits` defines which moves happen and how far.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Transform(nn.Module, ABC):
 
     `parameter_names` names the entries of α. `size` is the number of elements of a discrete family, whose
     only parameter is then the number of the element (0 is the identity), and None for a continuous one.
-    `isometric` says that every move preserves distances *and* norms, so that any kernel of distances and
-    inner products is left unchanged by moving both arguments. `is_group` says that the elements of a discrete
+    `isometric` means that every move preserves distances *and* norms, so that any kernel of distances and
+    inner products is unchanged if both arguments are moved. `is_group` means that the elements of a discrete
     family are closed under composition.
     """
 
@@ -38,10 +38,10 @@ class Transform(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "n d"], alpha: Shaped[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        """Move row i of x by each of its s parameter vectors; called with inputs that were checked."""
+        """Move row i of x by each of its s parameter vectors; inputs have been checked."""
 
     def __call__(self, x: Tensor, alpha: Tensor) -> Tensor:
-        """t_α(x), after a look at x and α; the parameters of a continuous family take the precision of x."""
+        """t_α(x), after checking x and α; continuous parameters are converted to the precision of x."""
         self.check(x)
         if alpha.dim() != 3 or len(alpha) != len(x) or alpha.shape[-1] != self.num_parameters:
             raise ValueError(
@@ -51,7 +51,7 @@ class Transform(nn.Module, ABC):
         return super().__call__(x, alpha.to(x.dtype) if self.size is None else alpha)
 
     def check(self, x: Tensor) -> None:
-        """Raise a ValueError that says what is accepted when the rows of `x` do not fit this transform."""
+        """Raise a ValueError that explains what is accepted if the rows of `x` do not suit this transform."""
         check_rows(x, type(self).__name__)
 
     def all_elements(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n e d"]:
@@ -85,7 +85,7 @@ def central_differences(transform: Transform, x: Float[Tensor, "n d"], step: flo
 
 
 def check_rows(x: object, name: str) -> int:
-    """The width of a non-empty floating-point matrix x, or a ValueError; `name` says who asks."""
+    """The width of a non-empty floating-point matrix x, or a ValueError that begins with `name`."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(
@@ -97,7 +97,7 @@ def check_rows(x: object, name: str) -> int:
 
 
 def element_numbers(transform: Transform, alpha: Shaped[Tensor, "n s 1"]) -> Int[Tensor, "n s"]:
-    """The elements of a discrete family that α names, or a ValueError where there is no such element."""
+    """The element numbers in α, or a ValueError if a discrete family has no such element."""
     element, size = alpha[..., 0].long(), transform.size or 0
     if bool(((element < 0) | (element >= size)).any()):
         raise ValueError(f"{type(transform).__name__} has the elements 0, …, {size - 1}.")

@@ -24,7 +24,7 @@ def test_losses_of_labels():
         assert LaplacianSVC(loss=loss)._label_loss() is loss
     for loss in ("absolute", EpsilonInsensitive(), Multinomial(3)):
         with pytest.raises(
-            ValueError, match="loss must be one of labels, such as 'logistic' or 'hinge', not"
+            ValueError, match="loss must be a loss of labels, such as 'logistic' or 'hinge', not"
         ):
             LaplacianSVC(loss=loss)._label_loss()
 

@@ -63,7 +63,7 @@ def test_a_weight_of_two_is_half_the_noise():
 
 def test_too_few_targets():
     gram, y, ones = small(1)
-    with pytest.raises(ValueError, match="do not outnumber"):
+    with pytest.raises(ValueError, match="are too few for"):
         SquaredEvidence(gram, y, ones, torch.ones(1).double())
 
 

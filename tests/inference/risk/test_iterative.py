@@ -3,8 +3,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from orbitwise.inference.risk import DenseGram, Problem, Term, euclidean, lbfgs, newton, newton_cg
-from orbitwise.losses import Logistic, Squared
+from orbitwise.inference.risk import DenseGram, Problem, Term, lbfgs, newton_cg
+from orbitwise.losses import Squared
 from tests.inference.risk.problems import random_problem
 
 
@@ -25,28 +25,6 @@ def test_the_scale_of_rows_does_not_matter_in_function_space(solver):
     assert other.converged
     assert abs(one.products - other.products) <= 2
     torch.testing.assert_close(one.objective, other.objective)
-
-
-def test_the_function_space_needs_far_fewer_products_than_coordinates():
-    problem = random_problem((Logistic(), Squared()), strength=3.0)
-    best = newton(problem).objective
-    ours, scaled = lbfgs(problem), euclidean(problem, max_iterations=100)
-    assert ours.converged
-    assert ours.products < 0.3 * scaled.products
-    assert best <= ours.objective < scaled.objective
-
-
-def test_scaled_coordinates_help_where_norms_differ():
-    problem = random_problem((Logistic(), Squared()), strength=3.0)
-    scale = torch.ones(50, dtype=torch.float64)
-    scale[30:] = 30.0
-    terms = [
-        problem.terms[0],
-        Term(Squared(), problem.terms[1].targets, problem.terms[1].weights / scale[30:].square()),
-    ]
-    uneven = Problem(DenseGram(scale[:, None] * problem.gram.matrix * scale), terms, problem.basis)
-    results = [euclidean(uneven, scaled, max_iterations=60).objective for scaled in (True, False)]
-    assert results[0] < results[1]
 
 
 def test_the_risk_never_rises_and_the_history_is_kept():

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
-from orbitwise.inference.risk import CopiedGram, DenseGram, Problem, Term, newton, path, solve
+from orbitwise.inference.risk import CopiedGram, DenseGram, Problem, Term, newton, solve
 from orbitwise.inference.risk.machines import SOLVERS
-from orbitwise.losses import EpsilonInsensitive, Hinge, Logistic, Multinomial, Squared, SquaredHinge
+from orbitwise.losses import Hinge, Logistic, Multinomial, Squared, SquaredHinge
 from tests.inference.risk.problems import PAIRS, random_problem
 
 
@@ -85,17 +85,6 @@ def test_folds_of_weight_zero_are_fits_without_these_rows():
         assert (batch.coefficients[fold][~kept] == 0).all()
 
 
-def test_a_warm_path_needs_fewer_iterations_and_ends_the_same():
-    losses = (Logistic(), EpsilonInsensitive(0.1))
-    strengths = [0.1 * 1.3**i for i in range(10)]
-    made = lambda strength: random_problem(losses, strength=strength, structured=True)  # noqa: E731
-    warm = list(path(made, strengths))
-    cold = [solve(made(strength)) for strength in strengths]
-    for one, other in zip(warm, cold, strict=True):
-        torch.testing.assert_close(one.objective, other.objective, rtol=1e-7, atol=0)
-    assert sum(each.products for each in warm) < sum(each.products for each in cold)
-
-
 def test_duplicated_rows_and_single_precision():
     problem = random_problem((Hinge(), Squared()))
     index = torch.arange(30).repeat_interleave(2)
@@ -127,5 +116,5 @@ def test_bad_choices():
         [Term(Squared(), torch.ones(3, 2).double(), torch.ones(2).double())],
     )
     for solver in ("lbfgs", "newton_cg", "steepest", "stochastic"):
-        with pytest.raises(ValueError, match="one problem at a time"):
+        with pytest.raises(ValueError, match="a single problem, not a batch"):
             solve(batch, solver)

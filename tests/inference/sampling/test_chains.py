@@ -64,7 +64,7 @@ def test_chains_that_did_not_mix_say_so():
     samples[..., 2] = 3.0
     found = Chains(samples, ("apart", "slow", "fixed", "fine"), num_divergent=12)
     text = " ".join(found.problems())
-    assert "fixed never moved" in text
+    assert "fixed never changed" in text
     assert "disagree on apart, slow: R-hat" in text
     assert "changes slowly: 8,000 samples are worth" in text
     assert "12 of 8,000 trajectories diverged" in text
@@ -81,7 +81,7 @@ def test_thresholds_are_arguments():
 
 def test_many_names_are_cut_short():
     found = Chains(torch.zeros(2, 10, 6))
-    assert found.problems() == ["θ0, θ1, θ2 and 3 more never moved."]
+    assert found.problems() == ["θ0, θ1, θ2 and 3 more never changed."]
 
 
 def test_names_must_fit():

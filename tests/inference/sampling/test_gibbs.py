@@ -41,5 +41,5 @@ def test_starts_without_a_density_and_empty_runs_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
         gibbs(model, torch.zeros(1).double(), 0)
     model.log_prior = lambda theta: theta.sum() - torch.inf
-    with pytest.raises(ValueError, match="no density at the start"):
+    with pytest.raises(ValueError, match="zero density at the start"):
         gibbs(model, torch.zeros(1).double(), 1)

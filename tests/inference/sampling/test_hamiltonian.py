@@ -100,7 +100,7 @@ def test_a_density_that_fails_counts_as_zero():
 def test_starts_must_have_a_density():
     with pytest.raises(ValueError, match="not finite at the start"):
         nuts(lambda theta: theta.sum().log(), -torch.ones(1).double(), 3)
-    with pytest.raises(ValueError, match="4 chains need as many starts, not 3"):
+    with pytest.raises(ValueError, match="4 chains need one start each, not 3"):
         nuts(conjugate, torch.zeros(3, 2).double(), 3)
     with pytest.raises(ValueError, match="at least 1"):
         nuts(conjugate, torch.zeros(2).double(), 0)

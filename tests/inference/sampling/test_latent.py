@@ -43,7 +43,7 @@ def test_what_cannot_be_computed_has_no_prior():
     )
     assert model.prior(ZERO) is None
     assert model.log_hyperprior(ZERO) == -torch.inf
-    with pytest.raises(ValueError, match="no density at the start"):
+    with pytest.raises(ValueError, match="zero density at the start"):
         start_approximation(model, ZERO)
     with pytest.raises(ValueError, match="2 rows need targets"):
         HierarchicalModel(model.build, torch.ones(3, 1).double(), model.log_prior).covariance(ZERO)

@@ -181,7 +181,7 @@ def test_mixtures_add_what_their_parts_disagree_on():
     exact = condition(PROCESS, ROWS, targets, torch.full((2,), 0.1).double())
     both = MixturePosterior([exact, parts[0]])
     assert both.moments(Evaluation(), NEW).variance.shape == (2, 1)
-    with pytest.raises(ValueError, match="Only sampled posteriors know their likelihood"):
+    with pytest.raises(ValueError, match="Only sampled posteriors have a likelihood"):
         both.predict(Evaluation(), NEW)
     with pytest.raises(ValueError, match="at least one"):
         MixturePosterior([])

@@ -135,11 +135,11 @@ def test_columns_that_matter_little_have_long_lengthscales():
         ({"scoring": "aic"}, "scoring must be 'bic' or 'laplace', not 'aic'"),
         ({"max_depth": -1}, "max_depth must be a whole number of at least 0"),
         ({"search_rows": 3}, "search_rows must be a whole number of at least 10"),
-        ({"time_limit": 0}, "time_limit must be positive"),
+        ({"max_seconds": 0}, "max_seconds must be positive"),
         ({"base_kernels": "rbf"}, "base_kernels must be a list of names"),
         ({"base_kernels": ["rbff"]}, "Unknown kernel 'rbff'. Did you mean 'rbf'"),
         ({"invariances": ["miror"]}, "Did you mean 'mirror'"),
-        ({"time_limit": 1e-9}, "allow more time"),
+        ({"max_seconds": 1e-9}, "allow more time"),
     ],
 )
 def test_bad_settings(settings: dict, problem: str):
@@ -161,9 +161,9 @@ def test_time_that_is_up_is_kept_and_said(limit, monkeypatch):
 
     monkeypatch.setattr(torch.linalg, "cholesky_ex", slow)
     settings = {"base_kernels": ("rbf", "periodic", "linear"), "random_state": 0, "search_rows": 30}
-    model = AutoGPRegressor(time_limit=limit, max_depth=20, verbose=False, **settings)
+    model = AutoGPRegressor(max_seconds=limit, max_depth=20, verbose=False, **settings)
     model._clock = lambda: seconds
-    with pytest.warns(ConvergenceWarning, match=rf"cut short by time_limit={limit}, .* Raise time_limit"):
+    with pytest.warns(ConvergenceWarning, match=rf"cut short by max_seconds={limit}, .* Raise max_seconds"):
         model.fit(X, Y)
     assert model.stopped_ == "time_limit"
     assert not model.converged_
@@ -173,7 +173,7 @@ def test_time_that_is_up_is_kept_and_said(limit, monkeypatch):
 
 def test_a_search_within_its_time_is_complete():
     model = AutoGPRegressor(
-        max_depth=0, base_kernels=["linear"], invariances=None, time_limit=10, verbose=False
+        max_depth=0, base_kernels=["linear"], invariances=None, max_seconds=10, verbose=False
     )
     model._clock = lambda: 0.0
     assert model.fit(X, Y).stopped_ == "complete"

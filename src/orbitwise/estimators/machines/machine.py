@@ -1,4 +1,4 @@
-"""What the estimators of kernel machines share: labels and weights, the fit, its certificate, predictions.
+"""The base classes of kernel machines: labels and weights, the fit, its certificate, predictions.
 
 Their functions have the least ½|f|² + C Σ ℓ₁(f(x), y) + strength Σ ℓ₂(L f), where L f should vanish.
 """
@@ -37,7 +37,8 @@ from orbitwise.declarations import (
     is_plain_numbers,
     require,
 )
-from orbitwise.estimators.estimator import FittedForm, learning
+from orbitwise.estimators.convergence import learning
+from orbitwise.estimators.estimator import FittedForm
 from orbitwise.estimators.machines.task import (
     STRENGTHS,
     Choice,
@@ -70,21 +71,21 @@ from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
 from orbitwise.process.process import Process
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""To choose from, times the median distance."""
+"""Bandwidths to choose from, in units of the median distance."""
 SLOPE_STRENGTHS = tuple(strength for strength in STRENGTHS if strength <= 10)
-"""Of slopes in bandwidths: more leaves f flat, and takes the longest to fold."""
+"""Strengths for slopes in units of the bandwidth: larger ones make f flat and take longest to fold."""
 ACCEPTED = 1e-4
-"""A gap that is larger than this part of the risk deserves a warning."""
+"""A gap above this fraction of the risk gives a warning."""
 ROUNDING = 64 * np.finfo(np.float64).eps
-"""A gap below this part of the risk of f = 0 is nothing but rounding."""
+"""A gap below this fraction of the risk of f = 0 is only rounding."""
 BALANCE = "class_weight='balanced', or label more rows"
 ALONE = f"Raise C, use {BALANCE}"
 CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}"
-"""What to do where one class is predicted for all rows, without an invariance and with one."""
+"""Advice if one class is predicted for all rows, without an invariance and with one."""
 
 
 class KernelMachine(FittedForm, BaseEstimator, ABC):
-    """A function over a kernel of some bandwidth, learned from rows or images."""
+    """Base class of kernel machines, with a bandwidth, learned from rows or images."""
 
     C: float
     bandwidth: float | str
@@ -122,7 +123,7 @@ class TrainingRows(NamedTuple):
 class RiskMachine(KernelMachine, ABC):
     """A kernel machine of least regularised risk.
 
-    Settings that have a value here are constants of the estimators that do not take them.
+    Settings with a value here are constants for estimators that do not have them as arguments.
     """
 
     kernel: Kernel | None
@@ -147,9 +148,9 @@ class RiskMachine(KernelMachine, ABC):
     cv_error_: float
 
     _choosers: tuple[str, ...] = ("evidence", "cross_validation")
-    """The methods that may choose the strength."""
+    """The methods that can choose the strength."""
     _evidence_losses: tuple[type[Loss], ...] = (Logistic, Squared)
-    """The losses of targets that have an evidence."""
+    """The losses of targets for which there is an evidence."""
 
     stored = Stored(
         fitted={
@@ -198,7 +199,7 @@ class RiskMachine(KernelMachine, ABC):
                 raise ValueError(f"{name} must be finite numbers, {least}, not {values!r}.")
 
     def _unlabeled_rows(self, unlabeled: ArrayLike | None) -> NDArray[np.float64]:
-        """Validated rows without a label; none where nothing was given."""
+        """Validated rows without labels, possibly none."""
         rows = as_array(unlabeled)
         if rows is not None and np.ndim(rows) == 0:
             raise ValueError(
@@ -210,7 +211,7 @@ class RiskMachine(KernelMachine, ABC):
         return check_inputs(self, rows).numpy()
 
     def _rows(self, points: Float[torch.Tensor, "t d"], bandwidth: float) -> InvarianceRows | None:
-        """The rows of what f should not care about, at all points."""
+        """The rows of functionals that should vanish, at all points."""
         is_squared = isinstance(loss_of(self.invariance_loss), Squared)
         only_length = is_squared and self.basis != "linear" and is_isotropic(self.kernel)
         return invariance_rows(self.invariance, points, bandwidth, input_shape(self), only_length)
@@ -223,12 +224,12 @@ class RiskMachine(KernelMachine, ABC):
         return Process(None, kernel)
 
     def _task(self, data: TrainingRows, loss: Loss) -> MachineTask:
-        """What is to be learned, before λ, ν and the bandwidth are chosen."""
+        """The learning task, before λ, ν and the bandwidth are chosen."""
         points = distinct_points(data.x, data.unlabeled)
         bandwidth = self._bandwidth_at(points)
         process, rows = self._process(bandwidth), self._rows(points, bandwidth)
         if rows is not None:
-            # a kernel without derivatives says so here
+            # a kernel without derivatives raises its error here
             process.covariance(rows.blocks[0].rows(slice(0, 1)))
         return MachineTask(
             data.x,
@@ -248,7 +249,7 @@ class RiskMachine(KernelMachine, ABC):
         return self.kernel is None and self.bandwidth == "median"
 
     def _of_bandwidths(self, task: MachineTask) -> list[MachineTask]:
-        """The task at several bandwidths where the evidence may choose one, else as it is."""
+        """The task at several bandwidths if the evidence chooses one, else the task alone."""
         widths = [factor * task.bandwidth for factor in BANDWIDTHS if self._is_bandwidth_free]
         return [
             replace(task, process=self._process(width), rows=self._rows(task.points, width), bandwidth=width)
@@ -256,15 +257,15 @@ class RiskMachine(KernelMachine, ABC):
         ] or [task]
 
     def _of_folds(self, task: MachineTask) -> list[MachineTask]:
-        """The tasks that cross-validation chooses from."""
+        """The tasks from which cross-validation chooses."""
         return [task]
 
     def _first(self, ranked: Sequence[Choice]) -> Choice:
-        """The choice that is taken, of those that are ranked."""
+        """The selected one of the ranked choices."""
         return ranked[0]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
-        """Set `C_`, `strength_` and `bandwidth_` as asked for, or by evidence or cross-validation."""
+        """Set `C_`, `strength_` and `bandwidth_` to the given values, or by evidence or cross-validation."""
         self._announce(task)
         for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
             vars(self).pop(chosen, None)
@@ -291,7 +292,7 @@ class RiskMachine(KernelMachine, ABC):
         return choice.task
 
     def _check_choice(self, task: MachineTask) -> None:
-        """Raise a ValueError where the strength cannot be chosen: invariances must fold into the kernel."""
+        """Raise a ValueError if the strength cannot be chosen because invariances cannot be folded."""
         asked = f"strength={self.strength!r} goes with"
         if not isinstance(task.invariance_loss, Squared):
             raise ValueError(f"{asked} invariance_loss='squared'.")
@@ -305,7 +306,7 @@ class RiskMachine(KernelMachine, ABC):
             raise ValueError(f"{asked} loss={names}.")
 
     def _announce(self, task: MachineTask) -> None:
-        """Warn of a fit that takes long, and raise a ValueError for one that memory cannot hold."""
+        """Warn if a fit takes long, and raise a ValueError if it needs too much memory."""
         if self.strength == 0:
             return
         what, count, cheaper = self._work(task)
@@ -315,7 +316,7 @@ class RiskMachine(KernelMachine, ABC):
         check_cost(task.cost.times(count), doing, ", ".join(cheaper))
 
     def _work(self, task: MachineTask) -> tuple[str, int, list[str]]:
-        """What makes a fit costly, how often it is done, and what would be cheaper."""
+        """What makes a fit expensive, how often it is done, and cheaper alternatives."""
         num_rows = 0 if task.rows is None else task.rows.num_rows
         cheaper = ["pass fewer unlabelled rows", "reduce the features (PCA)"]
         if self.invariance != "graph":
@@ -330,10 +331,9 @@ class RiskMachine(KernelMachine, ABC):
         return solutions
 
     def _certify(self, solutions: Sequence[Solution], sizes: Float[torch.Tensor, " c"] | None = None) -> None:
-        """Keep the risk, gap and iterations of every output, and warn of a gap that is not small.
+        """Store the risk, gap and iterations of every output, and warn if a gap is not small.
 
-        `sizes` are the risks of f = 0: compared with their rounding even a wide gap in a tiny risk means
-        nothing.
+        `sizes` are the risks of f = 0; gaps at the level of their rounding are ignored.
         """
         self.objective_ = np.array([found.objective.item() for found in solutions])
         self.gap_ = np.array([found.gap.item() for found in solutions])
@@ -351,8 +351,8 @@ class RiskMachine(KernelMachine, ABC):
 class Labelled(NamedTuple):
     """Labelled points, their class numbers and weights, and the points without a label.
 
-    Equal rows are merged, their weights added, and rows have a fixed order: a weight counts repetitions, and
-    the order in which rows came leaves no trace.
+    Equal rows are merged, their weights are added, and rows are sorted. So a weight is a number of
+    repetitions, and the original order of rows does not matter.
     """
 
     x: Float[torch.Tensor, "n d"]
@@ -365,7 +365,7 @@ Fitted = TypeVar("Fitted", bound="MachineClassifier")
 
 
 class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
-    """A kernel machine of labels: its decisions, and probabilities scaled on held-out labels."""
+    """Base class of classifiers: decisions, and probabilities that are scaled on held-out labels."""
 
     class_weight: str | Mapping[Any, float] | None
     unlabeled_label: object
@@ -387,10 +387,10 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         unlabeled: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Fitted:
-        """Learn from labelled rows, and from rows without a label what should not change there.
+        """Learn from labelled rows, and use rows without labels for the invariance.
 
-        A weight counts copies of a row, and 0 takes it out; a point that comes twice is one point to the
-        invariance.
+        A weight is a number of copies of a row, and 0 removes it. For the invariance, equal points are one
+        point.
         """
         self._check_settings()
         data = self._labelled(X, y, unlabeled, sample_weight)
@@ -427,7 +427,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes: a softmax of decisions, its scale set on labels held out in turn."""
+        """Probabilities of the classes: a softmax of decisions, with a scale from cross-validation."""
         scores = torch.from_numpy(self.decision_function(X))
         columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
         return torch.softmax(self.scale_ * columns, dim=1).numpy()
@@ -435,7 +435,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     def _labelled(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> Labelled:
-        """Validated training data; it sets `classes_`. A weight of zero takes a row out."""
+        """Validated training data; sets `classes_`. Rows of weight zero are removed."""
         x, labels = self._training_data(X, y)
         check_classification_targets(labels)
         weight = check_weights(sample_weight, x)
@@ -453,7 +453,9 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         is_counted = weight > 0
         counted = is_labelled & is_counted
         if len(np.unique(labels[counted])) < len(self.classes_):
-            raise ValueError("sample_weight leaves a class without any label; give one of its rows a weight.")
+            raise ValueError(
+                "All rows of a class have sample_weight 0: give at least one of them a positive weight."
+            )
         others = np.concatenate([x[~is_labelled & is_counted], self._unlabeled_rows(unlabeled)])
         rows = np.column_stack([x[counted], codes[counted[is_labelled]]])
         rows, place = np.unique(rows, axis=0, return_inverse=True)
@@ -465,17 +467,19 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         )
 
     def _label_loss(self) -> Loss:
-        """The loss, which must be one of labels."""
+        """The loss, which must be a loss of labels."""
         loss = loss_of(self.loss)
         if not (loss.takes_labels or isinstance(loss, Squared)):
-            raise ValueError(f"loss must be one of labels, such as 'logistic' or 'hinge', not {self.loss!r}.")
+            raise ValueError(
+                f"loss must be a loss of labels, such as 'logistic' or 'hinge', not {self.loss!r}."
+            )
         return loss
 
     def _first(self, ranked: Sequence[Choice]) -> Choice:
         return first_that_tells(ranked)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
-        """The softmax's scale that suits labels held out in turn; invariances count as if squared."""
+        """The softmax scale from cross-validation; losses of invariances are treated as squared."""
         smallest = int(torch.bincount(task.codes).min())
         if smallest < 2 or isinstance(task.loss, Multinomial):
             return 0.5 if len(task.targets) == 1 else 1.0
@@ -492,7 +496,7 @@ def class_weights(
     codes: Int[torch.Tensor, " n"],
     weights: Float[torch.Tensor, " n"],
 ) -> Float[torch.Tensor, " n"]:
-    """Weights of rows: as given, times those of classes, or such that classes count the same (RKHS 6.3)."""
+    """Weights of rows: as given, times class weights, or balanced between classes (RKHS 6.3)."""
     if weighting is None:
         return weights
     if isinstance(weighting, Mapping):
@@ -509,12 +513,12 @@ def class_weights(
 
 
 def class_codes(codes: Int[torch.Tensor, " n"], num_classes: int) -> Float[torch.Tensor, "c n"]:
-    """1 for the class of a label and 0 for the others, one row per class."""
+    """One-hot codes of labels, one row per class."""
     return torch.nn.functional.one_hot(codes, num_classes).T.double()
 
 
 def signed_targets(codes: Int[torch.Tensor, " n"], num_classes: int) -> Float[torch.Tensor, "c n"]:
-    """±1 for one class against the rest, one row per class; two classes need a single row."""
+    """±1 for one class against the rest, one row per class; a single row for two classes."""
     signs = 2 * class_codes(codes, num_classes) - 1
     return signs[1:] if num_classes == 2 else signs
 

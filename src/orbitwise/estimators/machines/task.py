@@ -1,10 +1,10 @@
-"""What a kernel machine learns from: targets at points, a kernel, and what f should not care about as rows.
+"""The learning task of a kernel machine: targets at points, a kernel, and rows that should vanish.
 
-Rows are functionals of f that a loss keeps small; smoothness over a graph of neighbours is one of them,
-fᵀLf = |R f|² with RᵀR = L. A squared loss of the rows folds them into the kernel, so that labels, classes,
-folds and strengths cost an ordinary machine. Any other loss puts them beside the labels, and so does a basis
-that they see, such as linear functions whose slopes should be small. λ, ν and the bandwidth are chosen by the
-evidence of the labels, or by cross-validation.
+Rows are functionals of f that a loss keeps small. Smoothness over a graph of neighbours is included, as fᵀLf
+= |R f|² with RᵀR = L. With a squared loss the rows are folded into the kernel, so that labels, classes, folds
+and strengths cost no more than for an ordinary machine. With any other loss they become further rows of the
+problem, and also if they do not vanish on the unpenalised basis, such as slopes of linear functions. λ, ν and
+the bandwidth are chosen by the evidence of the labels, or by cross-validation.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ from orbitwise.process.process import Process
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
 RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
-"""Over the mean variance of the kernel, which invariances lower."""
+"""λ to choose from, divided by the mean variance of the kernel, which invariances lower."""
 FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
 TOLERANCE = 1e-8
 SEEN = 1e-9
-"""What an invariance may make of a basis function before it counts as seen: rounding."""
+"""An invariance applied to a basis function is treated as zero up to this rounding."""
 NUMBERS_KEPT = 2**25
-"""Of folded kernels that are kept: 256 MiB."""
+"""The most numbers in folded kernels that are kept: 256 MiB."""
 LEAST = 1e-75
-"""Of bandwidths, whose fourth powers divide second derivatives."""
+"""The least bandwidth, because second derivatives are divided by its fourth power."""
 PAIRED = 2000
-"""Points among which the median distance is computed."""
+"""The number of points from which the median distance is computed."""
 
 
 @final
@@ -109,7 +109,7 @@ class GraphSmoothness:
 class InvarianceRows:
     """Blocks of functionals, and the weight of each row's loss in units of the strength ν.
 
-    With a `graph` the rows are R f, f the values at its points, which are the only block. L is decomposed
+    With a `graph` the rows are R f, where f are the values at its points, the only block. L is decomposed
     when R is first needed.
     """
 
@@ -130,7 +130,7 @@ class InvarianceRows:
     def invariances(
         self, process: Process, x: Float[Tensor, "n d"], columns: Float[Tensor, "m d"]
     ) -> Invariances:
-        """What folding needs to know of the rows, for f at the points x and `columns`."""
+        """The rows in the form for folding, for f at the points x and `columns`."""
         block = self.blocks[0]
         operator = GradientOperator.of(process.kernel, block) if self.is_searched(process) else None
         if operator is not None:
@@ -160,7 +160,7 @@ class InvarianceRows:
     def coefficients(
         self, process: Process, x: Float[Tensor, "n d"], strength: float, labels: Float[Tensor, "n c"]
     ) -> Float[Tensor, "r c"]:
-        """Those of the blocks, given the coefficients of labels at the points x under k̃."""
+        """The coefficients of the blocks, from the coefficients of labels at the points x under k̃."""
         inner = self.invariances(process, x[:1], x)
         found = fold_weights(inner, labels, strength, self._unequal_weights, 1e-8, max_iterations=2000)
         _warn_unless(found.converged)
@@ -188,11 +188,11 @@ def gradient_rows(x: Float[Tensor, "n d"], bandwidth: float) -> InvarianceRows:
 
 
 def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
-    """Slopes along the span of x alone: as good as all of them, in at most n - 1 rows per point.
+    """Slopes along the span of x only, which are equivalent to all slopes, in at most n - 1 rows per point.
 
     Under a kernel of the distance, a slope across the span has no covariance with values at x, nor with
-    slopes at x along the span: δ·v = 0 in S v·u - B(δ·v)(δ·u) and in S δ·v. So f does not change by keeping
-    it at zero, and the squares of slopes have the same sum in any orthonormal directions.
+    slopes at x along the span: δ·v = 0 in S v·u - B(δ·v)(δ·u) and in S δ·v. So keeping it at zero does not
+    change f, and the sum of squared slopes is the same for any orthonormal directions.
     """
     _, sizes, directions = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     directions = directions[sizes > torch.finfo(x.dtype).eps * max(x.shape) * sizes[:1]]
@@ -202,7 +202,7 @@ def spanned_rows(x: Float[Tensor, "n d"], factor: float) -> InvarianceRows:
 
 
 def is_isotropic(kernel: Kernel | None) -> bool:
-    """Whether a kernel, None for the Gaussian one, depends on the distance of points alone."""
+    """Whether a kernel, None for the Gaussian one, depends only on the distance of points."""
     parts = [] if kernel is None else [part for part in kernel.modules() if isinstance(part, Kernel)]
     leaves = [] if kernel is None else [part.kernel for part in parts_of_sum(kernel)]
     return all(part.active_dims is None for part in parts) and all(
@@ -219,9 +219,8 @@ def invariance_rows(
 ) -> InvarianceRows | None:
     """The rows of an `invariance` argument at the points x, labelled and unlabelled; None where it is None.
 
-    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. Where only the
-    length of a gradient matters, however the axes are turned, a gradient needs no more rows per point than
-    there are other points.
+    A list holds pairs (functional, inputs) or triples with weights, for rows at other inputs. If only the
+    length of a gradient matters, it needs at most as many rows per point as there are other points.
     """
     if is_none(invariance):
         return None
@@ -257,7 +256,7 @@ def _observed(part: object, x: Tensor) -> tuple[Block, Tensor]:
     weights = torch.from_numpy(check_numbers(part[2], "The weights of an invariance", ensure_2d=False)).to(x)
     if weights.shape != (block.num_rows,) or not bool((weights > 0).all()):
         raise ValueError(
-            f"{block.num_rows} rows of {type(part[0]).__name__} take as many positive weights, not shape "
+            f"{block.num_rows} rows of {type(part[0]).__name__} need as many positive weights, not shape "
             f"{tuple(weights.shape)}."
         )
     return block, weights
@@ -266,7 +265,7 @@ def _observed(part: object, x: Tensor) -> tuple[Block, Tensor]:
 def _lowered(functional: Functional, x: Tensor) -> Block:
     if is_drawn(functional):
         raise ValueError(
-            "An invariance of kernel machines cannot be drawn afresh at every step: freeze its orbit first."
+            "An invariance of kernel machines cannot be drawn at random: freeze its orbit first."
         )
     return functional.to(x).atoms(x)
 
@@ -287,7 +286,7 @@ def _warn_unless(converged: bool) -> None:
 
 
 def median_distance(x: Float[Tensor, "n d"]) -> float:
-    """The median distance of different points (of the first 2,000); 1 where all are the same."""
+    """The median distance of different points (among the first 2,000), or 1 if all are equal."""
     size = x.abs().max().item() or 1.0
     # squares of what is very large or small would overflow or vanish
     distances = torch.pdist(x[:PAIRED] / size)
@@ -302,14 +301,14 @@ def median_distance(x: Float[Tensor, "n d"]) -> float:
 
 
 def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) -> Float[Tensor, "t d"]:
-    """All points once, in a fixed order: where f should not change does not count twice."""
+    """All distinct points in a fixed order, so that repeated points are not penalised twice."""
     return torch.unique(torch.cat([x, unlabeled]), dim=0)
 
 
 @final
 @dataclass(frozen=True)
 class MachineTask:
-    """What a kernel machine learns from: weighted targets at labelled points x, all points, a kernel."""
+    """The learning task of a kernel machine: weighted targets at labelled points x, all points, a kernel."""
 
     x: Float[Tensor, "n d"]
     targets: Float[Tensor, "c n"]
@@ -322,7 +321,7 @@ class MachineTask:
     basis_name: str = "bias"
     invariance_loss: Loss = field(default_factory=Squared)
     _folded: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The kernels folded last, by strength: the fit and its calibration ask for those of the choice again."""
+    """The last folded kernels by strength, because fit and calibration need the chosen one again."""
 
     @property
     def basis(self) -> Float[Tensor, "n b"]:
@@ -343,9 +342,9 @@ class MachineTask:
 
     @property
     def is_basis_seen(self) -> bool:
-        """Whether an invariance is not zero for all unpenalised functions, which folding takes for granted.
+        """Whether an invariance does not vanish on all unpenalised functions, as folding requires.
 
-        Smoothness over a graph is asked of the penalised part of f alone, as LapSVM does.
+        Smoothness over a graph applies to the penalised part of f only, as in LapSVM.
         """
         if self.rows is None or self.rows.graph is not None:
             return False
@@ -353,12 +352,12 @@ class MachineTask:
 
     @property
     def is_folded(self) -> bool:
-        """Whether the invariances become a part of the kernel instead of rows beside the labels."""
+        """Whether the invariances are folded into the kernel instead of being further rows."""
         return isinstance(self.invariance_loss, Squared) and not self.is_basis_seen
 
     @property
     def cost(self) -> Cost:
-        """Of folding the invariances, or of the rows that they make beside the labels."""
+        """The cost of folding the invariances, or of using them as further rows."""
         if self.rows is None:
             return Cost(0.0, 0.0)
         count, (num_points, width) = len(self.x), self.points.shape
@@ -402,7 +401,7 @@ class MachineTask:
     def labelled_part(
         self, kernels: Sequence[Float[Tensor, "t n"]], strengths: Sequence[float]
     ) -> Float[Tensor, "q n n"]:
-        """The rows of the labelled points in kernels of all points, folded with these strengths."""
+        """The rows of labelled points in folded kernels of all points."""
         places = places_among(self.points, self.x)
         found = torch.stack([each[places] for each in kernels])
         is_folded = [self.rows is not None and each > 0 for each in strengths]
@@ -418,7 +417,7 @@ class MachineTask:
         generator: torch.Generator | None = None,
         tolerance: float = TOLERANCE,
     ) -> tuple[Machine, list[Solution]]:
-        """The machine of one output for every row of targets, or of one multinomial loss for all."""
+        """The machine with one output per row of targets, or with one multinomial loss for all."""
         rows = self.rows if strength > 0 else None
         blocks = [Evaluation().atoms(self.x), *([] if rows is None else rows.blocks)]
         if rows is None or self.is_folded:
@@ -426,9 +425,9 @@ class MachineTask:
         else:
             gram, basis = gram_of(self.process, blocks), basis_rows(blocks, self.basis_name)
             extra = [Term(self.invariance_loss, torch.zeros_like(rows.weights), strength * rows.weights)]
-        # one output after the other: their Newton steps differ in number, and memory stays that of one
+        # one output after the other: numbers of Newton steps differ, and this saves memory
         solutions = [
-            solve(problem, solver, None, tolerance, generator)
+            solve(problem, solver, tolerance, generator)
             for problem in self._problems(gram, rate * self.weights, extra, basis)
         ]
         coefficients = torch.stack([found.coefficients for found in solutions], -1)
@@ -472,8 +471,8 @@ def rank_by_evidence(
 ) -> list[Choice]:
     """Choices by their evidence, summed over outputs, the greatest first.
 
-    It is Laplace's for logistic labels; for squared losses it is that of targets with Gaussian noise, where
-    every λ costs next to nothing and the best one stands for its strength.
+    For logistic labels it is approximated by Laplace's method. For squared losses it is that of targets with
+    Gaussian noise, where every λ is cheap, and only the best λ of each strength is returned.
     """
     choices = []
     for task in tasks:
@@ -512,9 +511,9 @@ def rank_by_cross_validation(
     strengths: Sequence[float] = STRENGTHS,
     rates: Sequence[float] | None = None,
 ) -> list[Choice]:
-    """Choices by held-out error; of equal ones, those that predict several classes, then by the loss.
+    """Choices by held-out error; ties are resolved in favour of several predicted classes, then by the loss.
 
-    With few labels, predicting the larger class always often ties with machines that know more.
+    With few labels, always predicting the larger class often ties with better machines.
     """
     ranked = []
     for task in tasks:
@@ -530,12 +529,12 @@ def rank_by_cross_validation(
 
 
 def first_that_tells(choices: Sequence[Choice]) -> Choice:
-    """The first choice whose machine predicts several classes at points without a label, or the first of all.
+    """The first choice that predicts several classes at points without labels, else the first of all.
 
-    Few labels hardly tell machines apart, and one that always predicts the larger class is no answer.
+    Few labels hardly distinguish machines, and one that always predicts the larger class is not useful.
     """
     first = len(choices)
-    # one task after the other, so that its invariances are folded once and then forgotten
+    # one task after the other, so that its invariances are folded only once
     for task in {id(each.task): each.task for each in choices}.values():
         places = [place for place in range(first) if choices[place].task is task]
         if places:
@@ -546,10 +545,10 @@ def first_that_tells(choices: Sequence[Choice]) -> Choice:
 
 @torch.no_grad()
 def _first_of_task(choices: Sequence[Choice]) -> int | None:
-    """The place of the first choice that tells, all of one task; None where none does.
+    """The index of the first choice, all of one task, that predicts several classes; None if there is none.
 
-    A machine that predicts one class does so at a lower rate, too, where labels count less. So the highest
-    rate of a strength is tried after its first failure, and may spare all others.
+    A machine that predicts one class also does so at lower rates, at which labels have less weight. So after
+    the first failure of a strength its highest rate is tried, which may make all others unnecessary.
     """
     task, strengths = choices[0].task, sorted({each.strength for each in choices})
     kernels = task.cross_grams(strengths)
@@ -580,7 +579,7 @@ def _first_of_task(choices: Sequence[Choice]) -> int | None:
 def rate_grid(
     grams: Float[Tensor, "q n n"], rates: Sequence[float] | None, relative: Sequence[float] = RATES
 ) -> Float[Tensor, "q r"]:
-    """λ to choose from for every kernel: those given, or `relative` ones over the kernel's mean variance."""
+    """λ to choose from for every kernel: those given, or `relative` divided by the kernel's mean variance."""
     if rates is not None:
         return grams.new_tensor(list(rates)).expand(len(grams), -1)
     variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
@@ -588,7 +587,7 @@ def rate_grid(
 
 
 class HeldOut(NamedTuple):
-    """The error of held-out labels, whether one class was predicted for all, and the loss: less is better."""
+    """Held-out error, whether one class was predicted for all, and the loss; lower is better."""
 
     error: float
     is_constant: bool
@@ -598,7 +597,7 @@ class HeldOut(NamedTuple):
 def ranked_errors(
     scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
 ) -> dict[tuple[int, int], HeldOut]:
-    """The errors of the scores of every strength and λ, by their places."""
+    """The errors of the scores of every strength and λ, by their indices."""
     classes = decided(scores.values)
     errors = ((classes != codes) * weights).sum(-1) / weights.sum()
     is_constant = (classes == classes[..., :1]).all(-1)
@@ -612,14 +611,14 @@ def ranked_errors(
 def least_error(
     scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
 ) -> tuple[tuple[int, int], HeldOut]:
-    """The place of the best scores, and their errors."""
+    """The indices of the best scores, and their errors."""
     errors = ranked_errors(scores, codes, weights)
     best = min(errors, key=lambda at: errors[at])
     return best, errors[best]
 
 
 def stratified_folds(codes: Int[Tensor, " n"], count: int, seed: int) -> Int[Tensor, " n"]:
-    """The number of the fold of every label, each class spread evenly over the folds."""
+    """The fold of every label, with each class distributed evenly over the folds."""
     folds = torch.zeros_like(codes)
     splits = StratifiedKFold(count, shuffle=True, random_state=seed).split(codes, codes)
     for number, (_, held_out) in enumerate(splits):

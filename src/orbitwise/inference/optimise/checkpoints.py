@@ -1,6 +1,6 @@
 """What a fit leaves on disk so that it can resume: a journal for L-BFGS, two slots for stochastic runs.
 
-A killed L-BFGS run is replayed from its journal of evaluations and resumes bit for bit.
+A killed L-BFGS run is replayed from its journal of evaluations, and so resumes with identical bits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Evaluation(NamedTuple):
 
 
 def warn_of_threads(kept: str, path: Path) -> None:
-    """Say that a checkpoint was made by another number of threads than work now."""
+    """Warn that a checkpoint was made with another number of threads than are used now."""
     warnings.warn(
         f"The checkpoint {path} was made with {kept}, and torch uses {torch.get_num_threads()} now. Sums are "
         "then rounded in another order, so the fit agrees with an uninterrupted one only up to rounding. For "
@@ -59,15 +59,14 @@ def warn_of_threads(kept: str, path: Path) -> None:
 
 @final
 class Journal:
-    """Evaluations in the order they were made, in a file that is made when the first is added.
+    """Evaluations in the order in which they were made, in a file that is created with the first of them.
 
-    L-BFGS asks for the same points again when a fit is repeated. So a fit that was killed is replayed: it is
-    told what was found before at every point (`recall`), and computes only from where the journal ends. There
-    it goes on with the same bits. What was recorded after the first difference is written over.
+    L-BFGS asks for the same points again when a fit is repeated. A fit that was killed is therefore replayed:
+    `recall` returns the recorded evaluation of every point, and computation resumes where the journal ends,
+    with identical bits. Records after the first point that differs are overwritten.
 
-    The file begins with a line of the version and its own name, which tells the fit. Every record follows its
-    length and checksum, so that a torn one is not believed. `clock` tells the seconds between two waits for
-    the disk.
+    The file begins with its version and its own name, which identifies the fit. Every record is preceded by
+    its length and checksum, so that an incomplete one is recognised. `clock` returns the time in seconds.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -85,13 +84,13 @@ class Journal:
         self._replays = self._open()
 
     def begin(self) -> None:
-        """Another run of the optimiser starts."""
+        """Start another run of the optimiser."""
         self.run += 1
 
     def recall(self, point: NDArray[np.float64]) -> Evaluation | None:
-        """What was found at this point, if it is the point that was asked for next before; else None.
+        """The next recorded evaluation if it is of this point, else None.
 
-        After the first None nothing is recalled any more.
+        After the first None, nothing is recalled any more.
         """
         if not self._replays:
             return None
@@ -111,7 +110,7 @@ class Journal:
         return None
 
     def add(self, point: NDArray[np.float64], evaluation: Evaluation) -> None:
-        """Append an evaluation; what was behind the last one that was recalled is gone."""
+        """Append an evaluation after the last one that was recalled; later records are discarded."""
         if self._threads != torch.get_num_threads():
             self._threads = float(torch.get_num_threads())
             run, self.run = self.run, 0
@@ -144,7 +143,7 @@ class Journal:
         self._synced = now if is_due else self._synced
 
     def sync(self) -> None:
-        """Have all that was added reach the disk: a run has ended."""
+        """Make sure that everything added is on the disk, at the end of a run."""
         if self._is_synced or not self._is_kept:
             return
         self._is_kept = writes(lambda: sync_file(self.path), self.path)
@@ -167,7 +166,7 @@ class Journal:
         if not self._header.startswith(start):  # what a killed process leaves is the beginning of one
             is_other = start.startswith(JOURNAL_MAGIC)
             warn_ignored(
-                self.path, "it is of another fit" if is_other else "it is no journal of this version"
+                self.path, "it belongs to another fit" if is_other else "it is not a journal of this version"
             )
         return False
 
@@ -177,7 +176,7 @@ class Journal:
         self._threads = kept
 
     def _found(self) -> tuple[int, NDArray[np.float64], Evaluation, int] | None:
-        """The next record, None with a warning where the file cannot be read."""
+        """The next record; None, with a warning, if the file cannot be read."""
         try:
             return self._next()
         except OSError as error:
@@ -222,10 +221,10 @@ class State(NamedTuple):
 class Slots:
     """The latest states of a fit, which may have several runs, in two files that take turns.
 
-    One of them is whole at any time, whenever the process is killed. A run begins with `begin`, asks for its
-    latest state with `recall`, and keeps one in a while with `write`. Only states of the latest run are kept;
-    those before it have nothing left to do. A file is a line of the version, the checksum of the rest, and a
-    state as JSON and safetensors.
+    Whenever the process is killed, at least one of them is complete. A run starts with `begin`, gets its
+    latest state from `recall`, and stores its state from time to time with `write`. Only states of the latest
+    run are kept, because earlier runs are finished. A file consists of its version, the checksum of the rest,
+    and a state as JSON and safetensors.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -242,7 +241,7 @@ class Slots:
             self._count = self._latest.numbers["count"]
 
     def begin(self) -> bool:
-        """Another run starts; returns whether a later one has left a state, so that nothing is to do."""
+        """Start another run; True if a later run has left a state, so that this one is already finished."""
         self.run += 1
         return self._latest is not None and self._latest.numbers["run"] > self.run
 
@@ -259,17 +258,17 @@ class Slots:
         return state
 
     def refuse(self, why: str) -> None:
-        """What `recall` gave is not a state of this run."""
+        """Warn, or raise an error, because the state that `recall` returned does not belong to this run."""
         if self.run > 1:
-            # the runs before this one were passed over, because their states are not kept any more
+            # earlier runs were skipped, because their states are no longer kept
             raise ValueError(
-                f"{self.paths[0].parent} has a checkpoint that does not fit ({why}): remove the files that "
-                f"begin with {self._key}, and fit again."
+                f"{self.paths[0].parent} has a checkpoint that cannot be used ({why}): remove the files "
+                f"whose names begin with {self._key}, and fit again."
             )
         warn_ignored(self.paths[self._count % 2], why)
 
     def write(self, state: State) -> None:
-        """Keep a state in place of the last but one; where that fails, none is kept any more."""
+        """Overwrite the older of the two states; if that fails, no further states are written."""
         if not self._is_kept:
             return
         self._count += 1
@@ -280,7 +279,7 @@ class Slots:
             order = sorted(range(tensor.dim()), key=lambda each, held=tensor: -held.stride(each))
             numbers["orders"][name] = order
             tensors[name] = tensor.detach().cpu().permute(order).contiguous().clone()
-        # all that worked on this state: rounding depends on how many there are
+        # all numbers of threads that worked on this state, because rounding depends on them
         numbers["threads"] = self._threads = sorted({*self._threads, torch.get_num_threads()})
         text = json.dumps(numbers).encode()
         content = len(text).to_bytes(LENGTH, "little") + text + safetensors.torch.save(tensors)
@@ -300,9 +299,9 @@ class Slots:
 
 @final
 class Progress:
-    """What one fit leaves in a folder: files named for `key`, the fingerprint of all that it depends on.
+    """The checkpoints of one fit: files named by `key`, the fingerprint of all that it depends on.
 
-    Which of them is used depends on the engine: the journal by L-BFGS, the slots by stochastic steps.
+    L-BFGS uses the journal, stochastic training the slots.
     """
 
     def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
@@ -311,7 +310,7 @@ class Progress:
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str] | None, *parts: object) -> Progress | None:
-        """The progress of a fit that these parts determine, None without a folder."""
+        """The checkpoints of a fit that is determined by these parts; None without a folder."""
         return None if folder is None else cls(folder, fingerprint(*parts))
 
 
@@ -353,7 +352,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """The beginning of a file, with the checksum of the rest; empty where there is none."""
+    """The beginning of a file, which includes the checksum of the rest; empty if there is no file."""
     try:
         with open(path, "rb", opener=open_unlinked) as file:
             return file.read(START)
@@ -362,7 +361,7 @@ def _head(path: Path) -> bytes:
 
 
 def _read(path: Path, key: str) -> State | None:
-    """The state of a file, None where it is not there, was torn, or is not what it should be."""
+    """The state in a file; None if the file is missing, incomplete or invalid."""
     try:
         if not path.is_file() and not path.is_symlink():
             return None
@@ -372,7 +371,7 @@ def _read(path: Path, key: str) -> State | None:
                 if not STATE_MAGIC.startswith(
                     start[: len(STATE_MAGIC)]
                 ):  # a kill leaves the beginning of a state
-                    warn_ignored(path, "it is no checkpoint of this version")
+                    warn_ignored(path, "it is not a checkpoint of this version")
                 return None
             available, size = machine_memory(), os.fstat(file.fileno()).st_size
             if available is not None and size > available / 4:
@@ -385,7 +384,7 @@ def _read(path: Path, key: str) -> State | None:
     except OSError as error:
         warn_ignored(path, error.strerror or error)
         return None
-    except Exception as error:  # whatever the file holds, the fit can do without
+    except Exception as error:  # the fit can start without it, whatever is wrong
         warn_ignored(path, f"{type(error).__name__}: {error}"[:200])
         return None
 
@@ -395,12 +394,12 @@ def _parsed(content: bytes, key: str) -> State:
     numbers = json.loads(content[LENGTH : LENGTH + size])
     stored = safetensors.torch.load(content[LENGTH + size :])
     if numbers.pop("fit") != key:
-        raise ValueError("it is of another fit")
+        raise ValueError("it belongs to another fit")
     if any(type(numbers[name]) is not int or numbers[name] < 1 for name in ("run", "count")):
-        raise ValueError("its numbers are no counts")
+        raise ValueError("its counts are not whole numbers")
     orders = numbers.pop("orders")
     if set(orders) != set(stored):
-        raise ValueError("it has other tensors than it names")
+        raise ValueError("its tensors are not those that it names")
     tensors = {}
     for name, order in orders.items():
         tensors[name] = stored[name].permute([order.index(each) for each in range(len(order))])

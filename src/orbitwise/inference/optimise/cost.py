@@ -1,7 +1,7 @@
-"""What a computation will cost, said before it starts: operations, memory, and a warning where either hurts.
+"""Estimates of what a computation will cost in operations and memory, and warnings before costly ones start.
 
-Costs are counted, not measured, so that the same data say the same on every machine. Times are those of one
-processor core at `OPERATIONS_A_SECOND`, good to a factor of a few.
+Costs are counted, not measured, so that the same data give the same estimate on every machine. Times are for
+one processor core at `OPERATIONS_A_SECOND`, accurate to a factor of a few.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import NamedTuple
 import torch
 
 OPERATIONS_A_SECOND = 2e10
-"""Of one core in double precision, in products of matrices."""
+"""Operations per second of one core, in products of matrices in double precision."""
 PATIENCE = 20.0
-"""Seconds that pass without a warning."""
+"""Computations that take longer than this many seconds give a warning."""
 OPERATIONS_A_PAIR = 100
-"""Cost of the kernel of two atoms besides their product, most of it passes over memory."""
+"""Operations per pair of atoms besides their inner product, mostly passes over memory."""
 COPIES = 6
-"""Of Gram matrices, atoms and tiles that are held at once with their gradients."""
+"""Copies of Gram matrices, atoms and tiles that are held at once, gradients included."""
 TILE = 2.0**20
-"""Pairs of atoms that are held at a time."""
+"""Pairs of atoms that are held at once."""
 OTHERS = ("beartype", "contextlib", "jaxtyping", "joblib", "orbitwise", "sklearn", "torch")
-"""Packages whose lines are not the user's."""
+"""Packages that are skipped when looking for the user's line."""
 NUMBER = 8
-"""Bytes, in double precision."""
+"""Bytes of a number in double precision."""
 STEPS = 50
-"""Of conjugate gradients; most searches take 15 to 150."""
+"""Assumed steps of conjugate gradients; most searches take 15 to 150."""
 LIMIT, USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
 """Where Linux says how much memory a container may have, and how much of it is taken."""
 MEMORY = Path("/proc/meminfo")
@@ -45,31 +45,31 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """On one core."""
+        """Seconds on one core."""
         return self.operations / OPERATIONS_A_SECOND
 
     def times(self, count: int) -> Cost:
-        """Done so many times, one after the other."""
+        """The cost of doing it `count` times, one after the other."""
         return Cost(count * self.operations, self.memory)
 
 
 def dense_cost(rows: int, columns: int) -> Cost:
-    """Of a Gram matrix that is held and decomposed, with some right-hand sides."""
+    """The cost of holding and decomposing a Gram matrix, with some right-hand sides."""
     size = float(rows)
     return Cost(12 * size**3 + 2 * size**2 * columns, NUMBER * (4 * size**2 + 2 * size * columns))
 
 
 def gradient_search_cost(points: int, width: int, columns: int) -> Cost:
-    """Of conjugate gradients with all slopes at points, 6l²d operations a product and column."""
+    """The cost of conjugate gradients with all slopes at l points: 6l²d operations per product and column."""
     product = 6 * float(points) ** 2 * width
     return Cost(STEPS * product * columns, NUMBER * (2 * float(points) ** 2 + 12 * float(points) * width))
 
 
 def exact_cost(rows: int, atoms: int, width: int, steps: int, one_sided: bool = False) -> Cost:
-    """Of exact inference for rows that average so many atoms each, its evidence followed for some steps.
+    """The cost of exact inference for rows of `atoms` atoms each, with `steps` evaluations of the evidence.
 
-    Half of the pairs of atoms are computed, tile by tile, forward and backward; with `one_sided` only those
-    with one atom of each row on the left. The Gram matrix and all atoms are held, a few copies of each.
+    Half of the pairs of atoms are computed, tile by tile, forward and backward; with `one_sided`, only one
+    atom per row is paired with all others. A few copies of the Gram matrix and of all atoms are held.
     """
     size, points = float(rows), float(rows) * atoms
     pairs = size * points / 2 if one_sided else points**2 / 2
@@ -79,7 +79,7 @@ def exact_cost(rows: int, atoms: int, width: int, steps: int, one_sided: bool = 
 
 
 def machine_memory() -> float | None:
-    """Bytes of memory that this machine, or the container we are in, has; None where it does not say."""
+    """Bytes of memory of this machine or container; None if unknown."""
     try:
         total = float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -114,10 +114,10 @@ def free_memory(device: torch.device) -> float | None:
 
 
 def check_cost(cost: Cost, what: str, instead: str, patience: float = PATIENCE, refuses: bool = True) -> None:
-    """Raise a ValueError where memory cannot do, and warn where `what` takes long, with what to do `instead`.
+    """Raise a ValueError if memory does not suffice, and warn if `what` takes long; `instead` is the advice.
 
-    Without `refuses` an estimate of memory that is too pessimistic for some cases warns, too. The warning
-    points at the user's line, however many of our own calls lie between.
+    Without `refuses`, too little memory only gives a warning, for estimates that may be too pessimistic. The
+    warning points at the user's line.
     """
     available = machine_memory()
     too_large = available is not None and cost.memory > available
@@ -136,7 +136,7 @@ def check_cost(cost: Cost, what: str, instead: str, patience: float = PATIENCE, 
 
 
 def users_level(frame: FrameType) -> int:
-    """The stacklevel of the first line outside of libraries, for a warning that this frame gives."""
+    """The stacklevel of the first frame outside of libraries, for a warning given in this frame."""
     level = 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OTHERS:
         frame, level = frame.f_back, level + 1

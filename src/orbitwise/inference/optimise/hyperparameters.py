@@ -34,11 +34,11 @@ Modules = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
 class NamedParameter(NamedTuple):
-    """The meaning of a raw parameter: a name, its value entry by entry, labels of entries, and which move.
+    """How a raw parameter is read: its name, its value, labels of its entries, and which entries are learned.
 
-    `transform` maps the raw parameter to the value, which is the raw parameter itself without one. `slope` is
-    its derivative, where it is known in closed form. `moves` marks the entries that are learned, all of them
-    without it.
+    `transform` maps the raw parameter to its value, entry by entry; None is the identity. `slope` is the
+    derivative of the transform, if known in closed form. `moves` marks the entries that are learned; None
+    means all.
     """
 
     name: str
@@ -55,11 +55,11 @@ Registration = tuple[str, Distribution, Tensor]
 @final
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One parameter that is learned: the modules that hold it, how it is read, and its registered prior.
+    """A learned parameter: the modules that hold it, how it is read, and its registered prior.
 
-    `raw` is the parameter that torch knows, any real number, and θ = transform(raw) the readable value, such
-    as a lengthscale; `slope` is dθ/draw where it is known in closed form. `index` are the entries that move,
-    and z their raw values. `labels` name all entries.
+    `raw` is the unconstrained parameter that torch knows, and θ = transform(raw) its readable value, such as
+    a lengthscale; `slope` is dθ/draw, if known in closed form. `index` are the entries that are learned, and
+    z their raw values. `labels` name all entries.
     """
 
     name: str
@@ -73,30 +73,30 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many of its entries move."""
+        """How many of its entries are learned."""
         return len(self.index)
 
     @property
     def coordinate_names(self) -> list[str]:
-        """A name for every entry that moves."""
+        """A name for every entry that is learned."""
         if not self.labels:
             return [self.name]
         return [f"{self.name}[{self.labels[i]}]" for i in self.index.tolist()]
 
     def put(self, raw: Tensor) -> None:
-        """Have all owners hold this tensor."""
+        """Replace the parameter by this tensor in all modules that hold it."""
         for module, name in self.owners:
             _hold(module, name, raw)
 
     def raw_at(self, z: Float[Tensor, " k"]) -> Tensor:
-        """The whole raw parameter, with the entries that move taken from z."""
+        """The whole raw parameter, with the learned entries taken from z."""
         z = z.to(self.raw)
         if self.size == self.raw.numel():
             return z.reshape(self.raw.shape)
         return self.raw.detach().flatten().index_put((self.index,), z).reshape(self.raw.shape)
 
     def value(self, z: Float[Tensor, " k"] | None = None) -> Tensor:
-        """θ: of the parameter's shape, or a list of the entries that move where some do not."""
+        """θ in the shape of the parameter, or as a vector of the learned entries if some are not learned."""
         raw = self.raw.detach() if z is None else self.raw_at(z)
         value = raw if self.transform is None else self.transform(raw)
         return value if self.size == self.raw.numel() else value.flatten()[self.index]
@@ -122,12 +122,12 @@ class Part:
 
 
 def _hold(module: nn.Module, name: str, tensor: Tensor) -> None:
-    """Have a module hold any tensor in the place of a parameter, so that gradients flow through it."""
+    """Replace a parameter of a module by any tensor, so that gradients flow through it."""
     module._parameters[name] = tensor  # pyright: ignore[reportArgumentType]
 
 
 def parts_of(modules: Modules, named_parameters: Mapping[str, NamedParameter]) -> list[Part]:
-    """All parameters of the modules that are learned, each once, with names that are all different."""
+    """All learned parameters of the modules, each once, with different names."""
     named = _named(modules)
     owners: dict[int, list[tuple[nn.Module, str]]] = {}
     every = list(dict.fromkeys(module for _, root in named for module in root.modules()))
@@ -155,7 +155,7 @@ def parts_of(modules: Modules, named_parameters: Mapping[str, NamedParameter]) -
                 parts.append(part)
     if unused:
         raise ValueError(
-            f"There is no parameter {sorted(unused)[0]!r} to read; there are "
+            f"named_parameters names {sorted(unused)[0]!r}, which is not a parameter; parameters are "
             f"{', '.join(prefix + name for prefix, root in named for name, _ in root.named_parameters())}."
         )
     names = [part.name for part in parts]
@@ -191,7 +191,7 @@ def _part(
 
 
 def _named_parameter(path: str, module: nn.Module, attribute: str) -> NamedParameter:
-    """The meaning of a parameter, as the module that holds it knows it."""
+    """How a parameter is read, according to the module that holds it."""
     start = path[: -len(attribute)]
     if isinstance(module, Bounds):
         half = attribute == "raw_half"
@@ -213,7 +213,7 @@ def _named_parameter(path: str, module: nn.Module, attribute: str) -> NamedParam
 
 
 def _slope(constraint: object) -> Callable[[Tensor], Tensor] | None:
-    """The derivative of a constraint from below by exponentials or softplus, which most are."""
+    """The derivative of a constraint from below by exponentials or softplus, the most common kinds."""
     if not isinstance(constraint, GreaterThan):
         return None
     function = constraint._transform
@@ -224,7 +224,7 @@ def _slope(constraint: object) -> Callable[[Tensor], Tensor] | None:
 
 
 def _read(module: nn.Module, attribute: str, read: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:
-    """What a module makes of another tensor in the place of one of its parameters."""
+    """The value that a module computes when one of its parameters is replaced by another tensor."""
 
     def transform(raw: Tensor) -> Tensor:
         kept = module._parameters[attribute]
@@ -248,12 +248,12 @@ def _registered(part: Part, registrations: list[Registration]) -> Distribution |
         own = part.value()
         if value.shape != own.shape or not torch.allclose(value.detach(), own):
             raise ValueError(
-                f"The prior {name} is not a prior of {part.name} itself, so its density is not known: "
-                "give a hyperprior of the parameter by name."
+                f"The prior {name} is not a prior of {part.name} itself, so its density of {part.name} is "
+                "unknown: pass a hyperprior of that parameter by name."
             )
         found.append(prior)
     if len(found) > 1:
-        raise ValueError(f"{part.name} has several registered priors: keep one.")
+        raise ValueError(f"{part.name} has several registered priors: keep only one.")
     return found[0] if found else None
 
 
@@ -261,8 +261,8 @@ def _registered(part: Part, registrations: list[Registration]) -> Distribution |
 class JointHyperprior:
     """The hyperpriors of several parameters as one density of their unconstrained vector z.
 
-    log p(z) = Σ log p(θ) + log|dθ/dz|. Each parameter has the hyperprior that `given` names, the one that is
-    registered for it, or `default_hyperprior` around its present value.
+    log p(z) = Σ log p(θ) + log|dθ/dz|. Each parameter has its hyperprior in `given`, else the one that is
+    registered for it, else `default_hyperprior` around its present value.
     """
 
     def __init__(
@@ -339,11 +339,11 @@ class Hyperparameters:
     posterior density up to a constant, and `constrained(z)` the readable values by name.
 
     `log_evidence()` is log p(y | θ) at the modules' present parameters, differentiable in them. Hyperpriors
-    are those registered on GPyTorch modules, which `priors` adds to or overrides by name; a name's end is
-    enough where only one parameter has it. They are densities of the readable θ (lengthscales, not their raw
-    values). A parameter without any gets `default_hyperprior`, centred where the parameter is *now*: build
-    this before training, or the data count twice. `named_parameters` say what raw parameters mean
-    where modules do not.
+    are those registered on GPyTorch modules; `priors` adds to them or overrides them by name, and the end of
+    a name suffices if only one parameter has it. They are densities of the readable θ (lengthscales, not
+    their raw values). A parameter without a hyperprior gets `default_hyperprior`, centred at its *present*
+    value: construct this before training, because otherwise the data are used twice. `named_parameters`
+    define the meaning of raw parameters whose modules do not.
     """
 
     def __init__(
@@ -384,7 +384,7 @@ class Hyperparameters:
 
     @torch.no_grad()
     def set(self, vector: Float[Tensor, " p"]) -> None:
-        """Put the modules' parameters where z says."""
+        """Set the modules' parameters from z."""
         self._check_vector(vector)
         if not bool(vector.isfinite().all()):
             raise ValueError("The vector has NaN or infinite entries.")
@@ -416,7 +416,7 @@ class Hyperparameters:
         return self._hyperprior.log_density(vector)
 
     def log_density(self, vector: Float[Tensor, " p"]) -> Float[Tensor, ""]:
-        """log p(y | θ) + log p(θ) + log|dθ/dz|: z's posterior density, but for the evidence p(y)."""
+        """log p(y | θ) + log p(θ) + log|dθ/dz|: the posterior density of z, up to the factor p(y)."""
         prior = self.log_prior(vector)
         value = self.log_likelihood(vector) if bool(prior.detach().isfinite()) else prior
         if not bool(value.detach().isfinite()):
@@ -431,7 +431,7 @@ class Hyperparameters:
 
     @contextmanager
     def _exchanged(self, raws: Sequence[Tensor]) -> Iterator[None]:
-        """The modules with other tensors in the place of their parameters."""
+        """Replace the modules' parameters by other tensors within a context."""
         try:
             for part, raw in zip(self._parts, raws, strict=True):
                 part.put(raw)
@@ -447,7 +447,7 @@ class Hyperparameters:
             )
 
     def _check(self) -> None:
-        """The evidence is a finite number, and follows the parameters that are exchanged."""
+        """Check that the evidence is a finite number, and depends on the parameters that are replaced."""
         vector = self.vector().requires_grad_()
         with self._exchanged(self._raws(vector)):
             value = self._log_evidence()
@@ -456,7 +456,9 @@ class Hyperparameters:
         if not bool(value.detach().isfinite()):
             raise ValueError(f"The log evidence is {value.item()} at the present parameters.")
         if not bool(self.log_prior(vector).detach().isfinite()):
-            raise ValueError(f"The hyperpriors give no density to the present values: {self.constrained()}.")
+            raise ValueError(
+                f"The density of the hyperpriors is zero at the present values: {self.constrained()}."
+            )
         if not value.requires_grad:
             return
         originals = [part.raw for part in self._parts]
@@ -464,5 +466,6 @@ class Hyperparameters:
         names = [part.name for part, slope in zip(self._parts, missed, strict=True) if slope is not None]
         if names:
             raise ValueError(
-                f"log_evidence uses {', '.join(names)} through modules that were not given: give all of them."
+                f"log_evidence uses {', '.join(names)} through modules that were not passed: pass all of "
+                "them."
             )

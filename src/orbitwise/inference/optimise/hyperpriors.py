@@ -1,9 +1,9 @@
-"""Hyperpriors p(θ): those of GPyTorch modules, weak ones from the data, defaults, and their checks.
+"""Hyperpriors p(θ): those of GPyTorch modules, weak ones derived from the data, defaults, and checks.
 
 A hyperprior is a distribution of the readable hyperparameter θ: of a lengthscale, not of its raw value. An
-evidence needs a proper one. A prior that leaves values of the parameter without density would stop an
-optimiser or a sampler at a wall, so it is refused; one that reaches beyond the parameter is cut off there and
-normalised. `orbitwise.inference.optimise.hyperparameters` makes one joint density of them.
+evidence needs a proper one. A prior with zero density at possible values of the parameter would block an
+optimiser or a sampler, so it is refused. A prior that extends beyond the range of the parameter is truncated
+and normalised. `orbitwise.inference.optimise.hyperparameters` combines them into one joint density.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WEAK_SCALE, WEAK_AMPLITUDE_SCALE = 1.5, 2.0
 
 @final
 class LogNormalDistance(Distribution):
-    """sign·(θ - end) ~ LogNormal(location, scale²), written out: samplers ask for it thousands of times."""
+    """sign·(θ - end) ~ LogNormal(location, scale²), written out because samplers evaluate it very often."""
 
     def __init__(self, end: Tensor, sign: float, location: Tensor, scale: float) -> None:
         super().__init__(batch_shape=location.shape, validate_args=False)
@@ -65,7 +65,7 @@ class LogNormalDistance(Distribution):
         return torch.special.ndtr(self.sign * (logarithm - self.location) / self.scale)
 
     def _logarithm(self, value: Tensor) -> Tensor:
-        """log|θ - end|, finite where rounding has put θ on the end."""
+        """log|θ - end|, finite even if rounding has made θ equal to the end."""
         distance = self.sign * (value - self.end)
         return distance.clamp_min(torch.finfo(distance.dtype).tiny).log()
 
@@ -73,7 +73,7 @@ class LogNormalDistance(Distribution):
 def default_hyperprior(
     value: Tensor, low: Tensor, high: Tensor, scale: float = DEFAULT_SCALE
 ) -> Distribution:
-    """A weak prior for a parameter that ranges from `low` to `high` and starts at `value`.
+    """A weak prior for a parameter between `low` and `high` that starts at `value`.
 
     Between two ends it is uniform; with one end, log-normal in the distance from it, with median at the start
     and `scale` as the deviation of the logarithm; without ends, normal around the start with deviation
@@ -102,16 +102,16 @@ def log_prior(*modules: Module) -> Tensor | float:
 def weak_hyperpriors(modules: Mapping[str, nn.Module], x: NDArray[np.float64]) -> dict[str, Distribution]:
     """Weak hyperpriors for everything learnable of kernels, invariances, means and noise, by parameter name.
 
-    x are the points that the kernel sees, and targets are standardised. Logarithms of what is positive are
-    normal, and so are centres:
+    x are the inputs of the kernel, and targets are standardised. Positive hyperparameters have log-normal
+    priors, and centres normal ones:
 
         lengthscales    log N(log spread of the columns, 1.5²)     of a periodic kernel: log N(0, 1.5²)
         periods         log N(log(extent/5), 1.5²)                 alpha of rq: log N(0, 1.5²)
         amplitudes      log N(log ½, 2²)                           noise: log N(log 0.05, 2²)
         centres         N(mean of the column, (1.5 spread)²)       constant mean: N(0, 1)
 
-    They make the evidences of different structures comparable, and keep hyperparameters that the data say
-    nothing about from running away. Names are those of `Hyperparameters` for the same modules.
+    They make the evidences of different structures comparable, and keep hyperparameters that the data do not
+    determine from diverging. Names are those of `Hyperparameters` for the same modules.
     """
     found: dict[str, Distribution] = {}
     for prefix, root in modules.items():
@@ -179,7 +179,7 @@ def fitting_hyperprior(
 ) -> tuple[Distribution, float]:
     """The prior in the parameter's precision, and the logarithm of its mass between `low` and `high`.
 
-    A ValueError says why a prior does not fit the parameter `name`.
+    A ValueError explains why a prior does not suit the parameter `name`.
     """
     if not isinstance(prior, Distribution):
         raise ValueError(
@@ -189,7 +189,7 @@ def fitting_hyperprior(
     kind = type(prior).__name__
     if getattr(prior, "_transform", None) is not None:
         raise ValueError(
-            f"The hyperprior of {name} has a transform of its own, so it is no density of {name}: "
+            f"The hyperprior of {name} has its own transform, so it is not a density of {name}: "
             "give a prior of the parameter itself."
         )
     if isinstance(prior, nn.Module):
@@ -221,7 +221,7 @@ def fitting_hyperprior(
 
 
 def nearest_name(name: str, names: list[str]) -> str:
-    """The name in full: itself, or the only one that ends with it after a dot; else a helpful ValueError."""
+    """The full name: the name itself, or the only one that ends with it after a dot; else a ValueError."""
     if name in names:
         return name
     ending = [each for each in names if each.endswith(f".{name}")]
@@ -237,16 +237,18 @@ def nearest_name(name: str, names: list[str]) -> str:
 
 
 def _joint_mass(name: str, prior: Distribution, value: Tensor, low: Tensor, high: Tensor) -> float:
-    """Priors of several entries together must not need to be cut off."""
+    """Check that a joint prior of several entries has their shape and needs no truncation."""
     if tuple(value.shape) != tuple(prior.batch_shape) + tuple(prior.event_shape):
         raise ValueError(
-            f"{type(prior).__name__} for {name} is a prior of all its entries together and needs their shape "
+            f"{type(prior).__name__} for {name} is a joint prior of all its entries and must have their "
+            "shape "
             f"{tuple(value.shape)}."
         )
     if bool(low.isfinite().any()) or bool(high.isfinite().any()):
         raise ValueError(
-            f"{type(prior).__name__} for {name} is a prior of several entries, which cannot be cut off at "
-            "the parameter's ends; give a prior of single entries."
+            f"{type(prior).__name__} for {name} is a joint prior of several entries, which cannot be "
+            "truncated to "
+            "the parameter's range; give a prior of single entries."
         )
     return 0.0
 
@@ -263,8 +265,8 @@ def _log_mass(
         above = prior.cdf(high) if cuts_high else torch.ones_like(high)
     except NotImplementedError:
         raise ValueError(
-            f"{type(prior).__name__} for {name} reaches beyond the parameter's range, {low.min().item():.4g} "
-            f"to {high.max().item():.4g}, and its mass there is not known: use a prior on that range."
+            f"{type(prior).__name__} for {name} extends beyond the parameter's range, {low.min().item():.4g} "
+            f"to {high.max().item():.4g}, and its mass there is unknown: use a prior on that range."
         ) from None
     mass = (above - below).expand(low.shape)
     if not bool((mass > 0).all()):

@@ -1,7 +1,7 @@
 """The search for the ranges of an orbit: several starts on few nodes, then refined while the nodes double.
 
-It works in `Coordinates` that are easy to climb. What it found says where, how good, and what other nodes say
-of it (METHOD 11).
+It works in `Coordinates` in which the evidence is easy to maximise, and also evaluates its answer on other
+nodes (METHOD 11).
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from orbitwise.inference.optimise.training import (
     recorded,
     why_cut_short,
 )
+from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.orbits.orbit import ZERO, LearnedCentres, LearnedWidths
 
 LEAST, NOTHING = 1e-6, 1e-5
-"""The least v, where a slope can still be had, and below which a range is set to zero: a third of a per cent
-of its natural width moves nothing."""
+"""The least squared width, where a slope can still be computed, and the one below which a range is set to
+zero: a third of a per cent of its natural width moves nothing."""
 
 FARTHEST = 14.0
-"""How far the logarithm of a positive parameter may move: to its 1,200,000th part or as many times it."""
+"""How far the logarithm of a positive parameter may move: by a factor of 1,200,000 up or down."""
 
 RETRIED = 0.05
-"""Where a range that is zero is tried again: about a fifth of its natural width."""
+"""The squared width at which a range that is zero is tried again: about a fifth of its natural width."""
 
 
 @final
 @dataclass(frozen=True)
 class _Entries:
-    """Some entries of one parameter, and how coordinates are made of them.
+    """Some entries of one parameter, and how they are converted to coordinates.
 
-    They are `widths` or `centres` of ranges, or positive because of a `constraint`, or none of these.
+    They are `widths` of ranges, `centres` of ranges, positive because of a `constraint`, or none of these.
     """
 
     parameter: nn.Parameter
@@ -81,7 +82,7 @@ class _Entries:
         return z if self.constraint is None else self._constrained(z.exp(), self.constraint.inverse_transform)
 
     def _constrained(self, values: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a constraint makes of the values, where its bounds live and in the shape they belong to."""
+        """The values transformed by a constraint, on its device and in the shape of the parameter."""
         shaped = values.reshape(self.parameter.shape).to(self.parameter.device)
         return change(shaped).double().cpu().reshape(-1)
 
@@ -102,7 +103,8 @@ class _Entries:
 
 @final
 class Coordinates:
-    """All that modules learn as one vector z in which the evidence is easy to climb, with its bounds.
+    """All learned parameters of modules as one vector z in which the evidence is easy to maximise, with
+    bounds.
 
     Entries are (width/natural width)² of ranges that may vanish, logarithms of other widths and of positive
     parameters, centres in units of the natural width, and all else as it is. `floors` are the least values of
@@ -137,9 +139,9 @@ class Coordinates:
 
     @torch.no_grad()
     def assign(self, point: Vector, above_zero: bool = False) -> None:
-        """Put the parameters where the vector says; a width that is next to nothing is exactly zero.
+        """Set the parameters from the vector; a width that is next to nothing becomes exactly zero.
 
-        With `above_zero` such a width stays just above zero, where it has a slope.
+        With `above_zero`, such a width stays just above zero, where the objective has a slope.
         """
         for each, z in zip(self._entries, self._split(point), strict=True):
             raw = each.to_raw(z)
@@ -182,7 +184,7 @@ def _joined(parts: Sequence[Tensor]) -> Vector:
 
 
 def _entries_of(modules: Sequence[nn.Module]) -> Iterable[_Entries]:
-    """Every parameter that is learned, once, with what its module knows of it."""
+    """Every learned parameter once, with what its module knows about it."""
     known: dict[int, list[_Entries]] = {}
     for module in dict.fromkeys(each for root in modules for each in root.modules()):
         for each in getattr(module, "learned_widths", list)():
@@ -203,17 +205,17 @@ def _entries_of(modules: Sequence[nn.Module]) -> Iterable[_Entries]:
 
 
 PER_ROW = 0.1
-"""Nats per row by which the evidence may differ on other nodes where the answer counts as converged."""
+"""Nats per row by which the evidence of a converged answer may differ on other nodes."""
 
 HALF_AS_MANY = 0.5
-"""The variance that the choice of nodes leaves, in parts of that of half as many: at worst the law of plain
-draws."""
+"""The variance due to the choice of nodes, relative to that with half as many: for plain draws, the worst
+case, it halves."""
 
 
 @final
 @dataclass(frozen=True)
 class Stage:
-    """What was tried on one number of nodes: the best of every start, and what it cost."""
+    """The result of the search on one number of nodes: the best value of every start, and the cost."""
 
     num_nodes: int
     values: tuple[float, ...]
@@ -224,18 +226,19 @@ class Stage:
 @final
 @dataclass
 class Found:
-    """The answer of a search: where, how good, and what other nodes say of it.
+    """The result of a search: the best point, its value, and how much both depend on the choice of nodes.
 
-    `value` is the objective at the `point` of the coordinates, on `num_nodes` nodes, and `gradient` its slope
-    there. `message` says why the search ended, and `has_settled` whether its last ascent did. `stages` and
-    `history` are what was tried on each number of nodes, and the best value after every evaluation.
+    `value` and `gradient` are those of the objective at the `point`, on `num_nodes` nodes. `message` says why
+    the search ended, and `has_settled` whether its last ascent settled. `stages` has one entry for each
+    number of nodes, and `history` the best value after every evaluation.
 
-    `curvature` is the Hessian of minus the objective, made positive. It is taken at the `centre`, the point
-    with ranges that are zero a little wider, where the gradient is `slope`. None of the three is known for
-    more than `MOST_DENSE` coordinates, or where the search was cut short.
+    `curvature` is the Hessian of minus the objective, made positive definite. It is computed at the `centre`,
+    which is the point with ranges of zero made a little wider; the gradient there is `slope`. All three are
+    None for more than `MOST_DENSE` coordinates, or if the search was cut short.
 
-    `others` are the objective on other sets of as many nodes. `shifts` are how far learning again on other
-    nodes, half as many, moved the coordinates. `gain` is what the last doubling of the nodes gained.
+    `others` are the values of the objective on other sets of as many nodes. `shifts` are the changes of the
+    point when it is learned again on other sets of half as many nodes. `gain` is the gain in the objective
+    from the last doubling of the nodes.
     """
 
     point: Vector
@@ -259,27 +262,29 @@ class Found:
 
     @property
     def spread(self) -> float:
-        """The root mean square of how far the objective on other nodes is away, 0 without any."""
+        """The root mean square difference of the objective on other nodes, 0 without any."""
         return math.sqrt(np.mean(np.square(np.subtract(self.others, self.value)))) if self.others else 0.0
 
     @property
     def node_variance(self) -> Vector:
-        """The variance of the coordinates that the choice of nodes leaves."""
+        """The variance of the coordinates due to the choice of nodes."""
         if not self.shifts:
             return np.zeros_like(self.point)
         return HALF_AS_MANY * np.mean(np.square(self.shifts), axis=0)
 
     @property
     def node_error(self) -> float:
-        """How far the objective on any other nodes may be away: the spread over sets, and the last gain."""
+        """How much the objective may differ on other nodes: the spread over sets, and the last gain."""
         doubling = self.gain if math.isfinite(self.gain) else 0.0
         return math.hypot(self.spread, doubling)
 
 
 def covariance_of(found: Found, coordinates: Coordinates) -> NDArray[np.float64]:
-    """The covariance of the coordinates by curvature; what is held at a bound does not vary."""
+    """The covariance of the coordinates, from the curvature; coordinates at a bound have variance zero."""
     if found.curvature is None:
-        raise ValueError("There is no curvature: too many coordinates, or the search was cut short.")
+        raise ValueError(
+            "The curvature is unknown: there are too many coordinates, or the search was cut short."
+        )
     free = ~coordinates.box.held(found.point, found.gradient)
     covariance = np.zeros_like(found.curvature)
     covariance[np.ix_(free, free)] = np.linalg.inv(found.curvature[np.ix_(free, free)])
@@ -287,42 +292,59 @@ def covariance_of(found: Found, coordinates: Coordinates) -> NDArray[np.float64]
 
 
 FIRST_NODES = 16
-"""Fewer decide nothing in the six dimensions of an affine map."""
+"""The first number of nodes: fewer do not resolve the six dimensions of an affine map."""
 
 FACTORS = (1.0, 0.5, 2.0)
 """The starts: all ranges natural, all half as wide, all twice as wide."""
 
 FARTHEST_FACTOR = 4.0
-"""Ranges of random starts are between this many times and this part of their natural size."""
+"""Ranges of random starts differ from their natural size by at most this factor."""
 
 OTHERS = 3
-"""Sets of other nodes on which the answer is tried, and learned again."""
+"""Sets of other nodes on which the answer is evaluated, and learned again."""
 
 AGAIN = 12
-"""Evaluations that may be taken to learn the ranges again on other nodes."""
+"""Evaluations allowed for learning the ranges again on other nodes."""
 
 MOST_DENSE = 30
-"""Coordinates up to which curvature is a matrix of differences; L-BFGS serves more."""
+"""The most coordinates for which the Hessian is computed by differences; L-BFGS is used for more."""
 
 ROUGHLY, FINELY = 0.004, 0.0007
-"""Nats per row that may be left to gain on few nodes, and in the end."""
+"""Nats per row that an ascent may leave ungained: on few nodes, and on the last ones."""
 
 DOUBLING = 0.02
-"""Nats per row that the last doubling of the nodes may have gained where no more nodes are needed."""
+"""If doubling the nodes gained no more nats per row than this, no more nodes are needed."""
 
 USED_UP = "the iterations were used up"
-"""The message of a search whose ascent may take no more evaluations."""
+"""The message of a search whose last ascent used up its evaluations."""
+
+ON_FIRST, ON_SECOND, ON_MORE = 95, 35, 24
+"""Evaluations that a search needs on its first nodes, on twice as many, and on each larger number."""
 
 AtNodes = Callable[[int, int], Callable[[], Tensor]]
-"""The objective on so many nodes, of the scramble of this number."""
+"""(number of nodes, number of the scramble) → the objective on these nodes."""
 
-Callback = Callable[[int, float], None]
+
+def phases_of_search(num_nodes: int) -> list[Phase]:
+    """The phases of a search for ranges that ends on `num_nodes`.
+
+    An evaluation on n nodes costs about n² (METHOD 11), so a search spends most of its time in its last one.
+    """
+    nodes, steps = [min(FIRST_NODES, num_nodes)], [ON_FIRST, ON_SECOND]
+    while nodes[-1] < num_nodes:
+        nodes.append(min(2 * nodes[-1], num_nodes))
+        steps.append(ON_MORE)
+    costs = [(each / nodes[0]) ** 2 for each in nodes]
+    return [
+        Phase("search for ranges", count, cost, num_nodes=each)
+        for each, count, cost in zip(nodes, steps, costs, strict=False)
+    ]
 
 
 @final
 @dataclass
 class _Best:
-    """The best point on one number of nodes, and the value that was met there first."""
+    """The best point on one number of nodes, and the first value that was computed on them."""
 
     point: Vector
     value: float
@@ -334,15 +356,16 @@ class _Best:
 class OrbitSearch:
     """A search over the coordinates of a model whose objective can be had on any number of nodes.
 
-    Several starts are climbed on few nodes (`_screen`). The best two are followed to twice as many nodes,
-    then the best (`_refine`), until neither more nodes nor other nodes move the answer (`_judged`,
-    `_is_answer`). Each time ranges that are zero are tried again a little wider.
+    The search begins with several starts on few nodes (`_screen`). The best two results are followed to twice
+    as many nodes, and then the best one (`_refine`), until neither more nodes nor other nodes change the
+    result (`_assess`, `_is_final`). For every number of nodes, ranges that are zero are tried again a little
+    wider.
 
-    `at_nodes(number, scramble)` is the objective on so many nodes of one of several sets. Nodes double up to
-    `max_nodes`; with `is_given` these are always reached. `max_evaluations` are those of one ascent, and
-    `max_seconds` those of all, after which the best so far is kept. `num_starts` random starts, drawn from
-    the generator, are added to those of natural size. `callback` is shown the number of every evaluation of
-    an ascent and the best value so far on its nodes.
+    `at_nodes(number, scramble)` is the objective on so many nodes, of one of several sets. Nodes double up to
+    `max_nodes`; with `is_given`, this number is always reached. `max_evaluations` limits each ascent, and
+    `max_seconds` the whole search, after which the best point so far is kept. `num_starts` random starts,
+    drawn from the generator, are added to those of natural size. `callback` is called with the number of
+    every evaluation of an ascent and the best value so far on its nodes.
     """
 
     at_nodes: AtNodes
@@ -365,66 +388,75 @@ class OrbitSearch:
         self._start, self._count = time.monotonic(), 0
         self._bests: dict[int, _Best] = {}
         self._failure = ""
-        self._answer: Found | None = None
+        self._result: Found | None = None
         # the evaluations before the present number of nodes, and when it began
-        self._begun = (0, self._start)
+        self._stage_start = (0, self._start)
 
     def run(self, is_resumed: bool = False) -> Found:
         """Search, and leave the parameters at the answer.
 
-        With `is_resumed` nothing is screened: the search resumes from the present parameters, on the most
-        nodes, and keeps them where it finds nothing better.
+        With `is_resumed` there is no screening: the search resumes from the present parameters, on
+        `max_nodes` nodes, and keeps them if it finds nothing better.
         """
         given = self.coordinates.point()
 
         def double_nodes() -> str:
             nodes = self.max_nodes if is_resumed else min(FIRST_NODES, self.max_nodes)
+            self._announce(nodes)
             summits = self._resume(nodes, given) if is_resumed else self._screen(nodes, given)
             while True:
-                found = self._answer = self._judged(self._answer, summits[0], nodes)
-                is_answer = self._is_answer(found)
-                if nodes >= self.max_nodes or (is_answer and not self.is_given):
-                    message = "other nodes agree" if is_answer else "the most nodes were used"
+                found = self._result = self._assess(self._result, summits[0], nodes)
+                is_final = self._is_final(found)
+                if nodes >= self.max_nodes or (is_final and not self.is_given):
+                    message = "other nodes agree" if is_final else "the most nodes were used"
                     return message if found.has_settled else USED_UP
                 nodes = min(2 * nodes, self.max_nodes)
+                self._announce(nodes)
                 summits = self._refine(summits, found, nodes)
 
-        return self._ended(double_nodes, given)
+        return self._complete(double_nodes, given)
+
+    def _announce(self, nodes: int) -> None:
+        announce(
+            self.callback,
+            *(each for each in phases_of_search(self.max_nodes) if (each.num_nodes or 0) >= nodes),
+        )
 
     def finished(self, found: Found) -> Found:
-        """What a search of another precision found, climbed as far as it goes in this one."""
-        self._answer = found
+        """Finish in this precision what a search in another precision found."""
+        self._result = found
 
         def finish() -> str:
             self._finish(found, None)
             return found.message
 
-        return self._ended(finish, found.point)
+        return self._complete(finish, found.point)
 
-    def _ended(self, search: Callable[[], str], given: Vector) -> Found:
-        """The answer of a search, the best so far where it was cut short; the parameters are left there."""
+    def _complete(self, search: Callable[[], str], given: Vector) -> Found:
+        """The result of a search, or the best so far if it was cut short; the parameters are set to it."""
         try:
             message = search()
         except (TimeIsOverError, KeyboardInterrupt, MemoryError, RuntimeError) as error:
             message = why_cut_short(error)
-            self._answer = self._cut_short(self._answer) if message else None
-            if self._answer is None:
+            self._result = self._cut_short(self._result) if message else None
+            if self._result is None:
                 self.coordinates.assign(given)
                 if message == TIME_IS_OVER:
-                    raise ValueError(self._trouble) from None
+                    raise ValueError(self._failure_message) from None
                 raise
         finally:
             if self.journal is not None:
                 self.journal.sync()
-        assert self._answer is not None
-        self._answer.message = message
-        self.coordinates.assign(self._answer.point)
-        return self._answer
+        assert self._result is not None
+        self._result.message = message
+        self.coordinates.assign(self._result.point)
+        return self._result
 
-    def _finish(self, found: Found, begin: tuple[float, Vector] | None) -> None:
-        """Climb as far as it goes on the nodes of the answer, and take the last step that is left.
+    def _finish(self, found: Found, begin: Evaluation | None) -> None:
+        """Climb as far as possible on the present nodes, then take the last step that the quadratic model
+        predicts.
 
-        That step is what brings a range that is not needed to its bound, where it is zero.
+        This step brings a range that is not needed to its lower bound, where it is zero.
         """
         objective = self._objective(found.num_nodes)
         begin = objective(found.point) if begin is None else begin
@@ -436,12 +468,12 @@ class OrbitSearch:
         step, promise = best_step(summit.point, summit.gradient, summit.curvature, self.coordinates.box, 1.0)
         if promise > 0:
             other = self.coordinates.box.clip(summit.point + step)
-            value, gradient = objective(other)
-            if value > found.value:
-                found.point, found.value, found.gradient = other, value, gradient
+            after = objective(other)
+            if not after.failure and after.value > found.value:
+                found.point, found.value, found.gradient = other, after.value, after.gradient
 
     def _cut_short(self, found: Found | None) -> Found | None:
-        """The best so far: on the most nodes, if anything was gained on these, else what was found before."""
+        """The best point so far: that on the most nodes if anything was gained there, else the one before."""
         nodes = max(self._bests, default=0)
         best = self._bests.get(nodes)
         if best is None or (found is not None and nodes > found.num_nodes and best.value <= best.first):
@@ -450,7 +482,7 @@ class OrbitSearch:
             short = self._found(best.point, nodes, best.value, False, np.zeros_like(best.point))
             short.gain = math.inf if found is None else best.value - found.value
             if not self.stages or self.stages[-1].num_nodes != nodes:
-                self._record(nodes, [best.value], *self._begun)
+                self._record(nodes, [best.value], *self._stage_start)
             return short
         if best.value > found.value:
             found.point, found.value, found.has_settled = best.point, best.value, False
@@ -460,11 +492,11 @@ class OrbitSearch:
         return Found(point, nodes, value, "", self.stages, self.history, settled, gradient)
 
     @property
-    def _trouble(self) -> str:
+    def _failure_message(self) -> str:
         return f"The objective could not be computed at any start: {self._failure}"
 
-    def _is_answer(self, found: Found) -> bool:
-        """Whether neither other nodes nor more of them would move evidence or ranges noticeably."""
+    def _is_final(self, found: Found) -> bool:
+        """Whether neither other nodes nor more of them would change evidence or ranges noticeably."""
         if not found.is_converged(self.num_rows) or found.gain > DOUBLING * self.num_rows:
             return False
         moved = np.sqrt(found.node_variance)
@@ -477,18 +509,18 @@ class OrbitSearch:
     def _screen(self, nodes: int, given: Vector) -> list[Summit]:
         """The best two of several starts on few nodes."""
         objective = self._objective(nodes)
-        summits, self._begun = [], (self._count, time.monotonic())
+        summits, self._stage_start = [], (self._count, time.monotonic())
         for start in (given, *self._starts(given)):
-            summit = self._climb_lifted(objective, start, None, self._roughly)
+            summit = self._climb_widened(objective, start, None, self._roughly)
             if np.isfinite(summit.value):
                 summits.append(summit)
         if not summits:
             self.coordinates.assign(given)
-            raise ValueError(self._trouble)
+            raise ValueError(self._failure_message)
         summits.sort(key=lambda each: -each.value)
-        self._record(nodes, [each.value for each in summits], *self._begun)
+        self._record(nodes, [each.value for each in summits], *self._stage_start)
         first, *rest = summits
-        # a second start is followed where it leads elsewhere
+        # a second start is followed if it led elsewhere
         others = [each for each in rest if not np.allclose(each.point, first.point, rtol=0.2, atol=0.2)]
         return [first, *others[:1]]
 
@@ -504,52 +536,56 @@ class OrbitSearch:
         return starts
 
     def _resume(self, nodes: int, given: Vector) -> list[Summit]:
-        """Where an ascent leads that tries again what is zero at the given point, or that point."""
+        """The summit above the given point, ranges of zero tried again; just the point for no evaluations."""
         objective, given = self._objective(nodes), self.coordinates.box.clip(given)
-        self._begun = self._count, time.monotonic()
+        self._stage_start = self._count, time.monotonic()
         if self.max_evaluations > 0:
             curvature = None
             if self.is_dense:
-                curvature = curvature_at(self._few(nodes), self._lifted(given), self.coordinates.box)
-            summit = self._climb_lifted(objective, given, curvature, self._finely)
+                curvature = curvature_at(
+                    self._curvature_objective(nodes), self._widened(given), self.coordinates.box
+                )
+            summit = self._climb_widened(objective, given, curvature, self._finely)
         else:
-            summit = Summit(given, *objective(given), np.eye(len(given)), False)
-        self._record(nodes, [summit.value], *self._begun)
+            here = objective(given)
+            curvature = np.eye(len(given))
+            summit = Summit.failed(given) if here.failure else Summit(given, *here[:2], curvature, False)
+        self._record(nodes, [summit.value], *self._stage_start)
         return [summit]
 
-    def _few(self, nodes: int) -> Objective:
-        """The objective for curvatures: on half the nodes, which costs a quarter and is near enough."""
+    def _curvature_objective(self, nodes: int) -> Objective:
+        """The objective for curvatures: on half the nodes, which costs a quarter and is accurate enough."""
         return self._objective(nodes if nodes <= 2 * FIRST_NODES else nodes // 2, is_ascent=False)
 
     def _refine(self, summits: Sequence[Summit], found: Found, nodes: int) -> list[Summit]:
-        """The best of the summits on more nodes, at first all of them; what is zero is tried again."""
+        """The summits above the best point (at first above all) on more nodes, ranges of zero tried again."""
         objective = self._objective(nodes)
         followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
-        self._begun = self._count, time.monotonic()
+        self._stage_start = self._count, time.monotonic()
         tolerance = self._finely if nodes >= self.max_nodes else self._roughly / 2
         refined = [
-            self._climb_lifted(objective, summit.point, found.curvature, tolerance) for summit in followed
+            self._climb_widened(objective, summit.point, found.curvature, tolerance) for summit in followed
         ]
         refined.sort(key=lambda each: -each.value)
-        self._record(nodes, [each.value for each in refined], *self._begun)
+        self._record(nodes, [each.value for each in refined], *self._stage_start)
         return refined
 
-    def _lifted(self, point: Vector) -> Vector:
-        """The point with ranges that are zero a little wider, where they have a curvature."""
-        lifted = np.where(self.coordinates.is_width, np.maximum(point, RETRIED), point)
-        return self.coordinates.box.clip(lifted)
+    def _widened(self, point: Vector) -> Vector:
+        """The point with ranges of zero made a little wider, where they have a curvature."""
+        widened = np.where(self.coordinates.is_width, np.maximum(point, RETRIED), point)
+        return self.coordinates.box.clip(widened)
 
-    def _climb_lifted(
+    def _climb_widened(
         self, objective: Objective, point: Vector, curvature: NDArray[np.float64] | None, tolerance: float
     ) -> Summit:
-        """The summit above a point where ranges that are zero are tried again, or above the point itself."""
+        """The summit above the point with ranges of zero made wider, or above the point itself."""
         point = self.coordinates.box.clip(point)
-        start = self._lifted(point)
-        is_lifted = bool((start != point).any())
+        start = self._widened(point)
+        is_widened = bool((start != point).any())
         # first, so that a search that is cut short on these nodes knows what it had before
-        begin = objective(point) if is_lifted else None
+        begin = objective(point) if is_widened else None
         summit = self._climb(objective, start, None, curvature, tolerance)
-        if begin is not None and begin[0] > summit.value:
+        if begin is not None and not begin.failure and begin.value > summit.value:
             known = summit.curvature if np.isfinite(summit.value) else curvature
             summit = self._climb(objective, point, begin, known, tolerance)
         return summit
@@ -558,7 +594,7 @@ class OrbitSearch:
         self,
         objective: Objective,
         start: Vector,
-        begin: tuple[float, Vector] | None,
+        begin: Evaluation | None,
         curvature: NDArray[np.float64] | None,
         tolerance: float,
         most: int | None = None,
@@ -567,29 +603,29 @@ class OrbitSearch:
         if not self.is_dense:
             return climb_many(objective, start, box, most, tolerance, begin)
         begin = objective(start) if begin is None else begin
-        if curvature is None and np.isfinite(begin[0]):
-            curvature = curvature_at(objective, start, box, begin[1])
+        if curvature is None and not begin.failure:
+            curvature = curvature_at(objective, start, box, begin.gradient)
         curvature = np.eye(len(start)) if curvature is None else curvature
         return climb(objective, start, box, curvature, most, tolerance, begin)
 
-    def _judged(self, before: Found | None, summit: Summit, nodes: int) -> Found:
-        """The summit with its curvature and, where it may be the answer, its values on other nodes."""
+    def _assess(self, before: Found | None, summit: Summit, nodes: int) -> Found:
+        """The summit with its curvature and, if it may be the final result, its values on other nodes."""
         found = self._found(summit.point, nodes, summit.value, summit.has_settled, summit.gradient)
         found.gain = math.inf if before is None else summit.value - before.value
         found.curvature = summit.curvature if self.is_dense else None
         may_end = nodes >= self.max_nodes or found.gain <= DOUBLING * self.num_rows
         if may_end:
-            self._finish(found, (found.value, found.gradient))
+            self._finish(found, Evaluation(found.value, found.gradient))
             trials = [
-                self._objective(nodes, 1 + other, is_ascent=False, sloped=False) for other in range(OTHERS)
+                self._objective(nodes, 1 + other, is_ascent=False, sloped=False)(found.point)
+                for other in range(OTHERS)
             ]
-            values = [trial(found.point)[0] for trial in trials]
-            found.others = [value for value in values if np.isfinite(value)]
+            found.others = [each.value for each in trials if not each.failure]
         if not self.is_dense:
             return found
-        few = self._few(nodes)
-        found.centre = self._lifted(found.point)
-        _, found.slope = few(found.centre)
+        few = self._curvature_objective(nodes)
+        found.centre = self._widened(found.point)
+        found.slope = few(found.centre).gradient
         box = self.coordinates.box
         found.curvature = made_positive(curvature_at(few, found.centre, box, found.slope))
         for other in range(1, 1 + OTHERS) if may_end else ():
@@ -597,7 +633,7 @@ class OrbitSearch:
             again = self._climb(objective, box.clip(found.point), None, found.curvature, self._roughly, AGAIN)
             if np.isfinite(again.value):
                 last, _ = best_step(again.point, again.gradient, again.curvature, box, 1.0)
-                # with the step that is left, but of ranges next to zero, whose slope says nothing
+                # with the last predicted step, except for ranges close to zero, whose slope means little
                 is_sloped = ~self.coordinates.is_width | (again.point >= RETRIED)
                 found.shifts.append(again.point + np.where(is_sloped, last, 0.0) - found.point)
         return found
@@ -609,9 +645,10 @@ class OrbitSearch:
     def _objective(
         self, nodes: int, scramble: int = 0, is_ascent: bool = True, sloped: bool = True
     ) -> Objective:
-        """The objective by the coordinates, its evaluations counted and kept in the journal.
+        """The objective as a function of the coordinates; evaluations are counted and kept in the journal.
 
-        Those that are no part of the ascent are not told. Without `sloped` gradients are not computed, and 0.
+        Unless `is_ascent`, evaluations are not reported to the callback. Without `sloped`, gradients are 0
+        instead of computed.
         """
         frozen = self.at_nodes(nodes, scramble)
         if self.journal is not None:
@@ -622,14 +659,16 @@ class OrbitSearch:
             is_over = self.max_seconds is not None and time.monotonic() - self._start > self.max_seconds
             if is_over and self._count > 0:
                 raise TimeIsOverError
+            if isinstance(self.callback, Reporter) and self._bests:
+                self.callback.check()
             return self.coordinates.evaluate(frozen, point, sloped)
 
-        def found_at(point: Vector) -> tuple[float, Vector]:
+        def found_at(point: Vector) -> Evaluation:
             nonlocal highest
             kept = recorded(self.journal, point, lambda: computed(point))
             if kept.failure:
                 self._failure = kept.failure
-                return -math.inf, np.zeros_like(point)
+                return kept._replace(gradient=np.zeros_like(point))
             self._count += 1
             highest = max(highest, kept.value)
             if is_ascent:
@@ -639,6 +678,6 @@ class OrbitSearch:
                 self.history.append(highest)
                 if self.callback is not None:
                     self.callback(len(self.history), highest)
-            return kept.value, kept.gradient
+            return kept
 
         return found_at

@@ -1,8 +1,8 @@
 """Maximising an objective of parameters, and Hessians by differences of its gradients.
 
-`maximize` is L-BFGS over all parameters of modules, with restarts and a history. `climb` takes quasi-Newton
-steps inside a trust region and a box, which needs fewer evaluations for few coordinates; `climb_many` is
-L-BFGS in the same box.
+`maximize` runs L-BFGS over the parameters of modules, with restarts and a history. `climb` takes quasi-Newton
+steps inside a trust region and a box, which needs fewer evaluations when there are few coordinates.
+`climb_many` runs L-BFGS in the same box.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ Gradient = Callable[[Vector], Vector]
 """The gradient at a point; not finite where it cannot be computed."""
 
 SETTLED = 5
-"""So many iterations that gained next to nothing in all have settled."""
+"""An ascent has settled when this many iterations together gained next to nothing."""
 
 NEGLIGIBLE = 0.01
-"""Nats that are not worth further iterations."""
+"""A gain, in nats, that is not worth further iterations."""
 
 FLAT = 0.1
-"""A slope, in nats for a step of one in a raw parameter, below which there is nothing worth climbing."""
+"""A slope below this, in nats per unit of a raw parameter, is not worth following."""
 
 TIME_IS_OVER = "time is over"
 INTERRUPTED = "interrupted"
 OUT_OF_MEMORY = "memory ran out"
 CUT_SHORT = (TIME_IS_OVER, INTERRUPTED, OUT_OF_MEMORY)
-"""The messages of optimisations that were cut short, and kept the best so far."""
+"""The messages of optimisations that were cut short and kept the best point so far."""
 
 
 class TimeIsOverError(Exception):
-    """No evaluation may begin any more."""
+    """The time limit has passed, so no further evaluation is started."""
 
 
 def why_cut_short(error: BaseException) -> str:
-    """The message of an optimisation that this error cut short; empty where the error is a fault."""
+    """The message for an optimisation that this error cut short; empty if the error is a genuine fault."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, TimeIsOverError):
@@ -63,7 +63,7 @@ def gained_little(values: Sequence[float], worth: float) -> bool:
 
 
 def recorded(journal: Journal | None, point: np.ndarray, compute: Callable[[], Evaluation]) -> Evaluation:
-    """What a journal recalls of a point, or what is computed there now, which the journal then keeps."""
+    """The evaluation at a point, from the journal, or computed and added to the journal."""
     found = None if journal is None else journal.recall(point)
     if found is None:
         found = compute()
@@ -76,9 +76,9 @@ def recorded(journal: Journal | None, point: np.ndarray, compute: Callable[[], E
 class Training:
     """How maximising an objective ended.
 
-    `value` is the best objective, `converged` says whether L-BFGS itself ended there, and `message` why it
-    ended. `history` has the best value after each iteration of the start that led there, and `starts` the
-    best value of each start.
+    `value` is the best objective. `converged` is whether L-BFGS itself stopped there, and `message` is why it
+    stopped. `history` holds the best value after each iteration of the winning start, and `starts` the best
+    value of each start.
     """
 
     value: float
@@ -89,7 +89,9 @@ class Training:
 
     @property
     def has_settled(self) -> bool:
-        """Whether it converged, or ended where iterations gained next to nothing any more."""
+        """Whether it converged, or ended by itself after iterations that gained next to nothing."""
+        if self.message in CUT_SHORT:
+            return False
         return self.converged or gained_little(self.history, NEGLIGIBLE)
 
 
@@ -109,11 +111,11 @@ def maximize(
     """Maximise `objective()` over the parameters, which are left at the best point found.
 
     The first start is where the parameters are; each restart adds normal noise of deviation `spread`. An
-    interruption (Ctrl-C) keeps the best point so far. `stop` is shown the best values after each iteration,
-    and ends the run where it says so. `memory` counts the steps that L-BFGS remembers. With a `journal`, a
-    run that was killed is replayed and resumes; objective and start must be those that it was begun with.
-    `is_over` is asked before every evaluation but the first, also within a line search: where it says so,
-    the best point so far is kept and the message is `TIME_IS_OVER`.
+    interruption (Ctrl-C) keeps the best point so far. `stop` is called with the best values after each
+    iteration and ends the run by returning True. `memory` is the number of steps that L-BFGS remembers. With
+    a `journal`, a run that was killed is replayed and resumes; objective and start must be the same as
+    before. `is_over` is called before every evaluation but the first, also within a line search. Once it
+    returns True, the best point so far is kept and the message is `TIME_IS_OVER`.
     """
     if max_iterations < 0 or num_restarts < 0:
         raise ValueError(
@@ -185,7 +187,7 @@ def maximize(
 
 
 class _Visit(NamedTuple):
-    """A point that was tried, with the value and the gradient of what is maximised."""
+    """A point that was evaluated, with the objective and its gradient there."""
 
     point: Vector
     value: float
@@ -194,10 +196,10 @@ class _Visit(NamedTuple):
 
 @final
 class _Lbfgs:
-    """One ascent by scipy's L-BFGS-B, which works on one flat vector, and the best point that it has met.
+    """One ascent by scipy's L-BFGS-B on a flat vector, and the best point that it has evaluated.
 
-    Where the objective fails, the line search is shown the slope of the last accepted point turned upwards,
-    so that it backs off. An infinite value would end it there, because its interpolation then gives NaN.
+    Where the objective fails, the line search is given a linear rise from the last accepted point, so that it
+    backs off. An infinite value would end it, because its interpolation would give NaN.
     """
 
     def __init__(
@@ -205,7 +207,7 @@ class _Lbfgs:
     ) -> None:
         self.best: _Visit | None = None
         self.history: list[float] = []
-        """The best value after every iteration, which `after` is shown."""
+        """The best value after every iteration; `after` is called with it."""
         self.failure = ""
         self.has_begun = False
         self._objective, self._after = objective, after
@@ -215,7 +217,7 @@ class _Lbfgs:
     def run(
         self, start: Vector, bounds: NDArray[np.float64] | None = None, **options: float
     ) -> OptimizeResult:
-        """Minimise the negative objective with these options of scipy's."""
+        """Minimise the negative objective; the options are passed on to scipy."""
         return minimize(
             self._negative,
             start,
@@ -255,7 +257,7 @@ def evaluate(
 ) -> Evaluation:
     """An objective at the present parameters with its gradient as one flat vector, or why it failed.
 
-    Without `with_gradient` the gradient is not computed, and 0.
+    Without `with_gradient` the gradient is not computed but set to 0.
     """
     slopes: Sequence[Tensor | None] = [None] * len(parameters)
     try:
@@ -284,7 +286,7 @@ def flat_values(parameters: Sequence[nn.Parameter]) -> np.ndarray:
 
 
 def assign_flat(parameters: Sequence[nn.Parameter], point: np.ndarray) -> None:
-    """Put the parameters where the vector of all their entries says."""
+    """Set all entries of the parameters from one vector."""
     offset = 0
     with torch.no_grad():
         for parameter in parameters:
@@ -295,10 +297,10 @@ def assign_flat(parameters: Sequence[nn.Parameter], point: np.ndarray) -> None:
 
 
 FLATTEST = 1e-3
-"""Smaller curvatures are raised to this, in nats for a step of one: it is beyond the trust region anyway."""
+"""Smaller curvatures, in nats for a unit step, are raised to this: steps still leave the trust region."""
 
 STEEPEST = 1e12
-"""No two curvatures differ by a larger factor: rounding would make the smaller one negative."""
+"""The largest ratio of two curvatures: beyond it, rounding would make the smaller one negative."""
 
 
 def finite_difference_hessian(
@@ -310,8 +312,8 @@ def finite_difference_hessian(
 ) -> NDArray[np.float64]:
     """The symmetric Hessian at `point`, by differences of `gradient` over `steps`, one per coordinate.
 
-    `at_point` is the gradient at the point where it is known already. A coordinate whose step is 0, or where
-    a gradient is not finite, has a row and a column of zeros but for what the others say of it.
+    `at_point` is the gradient at the point, if it is already known. The row of a coordinate whose step is 0,
+    or whose gradient is not finite, is zero before the matrix is made symmetric.
     """
     point = np.asarray(point, dtype=np.float64)
     steps = np.broadcast_to(np.asarray(steps, dtype=np.float64), point.shape)
@@ -331,7 +333,7 @@ def finite_difference_hessian(
 
 
 def made_positive(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The matrix with the moduli of its eigenvalues: steps then lead away from saddles."""
+    """The matrix with the moduli of its eigenvalues, so that steps lead away from saddle points."""
     values, vectors = np.linalg.eigh(curvature)
     least = max(FLATTEST, float(np.max(np.abs(values), initial=0.0)) / STEEPEST)
     return (vectors * np.maximum(np.abs(values), least)) @ vectors.T
@@ -340,7 +342,7 @@ def made_positive(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
 def standard_errors(curvature: NDArray[np.float64]) -> Vector:
     """√diag(C⁻¹) of the Hessian C of minus a log density, infinite along directions that are flat or rise.
 
-    Such a direction matters only to coordinates that take part in it.
+    Such a direction makes the errors infinite only for the coordinates that take part in it.
     """
     values, vectors = np.linalg.eigh(curvature)
     variance = np.where(values > 1e-9, 1 / np.maximum(values, 1e-9), np.inf)
@@ -354,7 +356,8 @@ def curvature_of(
 ) -> NDArray[np.float64]:
     """The Hessian of minus an objective at the present parameters, by differences of gradients over `step`.
 
-    A coordinate beside which the objective cannot be computed has zeros. Parameters are left as they were.
+    Entries of a coordinate are zero where the objective cannot be computed a step away. Parameters are left
+    as they were.
     """
     here = flat_values(parameters)
     first = None if central else evaluate(objective, parameters)
@@ -373,8 +376,8 @@ def curvature_of(
         assign_flat(parameters, here)
 
 
-Objective = Callable[[Vector], tuple[float, Vector]]
-"""What is maximised, with its gradient; minus infinity where it cannot be computed."""
+Objective = Callable[[Vector], Evaluation]
+"""What is maximised, as a function of a vector."""
 
 DIFFERENCE = 0.03
 """The step of differences of gradients, in units of each coordinate."""
@@ -387,7 +390,7 @@ LARGEST_RADIUS, SMALLEST_RADIUS = 4.0, 1e-3
 class Box:
     """The least and the greatest value of every coordinate.
 
-    It also says what a unit step of a coordinate is, in which trust regions and differences are measured.
+    It also defines the unit step of each coordinate, in which trust regions and differences are measured.
     """
 
     lower: Vector
@@ -398,7 +401,7 @@ class Box:
         return np.clip(point, self.lower, self.upper)
 
     def held(self, point: Vector, gradient: Vector) -> NDArray[np.bool_]:
-        """Which coordinates the gradient holds at a bound."""
+        """Which coordinates are at a bound, with the gradient pointing out of the box."""
         at_low, at_high = point <= self.lower + 1e-9, point >= self.upper - 1e-9
         return (at_low & (gradient < 0)) | (at_high & (gradient > 0))
 
@@ -412,8 +415,8 @@ class Box:
 class Summit:
     """Where an ascent ended: the point, the value and the gradient there.
 
-    `curvature` is the Hessian of minus the objective as the ascent knew it in the end, empty after L-BFGS.
-    `has_settled` says whether next to nothing more was to be gained there.
+    `curvature` is the last estimate of the Hessian of minus the objective, empty after L-BFGS. `has_settled`
+    is whether next to nothing more could be gained there.
     """
 
     point: Vector
@@ -422,22 +425,27 @@ class Summit:
     curvature: NDArray[np.float64]
     has_settled: bool
 
+    @classmethod
+    def failed(cls, point: Vector) -> Summit:
+        """The result of an ascent whose start cannot be evaluated."""
+        return cls(point, -np.inf, np.zeros_like(point), np.zeros((0, 0)), False)
+
 
 def curvature_at(
     objective: Objective, point: Vector, box: Box, gradient: Vector | None = None
 ) -> NDArray[np.float64]:
     """The Hessian of minus the objective, by differences of gradients, one evaluation per coordinate.
 
-    Steps are `DIFFERENCE` units, and turn back where they would leave the box. `gradient` is that at the
-    point, if it is known.
+    Steps are `DIFFERENCE` units and change sign where they would leave the box. `gradient` is the gradient at
+    the point, if it is known.
     """
     steps = DIFFERENCE * box.unit(point)
     steps = np.where(point + steps > box.upper, -steps, steps)
     steps = box.clip(point + steps) - point
 
     def fall(at: Vector) -> Vector:
-        value, slope = objective(box.clip(at))
-        return -slope if np.isfinite(value) else np.full_like(slope, np.nan)
+        found = objective(box.clip(at))
+        return np.full_like(at, np.nan) if found.failure else -found.gradient
 
     return finite_difference_hessian(fall, point, steps, None if gradient is None else -gradient)
 
@@ -449,19 +457,20 @@ def climb(
     curvature: NDArray[np.float64],
     max_evaluations: int,
     tolerance: float,
-    begin: tuple[float, Vector] | None = None,
+    begin: Evaluation | None = None,
 ) -> Summit:
-    """Maximise from `start` until the model promises less than `tolerance`, or evaluations are used up.
+    """Maximise from `start` until the model predicts a gain below `tolerance`, or evaluations are used up.
 
     The model is the quadratic f + gᵀd - ½dᵀCd. Each step d maximises it within the box and a trust region,
-    which grows where the model promised what was gained, and shrinks where it promised too much. C is kept
-    up to date by BFGS, and starts as `curvature`, the Hessian of minus the objective or a guess at it.
-    `begin` is the value and the gradient at the start where they are known.
+    which grows where the predicted gain was reached and shrinks where it was not. C is updated by BFGS and
+    starts as `curvature`, the Hessian of minus the objective or a guess at it. `begin` is the evaluation at
+    the start, if it is known.
     """
     point = box.clip(start)
-    value, gradient = objective(point) if begin is None else begin
-    if not np.isfinite(value):
-        return Summit(point, value, gradient, curvature, False)
+    begin = objective(point) if begin is None else begin
+    if begin.failure:
+        return Summit.failed(point)
+    value, gradient, _ = begin
     curvature = made_positive(curvature)
     radius, promise, used = 1.0, np.inf, 0
     while True:
@@ -473,12 +482,12 @@ def climb(
         else:
             hoped = promise
         other = box.clip(point + step)
-        found, slope = objective(other)
+        found = objective(other)
         used += 1
-        gain = found - value
+        gain = -np.inf if found.failure else found.value - value
         length = float(np.max(np.abs(step) / np.maximum(box.unit(point), 1e-300)))
-        if np.isfinite(found):
-            curvature = _updated(curvature, other - point, gradient - slope)
+        if not found.failure:
+            curvature = _updated(curvature, other - point, gradient - found.gradient)
             ratio = gain / hoped
             if ratio < 0.25:
                 radius = max(0.25, min(0.5, ratio)) * length if ratio > 0 else 0.25 * length
@@ -487,7 +496,7 @@ def climb(
         else:
             radius = 0.25 * length
         if gain > 0:
-            point, value, gradient = other, found, slope
+            point, value, gradient = other, found.value, found.gradient
     return Summit(point, value, gradient, curvature, promise < tolerance)
 
 
@@ -497,32 +506,26 @@ def climb_many(
     box: Box,
     max_evaluations: int,
     tolerance: float,
-    begin: tuple[float, Vector] | None = None,
+    begin: Evaluation | None = None,
 ) -> Summit:
-    """As `climb`, by L-BFGS-B, for so many coordinates that a matrix of curvatures would be too large."""
+    """Like `climb`, by L-BFGS-B, for so many coordinates that a matrix of curvatures would be too large."""
     point = box.clip(start)
-    value, gradient = objective(point) if begin is None else begin
-    none = np.zeros((0, 0))
-    if not np.isfinite(value):
-        return Summit(point, value, gradient, none, False)
-
-    def at(other: Vector) -> Evaluation:
-        found, slope = objective(other) if ascent.has_begun else (value, gradient)
-        return Evaluation(found, slope, "" if np.isfinite(found) else "it cannot be computed")
-
-    ascent = _Lbfgs(at)
+    first = objective(point) if begin is None else begin
+    if first.failure:
+        return Summit.failed(point)
+    ascent = _Lbfgs(lambda other: objective(other) if ascent.has_begun else first)
     bounds = np.stack([box.lower, box.upper], axis=1)
-    ftol = 0.1 * tolerance / max(1.0, abs(value))
+    ftol = 0.1 * tolerance / max(1.0, abs(first.value))
     result = ascent.run(point, bounds, maxfun=max_evaluations, ftol=ftol, gtol=0.0)
     assert ascent.best is not None
-    has_settled = bool(result.success) or gained_little([value, *ascent.history], tolerance)
-    return Summit(*ascent.best, none, has_settled)
+    has_settled = bool(result.success) or gained_little([first.value, *ascent.history], tolerance)
+    return Summit(*ascent.best, np.zeros((0, 0)), has_settled)
 
 
 def best_step(
     point: Vector, gradient: Vector, curvature: NDArray[np.float64], box: Box, radius: float
 ) -> tuple[Vector, float]:
-    """The step that maximises gᵀd - ½dᵀCd within the box and the trust region, and what it would gain."""
+    """The step that maximises gᵀd - ½dᵀCd within the box and the trust region, and the gain it predicts."""
     reach = radius * box.unit(point)
     low, high = np.maximum(box.lower - point, -reach), np.minimum(box.upper - point, reach)
     free = high - low > 0
@@ -533,7 +536,7 @@ def best_step(
     # ½|Lᵀd - L⁻¹g|² with C = LLᵀ
     try:
         factor = np.linalg.cholesky(within)
-    except np.linalg.LinAlgError:  # rounding took its toll of the updates
+    except np.linalg.LinAlgError:  # rounding has made the updated matrix indefinite
         factor = np.linalg.cholesky(made_positive(within))
     aim = np.linalg.solve(factor, gradient[free])
     step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x

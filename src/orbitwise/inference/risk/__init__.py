@@ -1,7 +1,7 @@
 """Regularised risk over an RKHS with rows of labels and of functionals: problems, solvers, certificates."""
 
-from orbitwise.inference.risk.iterative import coordinate_descent, euclidean, lbfgs, newton_cg, stochastic
-from orbitwise.inference.risk.machines import path, solve
+from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
+from orbitwise.inference.risk.machines import solve
 from orbitwise.inference.risk.problem import (
     CopiedGram,
     DenseGram,
@@ -22,11 +22,9 @@ __all__ = [
     "Solution",
     "Term",
     "coordinate_descent",
-    "euclidean",
     "lbfgs",
     "newton",
     "newton_cg",
-    "path",
     "solve",
     "stochastic",
 ]

@@ -1,9 +1,10 @@
-"""The evidence of labels given the invariances: what chooses λ, ν and the kernel instead of cross-validation.
+"""The evidence of labels given the invariances, for choosing λ, ν and the kernel without cross-validation.
 
-Squared losses are Gaussian observations, L_i f = 0 among them, so the machine is a GP. Invariances are folded
-into the kernel K̃ first, which makes the evidence the conditional log p(y | Lf = 0) = log p(y, 0) - log p(0);
-the joint one grows without bound with ν (METHOD 8). The unpenalised basis is integrated out under a flat
-prior: the restricted likelihood, the density of the targets' contrasts that the basis cannot move.
+Squared losses are Gaussian observations, including those of L_i f = 0, so the machine is a GP. Invariances
+are folded into the kernel K̃ first, which makes the evidence the conditional log p(y | Lf = 0) = log p(y, 0)
+- log p(0); the joint one grows without bound with ν (METHOD 8). The unpenalised basis is integrated out under
+a flat prior, which gives the restricted likelihood: the density of contrasts of the targets that do not
+depend on the basis.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from orbitwise.losses import Logistic
 class SquaredEvidence:
     """log p(contrasts of y | λ) for y = f + Bβ + noise, f ~ N(0, s²K̃), noise variance s²/(2λw).
 
-    One eigendecomposition of the contrasts' K̃ serves every λ. The scale s² is at its best for each λ, unless
-    given: it changes neither predictions nor the meaning of λ and ν. Several outputs share all but s².
+    One eigendecomposition of K̃ for the contrasts serves every λ. Unless it is given, the scale s² is optimal
+    for each λ; it changes neither predictions nor the meaning of λ and ν. Several outputs share everything
+    but s².
     """
 
     def __init__(
@@ -37,7 +39,10 @@ class SquaredEvidence:
     ) -> None:
         count, width = basis.shape
         if count <= width:
-            raise ValueError(f"{count} targets do not outnumber the {width} unpenalised basis functions.")
+            raise ValueError(
+                f"{count} targets are too few for {width} unpenalised basis functions: there must be more "
+                "targets."
+            )
         root = weights.sqrt()
         full = (
             torch.linalg.qr(root[:, None] * basis, mode="complete").Q if width else torch.eye(count).to(gram)
@@ -50,7 +55,7 @@ class SquaredEvidence:
         self.jacobian = float(weights.log().sum()) / 2
 
     def best_scale(self, rates: Float[Tensor, " r"]) -> Float[Tensor, "r c"]:
-        """s² of the greatest evidence, for every λ and output."""
+        """The s² with the greatest evidence, for every λ and output."""
         variances = self.spread + 0.5 / rates[:, None]
         least = torch.finfo(variances.dtype).tiny
         return ((1 / variances) @ self.squares / len(self.spread)).clamp_min(least)
@@ -73,10 +78,10 @@ def laplace_evidence(
 ) -> Float[Tensor, "*batch"]:
     """Laplace's approximation of log p(y | λ) for logistic labels, for a batch of kernels and λ at once.
 
-    The machine with the logistic loss counted λ times is the mode of a GP with the kernel λK̃ and the
-    likelihood σ(yf), its invariances observed with noise λ/(2ν). `rates` are λ times the rows' weights, whose
-    mean is taken for λ. The basis has here the prior variance of f, for under a flat prior the evidence of
-    classes that can be separated grows with λ without end.
+    The machine with λ times the logistic loss is the mode of a GP with the kernel λK̃ and the likelihood
+    σ(yf), whose invariances are observed with noise λ/(2ν). `rates` are λ times the weights of rows; their
+    mean is taken as λ. Here the basis has the prior variance of f, because under a flat prior the evidence of
+    separable classes would grow with λ without limit.
     """
     spread = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * (basis @ basis.mT)
     gram = gram + spread / basis.square().mean().clamp_min(1e-300) if basis.shape[-1] else gram

@@ -1,17 +1,15 @@
-"""Solvers that need no more than products with the Gram matrix, or a few of its columns (RKHS section 5).
+"""Solvers that need only products with the Gram matrix, or a few of its columns (RKHS section 5).
 
-Newton-CG and L-BFGS in function space; coordinate descent, which picks few representers; and random blocks of
-rows, for more rows than products of all of them can be afforded.
+These are Newton-CG and L-BFGS in function space; coordinate descent, which selects few representers; and
+random blocks of rows, when there are too many rows for products with the whole matrix.
 """
 
 from __future__ import annotations
 
 from typing import Literal, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
 from torch import Tensor
 
 from orbitwise.inference.linear_algebra import cholesky, solve_factored
@@ -19,17 +17,15 @@ from orbitwise.inference.risk.problem import RIDGE, CurvedRows, DenseGram, Itera
 
 MEMORY = 20
 FORCING = 0.1
-"""Newton's equations are solved to this part of the gradient, and more exactly close to the optimum."""
+"""Newton's equations are solved up to this fraction of the gradient, and more exactly near the optimum."""
 
 
 @torch.no_grad()
-def newton_cg(
-    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 500
-) -> Solution:
-    """Newton's method; each step by conjugate gradients. `max_iterations` counts products."""
-    state = _Descent(problem, start)
+def newton_cg(problem: Problem, tolerance: float = 1e-10, max_iterations: int = 500) -> Solution:
+    """Newton's method with conjugate gradients for each step; `max_iterations` limits the products."""
+    state = _Descent(problem)
     while not state.is_done(tolerance) and state.products < max_iterations:
-        # H less what a β that follows takes away: H - HB(BᵀHB)⁻¹BᵀH
+        # H after eliminating β: H - HB(BᵀHB)⁻¹BᵀH
         values = problem.values(state.f)
         bent, normal = problem.basis_curvature(values)
         # (I + HG)d = -r, self-adjoint in the inner product of the RKHS
@@ -51,11 +47,9 @@ def newton_cg(
 
 
 @torch.no_grad()
-def lbfgs(
-    problem: Problem, start: Solution | None = None, tolerance: float = 1e-10, max_iterations: int = 1000
-) -> Solution:
+def lbfgs(problem: Problem, tolerance: float = 1e-10, max_iterations: int = 1000) -> Solution:
     """L-BFGS with the inner products of the RKHS: one product per iteration."""
-    state = _Descent(problem, start)
+    state = _Descent(problem)
     steps: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max_iterations):
         if state.is_done(tolerance):
@@ -83,47 +77,17 @@ def lbfgs(
     return state.solution(tolerance)
 
 
-@torch.no_grad()
-def euclidean(
-    problem: Problem,
-    scaled: bool = True,
-    tolerance: float = 1e-10,
-    max_iterations: int = 1000,
-) -> Solution:
-    """scipy's L-BFGS on α itself, with rows scaled to norm 1 or as they are: two products per iteration."""
-    f, history = problem.iterate(), []
-    norms = problem.gram.diagonal().clamp_min(1e-300)
-    scale = norms.rsqrt() if scaled else torch.ones_like(norms)
-
-    def at(flat: np.ndarray) -> Iterate:
-        coefficients = scale * torch.from_numpy(flat)
-        return problem.with_best_beta(Iterate(coefficients, problem.gram.product(coefficients), f.beta))
-
-    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal f
-        f = at(flat)
-        gradient = problem.gram.product(f.coefficients + problem.slope(problem.values(f)))
-        history.append(float(problem.risk(f)))
-        return history[-1], (scale * gradient).numpy()
-
-    options = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": MEMORY, "gtol": 0.0}
-    options["ftol"] = 0.01 * tolerance
-    result = minimize(objective, f.coefficients.numpy(), jac=True, method="L-BFGS-B", options=options)
-    return problem.certified(at(result.x), result.nit, 2 * len(history) + 1, tolerance, history)
-
-
 @final
 class _Descent:
-    """f, β at its best, and the gradient, which is held with its image as [2, m]; products are counted."""
+    """f with optimal β, and the gradient together with its image, [2, m]; products are counted."""
 
-    def __init__(self, problem: Problem, start: Solution | None) -> None:
+    def __init__(self, problem: Problem) -> None:
         if problem.batch_shape:
-            raise ValueError("Matrix-free solvers take one problem at a time, not a batch.")
+            raise ValueError("Matrix-free solvers take a single problem, not a batch.")
         self.problem = problem
-        self.products = int(start is not None)
-        self.iterations = 0
+        self.products = self.iterations = 0
         self.history: list[float] = []
-        self._settle(problem.iterate(start))
+        self._settle(problem.iterate())
 
     def with_image(self, vector: Float[Tensor, " m"]) -> Float[Tensor, "2 m"]:
         """v and Gv; the product is counted."""
@@ -135,7 +99,7 @@ class _Descent:
         return bool(0.5 * _square(self.gradient) <= tolerance * self.risk.abs())
 
     def move(self, step: Iterate) -> bool:
-        """Go along a step as far as the risk falls; False where it falls no more."""
+        """Move along a step as far as the risk falls; False if it does not fall."""
         size, slope = self.problem.line_search(self.f, step)
         if not bool(slope < 0):
             return False
@@ -148,7 +112,7 @@ class _Descent:
         return False
 
     def solution(self, tolerance: float) -> Solution:
-        """The state with its certificate, from a fresh image."""
+        """The state with its certificate, computed from a new image of f."""
         f = self.f._replace(images=self.with_image(self.f.coefficients)[1])
         return self.problem.certified(f, self.iterations, self.products, tolerance, self.history)
 
@@ -167,9 +131,9 @@ def _square(pair: Float[Tensor, "2 m"]) -> Float[Tensor, ""]:
 Order = Literal["random", "steepest"]
 JITTER = 1e-12
 INNER_STEPS = 30
-"""Newton steps in a span before it grows again."""
+"""The most Newton steps in a span before it grows."""
 INNER_DECREASE = 1e-4
-"""Of the tolerance: a small decrement can hide a large gap where losses weigh much."""
+"""The decrement, relative to the tolerance, at which Newton steps end; the gap may be much larger."""
 
 
 @torch.no_grad()
@@ -181,9 +145,11 @@ def coordinate_descent(
     max_coordinates: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Solution:
-    """The least risk over a growing set of coordinates: one more, or `growth` of those there, each round."""
+    """The least risk over a growing set of coordinates; each round adds one, or `growth` times the set."""
     if problem.batch_shape or problem.is_coupled:
-        raise ValueError("Coordinate descent takes one problem at a time, with a loss of single entries.")
+        raise ValueError(
+            "Coordinate descent takes a single problem, not a batch, with losses of single entries."
+        )
     if order not in ("random", "steepest"):
         raise ValueError(f"order must be 'random' or 'steepest', not {order!r}.")
     most = problem.gram.num_rows if max_coordinates is None else min(max_coordinates, problem.gram.num_rows)
@@ -213,7 +179,7 @@ def coordinate_descent(
 
 @final
 class _Span:
-    """Functions Σ_{i in index} α_i z_i, held with the columns of the Gram matrix of `index`."""
+    """Functions Σ_{i in index} α_i z_i, with the columns `index` of the Gram matrix."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -223,12 +189,12 @@ class _Span:
         self.columns: Float[Tensor, "m k"] = zeros[:, None][:, :0]
 
     def add(self, chosen: Int[Tensor, " c"]) -> None:
-        """More coordinates, which start at 0."""
+        """Add coordinates, which start at 0."""
         self.index = torch.cat([self.index, chosen])
         self.columns = torch.cat([self.columns, self.problem.gram.columns(chosen)], -1)
 
     def minimise(self, tolerance: float) -> float:
-        """Newton's method over the coordinates and β; the risk."""
+        """Minimise the risk over the coordinates and β by Newton's method; returns the risk."""
         problem, count = self.problem, len(self.index)
         for _ in range(INNER_STEPS if count else 0):
             values, risk = problem.values(self.f), problem.risk(self.f)
@@ -265,7 +231,9 @@ def stochastic(
 ) -> Solution:
     """The least risk by random blocks of rows; the gap is computed every other epoch."""
     if problem.batch_shape or problem.is_coupled:
-        raise ValueError("The stochastic solver takes one problem at a time, with a loss of single entries.")
+        raise ValueError(
+            "The stochastic solver takes a single problem, not a batch, with losses of single entries."
+        )
     if batch_size < 1 or max_epochs < 1:
         raise ValueError(f"batch_size={batch_size} and max_epochs={max_epochs} must be at least 1.")
     f, basis = problem.with_best_beta(problem.iterate()), problem.basis
@@ -297,9 +265,9 @@ def stochastic(
 
 
 def _block(problem: Problem, chosen: Tensor, gram: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
-    """α of a block of rows at its best, the other rows held fixed; `values` are those of the block now."""
+    """The optimal α of a block of rows for fixed other rows; `values` are the present values of the block."""
     image = gram @ alpha
-    # what the other rows contribute stands for a basis function of coefficient 1
+    # the contribution of the other rows is a basis function with coefficient 1
     local = problem.take(chosen, DenseGram(gram), (values - image)[:, None])
     f = Iterate(alpha, image, alpha.new_ones(1))
     for _ in range(BLOCK_STEPS):

@@ -1,13 +1,13 @@
 """Machines over rows of labels and functionals: Gram matrices, solvers, invariances folded into the kernel.
 
-A squared loss of functionals L makes a machine of the labels alone with the kernel k̃ = k - k_Lᵀ(N + s)⁻¹k_L,
-N the Gram matrix of the functionals, for a whole path of strengths at once (METHOD 8; RKHS section 3). Where
-a factorisation of N would be too large, conjugate gradients solve the family of shifted systems.
+With a squared loss of functionals L, the machine is one of the labels alone, with the kernel k̃ = k - k_Lᵀ(N
++ s)⁻¹k_L, where N is the Gram matrix of the functionals; this serves several strengths at once (METHOD 8;
+RKHS section 3). If N is too large to be factorised, conjugate gradients solve the family of shifted systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
@@ -27,12 +27,12 @@ from orbitwise.process.process import Process, Rows
 
 BASES = ("none", "bias", "linear")
 LARGEST_DENSE = 6000
-"""Rows whose Gram matrix is held: 288 MiB in double precision, and decomposed in about a minute."""
+"""The most rows whose Gram matrix is computed: 288 MiB in double precision, decomposed in about a minute."""
 ROWS_AT_ONCE = 1024
 
 
 def basis_rows(rows: Sequence[Block], basis: str) -> Float[Tensor, "m b"]:
-    """What each row makes of the unpenalised functions: none, the constant 1, or 1 and all coordinates."""
+    """Each row applied to the unpenalised functions: none, the constant 1, or 1 and all coordinates."""
     if basis not in BASES:
         raise ValueError(f"basis must be one of {', '.join(BASES)}, not {basis!r}.")
     return torch.cat([_block_basis(block, basis) for block in rows])
@@ -47,7 +47,7 @@ def _block_basis(block: Block, basis: str) -> Tensor:
 
 @torch.no_grad()
 def gram_of(process: Process, rows: Sequence[Block], largest: int = LARGEST_DENSE) -> DenseGram | ProductGram:
-    """The Gram matrix of all rows: held where it is small enough, else known by products."""
+    """The Gram matrix of all rows, as a matrix if it is small enough, otherwise through its products."""
     count = sum(block.num_rows for block in rows)
     if count <= largest:
         return DenseGram(process.covariance(list(rows)))
@@ -90,7 +90,7 @@ class Machine:
         self.coefficients, self.beta = coefficients, beta
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the coefficients are those of other rows, or of another basis."""
+        """Raise a ValueError if the coefficients belong to other rows or another basis."""
         require(len({block.points.shape[-1] for block in self.rows}) == 1, "rows of different widths")
         count = sum(block.num_rows for block in self.rows)
         require(len(self.coefficients) == count, "coefficients of other rows")
@@ -104,7 +104,7 @@ class Machine:
 
     @torch.no_grad()
     def values(self, functional: Functional, x: Tensor) -> Float[Tensor, "n c"]:
-        """L_x f of every row, also for functionals other than values."""
+        """L_x f for every row of x."""
         found = []
         for part in x.split(ROWS_AT_ONCE):
             left = functional.atoms(part)
@@ -119,55 +119,44 @@ SOLVERS = ("auto", "newton", "lbfgs", "newton_cg", "random", "steepest", "stocha
 def solve(
     problem: Problem,
     solver: str = "auto",
-    start: Solution | None = None,
     tolerance: float = 1e-8,
     generator: torch.Generator | None = None,
 ) -> Solution:
-    """The least risk. "auto" is Newton's method where the Gram matrix is held whole, else L-BFGS.
+    """Minimise the risk. "auto" is Newton's method for dense Gram matrices, else L-BFGS.
 
-    Newton's method is quickest by far on whole matrices; of those that take products alone, L-BFGS in
-    function space needs the fewest. "random" and "steepest" grow a set of coordinates, "stochastic" is for
-    more rows than products of all of them can be afforded. `start` warms the batch solvers.
+    Newton's method is by far the fastest for dense matrices. Of the solvers that need only products, L-BFGS
+    in function space takes the fewest. "random" and "steepest" are coordinate descent, and "stochastic" is
+    for so many rows that products with the whole matrix are too expensive.
     """
     if solver not in SOLVERS:
         raise ValueError(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}.")
     if solver == "auto":
         whole = isinstance(problem.gram, DenseGram) and not problem.is_coupled
         solver = "newton" if whole else "lbfgs"
-    batch = {"newton": newton, "lbfgs": lbfgs, "newton_cg": newton_cg}
-    if solver in batch:
-        return batch[solver](problem, start, tolerance)
+    if solver == "newton":
+        return newton(problem, tolerance=tolerance)
+    if solver == "lbfgs":
+        return lbfgs(problem, tolerance)
+    if solver == "newton_cg":
+        return newton_cg(problem, tolerance)
     if solver == "stochastic":
         return stochastic(problem, tolerance=tolerance, generator=generator)
     order = "steepest" if solver == "steepest" else "random"
     return coordinate_descent(problem, order, tolerance=tolerance, generator=generator)
 
 
-def path(
-    problem: Callable[[float], Problem],
-    strengths: Iterable[float],
-    solver: str = "auto",
-    tolerance: float = 1e-8,
-) -> Iterator[Solution]:
-    """The solutions for one strength after the other, each started from the one before."""
-    solution = None
-    for strength in strengths:
-        solution = solve(problem(strength), solver, solution, tolerance)
-        yield solution
-
-
 NUMBERS_AT_ONCE = 2**26
-"""Numbers that the search holds at a time, 512 MiB in double precision: so many columns go together."""
+"""The most numbers that the search holds, 512 MiB, which limits how many columns go together."""
 VECTORS_HELD = 6
-"""Vectors of the length of the functionals that one column of the search needs, temporary ones included."""
+"""Vectors with one entry per functional that a column of the search needs, including temporary ones."""
 ROUNDS = 6
-"""Of subspace iteration for leading eigenvectors, at most."""
+"""The most rounds of subspace iteration for leading eigenvectors."""
 
 
 @final
 @dataclass(frozen=True)
 class Invariances:
-    """What folding needs to know of the functionals L, for points X (rows of k̃) and X′ (columns)."""
+    """The functionals L as folding needs them, for points X (rows of k̃) and X′ (columns)."""
 
     num_rows: int
     product: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -175,24 +164,24 @@ class Invariances:
     columns: Callable[[slice], Tensor]
     """k_L of a slice of X′ [rows, columns]."""
     gram: Callable[[], Tensor] | None = None
-    """N, where it is small enough to be held; then it is decomposed."""
+    """N, if it is small enough to be decomposed."""
     leading: Callable[[], Tensor] | None = None
-    """A guess of the leading eigenvectors of N [rows, k], which are then taken out of the search."""
+    """A guess of the leading eigenvectors of N [rows, k], which are then projected out of the search."""
 
     @classmethod
     def of_rows(cls, process: Process, rows: Rows, x: Tensor, columns: Tensor) -> Invariances:
-        """Functionals of any kind, with N held."""
+        """Functionals of any kind, with a dense N."""
         left, right = (process.covariance(rows, Evaluation().atoms(points)) for points in (x, columns))
         return cls.of_matrices(process.covariance(rows), left, right)
 
     @classmethod
     def of_matrices(cls, gram: Tensor, left: Tensor, right: Tensor) -> Invariances:
-        """Functionals with N, k_L(X) and k_L(X′) held."""
+        """Functionals with dense N, k_L(X) and k_L(X′)."""
         return cls(len(gram), lambda v: (gram @ v, left.mT @ v), lambda part: right[:, part], lambda: gram)
 
     @classmethod
     def of_operator(cls, operator: GradientOperator, x: Tensor, columns: Tensor) -> Invariances:
-        """Derivatives, with N never formed; cheapest where X are the points of the derivatives."""
+        """Derivatives, without forming N; cheapest if X are the points of the derivatives."""
         block, values = operator.block, Evaluation().atoms(x)
         weight = block.weights.flatten()[0]
         own = (
@@ -204,7 +193,7 @@ class Invariances:
 
         def both(v: Tensor) -> tuple[Tensor, Tensor]:
             if own:
-                # the block's own values are weighted as its slopes are
+                # values at the block's own points have the weights of its slopes
                 image, shadow = operator.product_and_values(v)
                 return image, shadow if weight.item() == 1 else shadow / weight
             return operator.product(v), operator.values_product(values, v)
@@ -216,7 +205,7 @@ class Invariances:
         return cls(operator.num_rows, both, lambda part: operator.columns(columns[part]), leading=leading)
 
     def weighted(self, weights: Float[Tensor, " r"]) -> Invariances:
-        """The rows times √c, so that all have one strength."""
+        """The rows multiplied by √c, so that all have the same strength."""
         if weights.shape != (self.num_rows,) or not bool((weights > 0).all() & weights.isfinite().all()):
             raise ValueError(
                 f"{self.num_rows} functionals take as many positive, finite weights, not shape "
@@ -241,8 +230,8 @@ class Invariances:
 def linear_slopes(block: Gradients) -> Float[Tensor, "r k"]:
     """All derivatives of the functions x_1, …, x_d and |x|²/2 at the points of a block.
 
-    Smooth kernels take these for the likeliest, so that their slopes nearly span the leading eigenvectors of
-    N: d + 1 eigenvalues that stand far above the others and cost a search every second step.
+    Under smooth kernels, these functions have the largest prior variance. So their slopes nearly span the
+    eigenvectors of the d + 1 largest eigenvalues of N, which otherwise cost the search every second step.
     """
     points, width = block.points[:, 0], block.points.shape[-1]
     constant = torch.eye(width).to(points).expand(len(points), -1, -1)
@@ -251,11 +240,11 @@ def linear_slopes(block: Gradients) -> Float[Tensor, "r k"]:
 
 
 class Folded(NamedTuple):
-    """k̃ for every strength, and how far the search went (nothing is left to search after a decomposition).
+    """k̃ for every strength, and the accuracy of the search (a decomposition is exact).
 
-    `correction` is the last change of any entry, relative to the largest of the prior, and `bound` one of its
-    error, |k_L(x)ᵀe| ≤ √k(x,x) |r|/√shift, relative to it too (it should hold the largest k(x,x)): far above
-    the error where N is far above the shift.
+    `correction` is the last change of any entry relative to the largest entry of the prior, which should
+    include the largest k(x,x). `bound` is a bound on the error, |k_L(x)ᵀe| ≤ √k(x,x) |r|/√shift, also
+    relative to it; it is far above the error if N is far above the shift.
     """
 
     matrices: Float[Tensor, "q n m"]
@@ -278,7 +267,7 @@ class Leading(NamedTuple):
 
 
 def find_leading(invariances: Invariances, tolerance: float, least_shift: float) -> Leading | None:
-    """Eigenvectors by subspace iteration, those that are exact enough for k̃ not to feel what is left."""
+    """Eigenvectors by subspace iteration: those whose remaining error does not affect k̃."""
     if invariances.leading is None:
         return None
     vectors = torch.linalg.qr(invariances.leading()).Q
@@ -312,8 +301,8 @@ def search_columns(
 ) -> Folded:
     """k̃ of all shifts for a slice of the columns, by conjugate gradients on the least shift.
 
-    Steps α_s of the other shifts come from the pivots of one shifted tridiagonal matrix,
-    1/α_s = 1/α + (s-s₀) + (β/α)(1-α_s/α) with the α, β and α_s before: sums of positive terms.
+    Steps α_s of the other shifts come from the pivots of one shifted tridiagonal matrix, 1/α_s = 1/α + (s-s₀)
+    + (β/α)(1-α_s/α) with α, β and α_s of the previous step. All terms are positive.
     """
     residual = invariances.columns(part)
     kind, least = residual.dtype, shifts.min()
@@ -334,7 +323,7 @@ def search_columns(
     while iteration < max_iterations and small < 2 and bound > tolerance:
         iteration += 1
         curvature = _square(direction, image) + least * _square(direction, direction)
-        # columns that are solved exactly (or zero from the start) move no more
+        # columns that are solved exactly (or zero from the start) do not change any more
         step = torch.where(square > 0, square / curvature.clamp_min(1e-300), 0)
         steps = (1 / step.clamp_min(1e-300) + apart + coupling).reciprocal()
         moves = steps.to(kind)[:, None] * shadows
@@ -365,7 +354,7 @@ def _square(left: Tensor, right: Tensor) -> Float[Tensor, " c"]:
 
 
 def slices(count: int, step: int) -> list[slice]:
-    """Slices of `step` that make up `count`."""
+    """Slices of length `step` that cover 0, …, count - 1."""
     step = max(1, step)
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
@@ -383,8 +372,9 @@ def fold(
 ) -> Folded:
     """k̃_ν(X, X′) for every ν of `strengths` from `prior` = k(X, X′), the functionals weighted by `weights`.
 
-    `positions` are the places of X′ in X, where it is a part of it: that part of k̃ is made symmetric. The
-    search ends when no entry moved by more than `tolerance` of the largest of the prior in two steps.
+    If X′ is part of X, `positions` are the indices of X′ in X, and this part of k̃ is made symmetric. The
+    search ends when no entry has changed by more than `tolerance` times the largest entry of the prior in two
+    steps.
     """
     shifts = _shifts(strengths).to(prior.device)
     if weights is not None:
@@ -416,7 +406,7 @@ def fold(
 
 
 class FunctionalCoefficients(NamedTuple):
-    """γ with |r|/|b| of the system that it solves."""
+    """γ, and the relative residual |r|/|b| of the system that it solves."""
 
     vectors: Float[Tensor, "r c"]
     residual: float
@@ -433,7 +423,7 @@ def fold_weights(
     tolerance: float = 1e-6,
     max_iterations: int = 500,
 ) -> FunctionalCoefficients:
-    """γ = -(N + C⁻¹/(2ν))⁻¹k_L(X′)a: a machine Σ a_i k̃(x_i, ·) is f(x) = k(x, X′)a + k_L(x)ᵀγ at any x."""
+    """γ = -(N + C⁻¹/(2ν))⁻¹k_L(X′)a, with which Σ a_i k̃(x_i, ·) is f(x) = k(x, X′)a + k_L(x)ᵀγ at any x."""
     shift = _shifts([strength]).item()
     if weights is not None:
         invariances = invariances.weighted(weights)
@@ -470,7 +460,7 @@ def _decomposed(prior: Tensor, invariances: Invariances, gram: Tensor, shifts: T
 
 
 def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[Tensor, " n"]:
-    """Where each row of x stands among the points, which hold all of them."""
+    """The index of each row of x among the points, which include all rows of x."""
     numbers = torch.unique(torch.cat([points, x]), dim=0, return_inverse=True)[1]
     place = torch.empty_like(numbers[: len(points)])
     place[numbers[: len(points)]] = torch.arange(len(points), device=x.device)
@@ -478,7 +468,7 @@ def places_among(points: Float[Tensor, "t d"], x: Float[Tensor, "n d"]) -> Int[T
 
 
 def nearest_positive(matrices: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
-    """The symmetric matrices without their negative eigenvalues, which an unfinished search may leave."""
+    """The symmetric matrices with negative eigenvalues, as an unfinished search may leave, set to zero."""
     values, vectors = torch.linalg.eigh((matrices + matrices.mT) / 2)
     return (vectors * values.clamp_min(0)[..., None, :]) @ vectors.mT
 
@@ -495,9 +485,9 @@ def _shifts(strengths: Sequence[float]) -> Float[Tensor, " q"]:
 
 
 CHOICE_TOLERANCE = 1e-5
-"""Of machines that are only compared."""
+"""The tolerance for machines that are only compared."""
 SYSTEMS_AT_ONCE = 2**25
-"""Of Newton's systems that are solved together: 256 MiB."""
+"""The most numbers in systems of Newton's method that are solved together: 256 MiB."""
 
 
 class Scores(NamedTuple):
@@ -516,10 +506,10 @@ def held_out_scores(
     rates: Float[Tensor, "q r"],
     folds: Int[Tensor, " n"],
 ) -> Scores:
-    """Decision values of labels by machines that did not see them; all folds, classes and λ in one batch.
+    """Decision values of labels from machines trained without them; all folds, classes and λ in one batch.
 
-    A label that is held out has weight 0; its point stays among those of the invariances, as unlabelled ones
-    do (RKHS 6.2).
+    A label that is held out has weight 0; its point is still used for the invariances, like unlabelled ones
+    (RKHS 6.2).
     """
     count = int(folds.max()) + 1
     seen = (folds != torch.arange(count, device=folds.device)[:, None]).to(weights) * weights
@@ -528,7 +518,7 @@ def held_out_scores(
     found = torch.empty(*rates.shape, *targets.shape, dtype=weights.dtype, device=weights.device)
     for part in (slice(first, first + step) for first in range(0, len(grams), step)):
         batch, solution = DenseGram(grams[part, None, None]), None
-        # from light losses to heavy ones, each from where the last one ended
+        # from light losses to heavy ones, each starting from the solution before
         for j in rates.mean(0).argsort().tolist():
             weighed = rates[part, j, None, None, None] * seen[:, None, :]
             terms = [Term(loss, targets, weighed.expand(-1, -1, len(targets), -1))]
@@ -539,10 +529,10 @@ def held_out_scores(
 
 
 def problems_at_once(gram: Float[Tensor, "n n"], count: int) -> int:
-    """How many sets of `count` problems have systems that may be held together."""
+    """How many sets of `count` problems may be solved together."""
     return max(1, SYSTEMS_AT_ONCE // (count * gram.numel()))
 
 
 def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
-    """The numbers of the classes that scores decide for."""
+    """The indices of the classes with the highest scores."""
     return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)

@@ -1,8 +1,8 @@
 """The regularised risk ½|f|² + Σ_i w_i ℓ_i(L_i f + b_iᵀβ, y_i) over an RKHS, and Newton's method for it.
 
-A problem is a Gram matrix of its rows, held whole or known by its products alone, with losses, weights and an
-unpenalised basis (METHOD 8, RKHS eq. 2). Newton's method takes whole Gram matrices, for a batch of problems
-at once: folds, classes, a grid of λ and ν.
+A problem consists of a Gram matrix of its rows, dense or known only through products, of losses, weights and
+an unpenalised basis (METHOD 8, RKHS eq. 2). Newton's method needs dense Gram matrices and solves a batch of
+problems at once: folds, classes, a grid of λ and ν.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ RIDGE = 1e-6
 BETA_STEPS = 50
 SEARCHES = 40
 FLATNESS = 0.1
-"""A line search ends where the slope has fallen to this part of its first value."""
+"""A line search ends when the slope has fallen to this fraction of its initial value."""
 LOOSE, LOOSE_ITERATIONS = 1e-2, 20
 """Tolerance and iterations of the lighter problems on the way to a heavy one."""
 STALLED = 4
-"""Iterations without progress beyond rounding that end Newton's method."""
+"""Newton's method ends after this many iterations without progress beyond rounding."""
 
 
 @final
 @dataclass(frozen=True)
 class DenseGram:
-    """A Gram matrix, or a batch of them, held whole."""
+    """A dense Gram matrix, or a batch of them."""
 
     matrix: Float[Tensor, "*batch m m"]
 
@@ -68,7 +68,7 @@ class DenseGram:
 @final
 @dataclass(frozen=True)
 class ProductGram:
-    """A Gram matrix known by its product with columns [m, c], its columns and its diagonal [m]."""
+    """A Gram matrix given by its products with vectors [m, c], its columns and its diagonal [m]."""
 
     multiply: Callable[[Tensor], Tensor]
     pick: Callable[[Tensor], Tensor]
@@ -97,7 +97,7 @@ class ProductGram:
 @final
 @dataclass(frozen=True)
 class CopiedGram:
-    """G ⊗ I: every row of a Gram matrix once for each of c functions, which stand side by side."""
+    """G ⊗ I: every row of a Gram matrix once for each of c functions, in adjacent entries."""
 
     single: DenseGram | ProductGram
     num_copies: int
@@ -134,7 +134,7 @@ Gram = DenseGram | ProductGram | CopiedGram
 @final
 @dataclass(frozen=True)
 class Term:
-    """Some rows with one loss: their targets, and the factor of each row's loss (λ or ν times its weight)."""
+    """Rows with the same loss: their targets, and the factor of each row's loss (λ or ν times its weight)."""
 
     loss: Loss
     targets: Float[Tensor, "*#batch r"]
@@ -149,10 +149,10 @@ class Term:
 @final
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped: α, β, the values Gα + Bβ, and how far from the optimum it can be.
+    """The result of a solver: α, β, the values Gα + Bβ, and a bound on the distance from the optimum.
 
-    With β at its best the risk is strongly convex in f, so `gap` = ½|gradient|² in the norm of the RKHS
-    bounds its distance from the least risk. `history` has the risk after every iteration.
+    With optimal β the risk is strongly convex in f, so `gap` = ½|gradient|² in the norm of the RKHS bounds
+    its distance from the least risk. `history` holds the risk after every iteration.
     """
 
     coefficients: Vector
@@ -167,7 +167,7 @@ class Solution:
 
 
 class Iterate(NamedTuple):
-    """A function f = Σ_i α_i z_i + Σ_j β_j b_j: α, the images Gα, and β. So are steps."""
+    """A function f = Σ_i α_i z_i + Σ_j β_j b_j, or a step between two: α, the images Gα, and β."""
 
     coefficients: Vector
     images: Vector
@@ -203,7 +203,7 @@ class Problem:
     def take(
         self, index: Int[Tensor, " k"], gram: Gram, basis: Float[Tensor, "k b"] | None = None
     ) -> Problem:
-        """The losses of some rows, by sorted numbers, with another Gram matrix and another basis."""
+        """The losses of some rows, given by sorted indices, with another Gram matrix and another basis."""
         terms, first = [], 0
         for term, weights in zip(self.terms, self._split(self.weights), strict=True):
             place = index[(index >= first) & (index < first + term.num_rows)] - first
@@ -223,7 +223,7 @@ class Problem:
         return Problem(DenseGram(matrix), terms, self.basis)
 
     def lightened(self, most: float) -> Problem:
-        """Every problem with weights that are, times the norms of the rows, at most `most`."""
+        """Every problem with its weights reduced until, times the norms of rows, they are at most `most`."""
         heaviest = (self.weights * self.gram.diagonal()).amax(-1, keepdim=True)
         factor = (most / heaviest.clamp_min(1e-300)).clamp_max(1)
         terms = [Term(term.loss, term.targets, factor * term.weights) for term in self.terms]
@@ -235,7 +235,7 @@ class Problem:
         return any(isinstance(term.loss, Multinomial) for term in self.terms)
 
     def iterate(self, start: Solution | None = None) -> Iterate:
-        """f = 0, or where a solver starts from the solution of a problem near by."""
+        """f = 0, or the solution of a similar problem."""
         zeros = self.weights.new_zeros(*self.batch_shape, self.gram.num_rows)
         beta = zeros.new_zeros(*self.batch_shape, self.basis.shape[-1])
         if start is None:
@@ -280,7 +280,7 @@ class Problem:
     def line_search(
         self, f: Iterate, step: Iterate
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """The size of a step of nearly the least risk, and the slope at f. It costs no kernel products."""
+        """The size of the step that nearly minimises the risk, and the slope at f; needs no products."""
         values, to_values = self.values(f), self.values(step)
         linear = (step.coefficients * f.images).sum(-1)
         square = (step.coefficients * step.images).sum(-1)
@@ -327,7 +327,7 @@ class Problem:
     def certified(
         self, f: Iterate, iterations: int, products: int, tolerance: float, history: list[float]
     ) -> Solution:
-        """The solution at f, β at its best, with its distance from the least risk."""
+        """The solution at f with optimal β, and the bound on its distance from the least risk."""
         f = self.with_best_beta(f)
         values, objective = self.values(f), self.risk(f)
         gradient = f.coefficients + self.slope(values)
@@ -347,7 +347,7 @@ class Problem:
 
 @final
 class CurvedRows:
-    """The system I + √W G √W of the rows whose losses have a curvature W > 0; other rows drop out of it."""
+    """The system I + √W G √W of the rows whose losses have a curvature W > 0."""
 
     def __init__(self, matrix: Float[Tensor, "*#batch m m"], curvature: Vector) -> None:
         most = int((curvature > 0).sum(-1).amax())
@@ -381,8 +381,8 @@ def newton(
 ) -> Solution:
     """The least risk of every problem of a batch, to a relative gap of `tolerance`.
 
-    Where losses count so much that a first step from f = 0 would go far astray, lighter losses are minimised
-    first, each ten times as heavy as the last.
+    If weights are so large that a first step from f = 0 would be far off, problems with smaller weights are
+    solved first, each with ten times the weights of the one before.
     """
     if not isinstance(problem.gram, DenseGram) or problem.is_coupled:
         raise ValueError("Newton's method needs a dense Gram matrix and a loss of single entries.")

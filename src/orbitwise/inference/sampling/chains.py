@@ -1,4 +1,4 @@
-"""Samples of named quantities from several Markov chains, which say how well they mixed.
+"""Samples of named quantities from several Markov chains, and diagnostics of how well they mixed.
 
 Effective sample size, split R-hat, and Monte Carlo standard errors.
 """
@@ -20,28 +20,28 @@ from torch import Tensor
 
 
 def check_counts(burn_in: int = 0, **counts: int) -> None:
-    """Raise a ValueError unless all counts are at least 1, so that there is something to sample."""
+    """Raise a ValueError unless all counts are at least 1, and burn_in at least 0."""
     if min(counts.values()) < 1 or burn_in < 0:
         named = " and ".join(f"{name}={count}" for name, count in counts.items())
         raise ValueError(f"{named} must be at least 1, and burn_in={burn_in} at least 0.")
 
 
 FEWEST = 4
-"""Fewest samples per chain: the halves of fewer say nothing."""
+"""The fewest samples per chain for which halves of chains can be compared."""
 
 
 def effective_sample_size(
     samples: Float[Tensor, "k t *rest"], rank_normalise: bool = False
 ) -> Float[Tensor, "*rest"]:
-    """How many independent draws would know the mean as well as t samples of k chains do.
+    """The number of independent draws that determine the mean as well as t samples of k chains.
 
-    k·t/τ with τ = 1 + 2 Σ ρ_lag, where ρ also counts what the chains disagree on. A quantity that never moved
-    has none: NaN. Antithetic chains may exceed k·t, at most by the logarithm to base 10 of it.
+    It is k·t/τ with τ = 1 + 2 Σ ρ_lag, where ρ includes the disagreement between chains. It is NaN for a
+    quantity that never moved. For antithetic chains it may exceed k·t, by a factor of at most log₁₀(k·t).
     """
     halves = _halves(_ranks(samples) if rank_normalise else samples.double())
     chains, count = halves.shape[:2]
     covariance = _autocovariance(halves)
-    # W is the mean variance within chains, var⁺ adds what their means differ
+    # W is the mean variance within chains, var⁺ adds the variance of their means
     within = covariance[:, 0].mean(0) * count / (count - 1)
     total = _total_variance(halves, within)
     correlation = 1 - (within - covariance.mean(0)) / total
@@ -60,8 +60,8 @@ def effective_sample_size(
 def split_r_hat(samples: Float[Tensor, "k t *rest"]) -> Float[Tensor, "*rest"]:
     """√(var⁺/W) of half chains, rank-normalised, of the values or of their distances from the median.
 
-    1 where chains agree; the larger of both, since chains may agree on a mean and differ in their spread. NaN
-    for what never moved at all, infinite where each chain stayed at a point of its own.
+    It is 1 if chains agree. The larger of both is returned, because chains may agree in their mean and differ
+    in their spread. It is NaN if no chain ever moved, and infinite if each chain stayed at a different point.
     """
     centre = samples.flatten(0, 1).quantile(0.5, dim=0)
     found = []
@@ -80,7 +80,7 @@ def standard_error(samples: Float[Tensor, "k t *rest"]) -> Float[Tensor, "*rest"
 
 
 def _halves(samples: Tensor) -> Tensor:
-    """The first and the last half of every chain; of an odd number the middle sample is left out."""
+    """The first and the last half of every chain, without the middle sample if the number is odd."""
     half = samples.shape[1] // 2
     return torch.cat([samples[:, :half], samples[:, -half:]])
 
@@ -98,7 +98,7 @@ def _autocovariance(chains: Tensor) -> Tensor:
     _check(chains)
     count = chains.shape[1]
     centred = chains - chains.mean(1, keepdim=True)
-    # zeros behind the chain keep its end from meeting its beginning
+    # padding with zeros prevents wrapping around
     spectrum = torch.fft.rfft(centred, n=2 * count, dim=1)
     return torch.fft.irfft(spectrum.abs().square(), n=2 * count, dim=1)[:, :count] / count
 
@@ -132,10 +132,10 @@ NAMES_SHOWN = 3
 @final
 @dataclass(frozen=True)
 class Chains:
-    """k chains of t samples of p quantities, what they cost, and whether they agree.
+    """k chains of t samples of p quantities, their cost, and diagnostics.
 
-    `num_evaluations` counts evaluations of the density, `num_factorisations` those of covariance matrices
-    where the sampler did them itself, and `num_divergent` trajectories that left where the density is smooth.
+    `num_evaluations` is the number of evaluations of the density, `num_factorisations` that of factorised
+    covariance matrices, if known, and `num_divergent` that of divergent trajectories.
     """
 
     samples: Float[Tensor, "k t p"]
@@ -168,7 +168,7 @@ class Chains:
 
     @property
     def effective_sample_size(self) -> Float[Tensor, " p"]:
-        """How many independent draws the samples are worth, for the mean of every quantity."""
+        """The number of independent draws with the same accuracy, for the mean of every quantity."""
         return effective_sample_size(self.samples)
 
     @property
@@ -182,7 +182,7 @@ class Chains:
         return standard_error(self.samples)
 
     def map(self, function: Callable[[Tensor], Tensor], names: Sequence[str] = ()) -> Chains:
-        """The chains of `function` of the samples [k, t, p], such as torch.exp of logarithms."""
+        """The chains of a function of the samples [k, t, p], such as torch.exp of logarithms."""
         samples = function(self.samples)
         kept = self.names if samples.shape == self.samples.shape else ()
         return replace(self, samples=samples, names=tuple(names) or kept)
@@ -205,12 +205,12 @@ class Chains:
     def problems(
         self, most_r_hat: float = MOST_R_HAT, fewest_effective: float = FEWEST_EFFECTIVE
     ) -> list[str]:
-        """What is wrong with the chains, one sentence each; `fewest_effective` counts for each chain."""
+        """The problems of the chains, one sentence each; `fewest_effective` is per chain."""
         chains = len(self.samples)
         size, ratio, found = self.effective_sample_size, self.r_hat, []
         stuck = ratio.isnan()
         if bool(stuck.any()):
-            found.append(f"{self._listed(stuck)} never moved.")
+            found.append(f"{self._listed(stuck)} never changed.")
         apart = ~stuck & (ratio > most_r_hat)
         if bool(apart.any()):
             worst = ratio[apart].max().item()
@@ -232,7 +232,7 @@ class Chains:
     def warn_if_unmixed(
         self, most_r_hat: float = MOST_R_HAT, fewest_effective: float = FEWEST_EFFECTIVE
     ) -> Chains:
-        """The chains themselves, after a ConvergenceWarning where they did not mix."""
+        """Give a ConvergenceWarning if the chains did not mix; returns the chains."""
         found = self.problems(most_r_hat, fewest_effective)
         if found:
             advice = (

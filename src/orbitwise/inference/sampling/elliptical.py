@@ -21,7 +21,7 @@ MAX_STEPS_OUT = 16
 MAX_SLICE_SHRINKS = 100
 
 Extra = TypeVar("Extra")
-"""What was computed along with a density and will be needed again."""
+"""Results that were computed along with a density and are needed again."""
 
 
 def slice_coordinates(
@@ -31,11 +31,12 @@ def slice_coordinates(
     width: float,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, " p"], tuple[float, Extra], int]:
-    """One update of every coordinate: the point, what `log_density` found there, and its evaluations.
+    """One update of every coordinate; returns the point, the result of `log_density` there, and the
+    evaluations.
 
-    Intervals of `width` step out from the point until both ends are below a drawn level, and shrink towards
-    the point until a uniform draw is above it. The number of steps out is shared between the ends at random,
-    without which a limit would spoil the balance.
+    Intervals of `width` are extended until both ends are below a random level, and shrink towards the point
+    until a uniform draw is above it. The limit on extensions is divided between the ends at random, which
+    detailed balance requires.
     """
     count = 0
 
@@ -77,16 +78,16 @@ def uniform_number(generator: torch.Generator | None) -> float:
 LogLikelihood = Callable[[Tensor], Tensor]
 """log p(y | f) of samples [k n c]: one number per sample [k], or one for every output [k c]."""
 MAX_SHRINKS = 200
-"""Far beyond where a bracket of angles is narrower than rounding: the state then stays."""
+"""After so many shrinks the bracket of angles is far below rounding, and the state stays."""
 
 
 def by_group(values: Float[Tensor, "k c"], likelihood: Likelihood) -> Tensor:
-    """Log densities [k c] of all outputs, summed to [k] where the likelihood ties the outputs together."""
+    """Log densities [k c] of all outputs, summed to [k] if the likelihood couples the outputs."""
     return values if likelihood.is_separable else values.sum(-1)
 
 
 class Source(NamedTuple):
-    """A Gaussian that ellipses are drawn from, and the log of the target's density over its own."""
+    """A Gaussian from which ellipses are drawn, and the log ratio of the target density to its density."""
 
     log_likelihood: LogLikelihood
     factor: Float[Tensor, "n r"] | Float[Tensor, "c n r"]
@@ -94,7 +95,7 @@ class Source(NamedTuple):
 
 
 class EllipticalSamples(NamedTuple):
-    """Samples of every chain, and how often the likelihood of one chain was evaluated."""
+    """Samples of every chain, and the number of evaluations of the likelihood per chain."""
 
     samples: Float[Tensor, "k t n c"]
     num_evaluations: int
@@ -116,13 +117,13 @@ def elliptical_slice(
     """Samples of the density N(f; mean, factor factorᵀ) exp(log_likelihood(f)), all chains at once.
 
     A state moves on the ellipse f cos φ + ν sin φ through itself and a draw ν of the Gaussian, to an angle at
-    which the likelihood is above a random level (Murray, Adams and MacKay 2010). Nothing is to be tuned, and
-    no step is refused.
+    which the likelihood is above a random level (Murray, Adams and MacKay 2010). There is nothing to tune,
+    and no step is rejected.
 
     `log_likelihood` takes the states of all chains [k n c] at once. Outputs are independent under the
-    Gaussian, and share its covariance or have a factor each. A log-likelihood [k c] with one column per
-    output moves every output on an ellipse of its own. Chains start at draws of the Gaussian unless `start`
-    is given. The first `burn_in` samples are dropped, and `thin` updates are made for every sample kept.
+    Gaussian, and share its covariance or have one factor each. With a log-likelihood [k c], one column per
+    output, every output moves on a separate ellipse. Chains start at draws of the Gaussian unless `start` is
+    given. The first `burn_in` samples are dropped, and `thin` updates are made for every sample kept.
     """
     check_counts(num_chains=num_chains)
     outputs = len(factor) if factor.dim() == 3 else num_outputs if mean is None else mean.shape[1]
@@ -141,9 +142,9 @@ def alternate(
     thin: int = 1,
     generator: torch.Generator | None = None,
 ) -> EllipticalSamples:
-    """Chains that take an ellipse of each source in turn; all sources must mean the same target.
+    """Chains that take an ellipse of each source in turn; all sources must have the same target.
 
-    One source may be near the target and another have its tails.
+    One source may be close to the target, and another may cover its tails.
     """
     check_counts(num_samples=num_samples, thin=thin, burn_in=burn_in)
     f, outputs, kept = start.clone(), start.shape[-1], []
@@ -193,7 +194,7 @@ def elliptical_step(
         state[chains] = torch.where(accepted[:, None, :], proposed, state[chains])
         found[chains] = torch.where(accepted, trial, found[chains])
         active[chains] &= ~accepted
-        # the side of the bracket that the angle is on comes to the angle; φ = 0, the state, stays inside
+        # shrink the bracket to the angle on its side, so that φ = 0, the state, stays inside
         low, high = torch.where(angle < 0, angle, low), torch.where(angle < 0, high, angle)
         angle = torch.where(active, low + (high - low) * uniform(value, generator), angle)
     return state, found, count

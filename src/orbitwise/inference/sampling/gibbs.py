@@ -1,8 +1,9 @@
-"""Alternating Gibbs sampling of f and θ: the lecture's bad example, kept to be seen (Lecture 2.9).
+"""Alternating Gibbs sampling of f and θ, the lecture's example of a slow sampler (Lecture 2.9).
 
-p(f | y, θ) by elliptical slices and p(θ | f) ∝ N(f; m_θ, K_θ) p(θ) by slices. Both are exact, but a given f
-pins θ down: its amplitude and roughness can be read off f far better than off y, so θ creeps. `whiten` holds
-v = L_θ⁻¹(f - m_θ) instead of f, which helps where the data say little and hurts where they say much.
+p(f | y, θ) by elliptical slices and p(θ | f) ∝ N(f; m_θ, K_θ) p(θ) by slices. Both are exact, but f
+determines θ almost completely, because amplitude and roughness can be inferred from f much better than from
+y; so θ changes slowly. `whiten` fixes v = L_θ⁻¹(f - m_θ) instead of f, which helps if the data are weak and
+hurts if they are informative.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def gibbs(
 ) -> LatentChains:
     """Samples of (θ, f): in turn `num_latent` elliptical updates of f, and one slice of every entry of θ.
 
-    `width` is the first interval of a slice, about the posterior deviation of an entry of θ. From one `start`
-    the chains are parted by noise of deviation `spread`: chains that begin together seem to agree. The first
-    `burn_in` steps of each chain are dropped, and of the others every `thin`-th is kept. With `whiten` θ
-    moves while v = L_θ⁻¹(f - m_θ) is held instead of f.
+    `width` is the first interval of a slice, about the posterior deviation of an entry of θ. Chains that
+    start from a single `start` are separated by noise of deviation `spread`, because chains with the same
+    start may only seem to agree. The first `burn_in` steps of each chain are dropped, and of the others every
+    `thin`-th is kept. With `whiten` θ moves while v = L_θ⁻¹(f - m_θ) is held instead of f.
     """
     check_counts(num_samples=num_samples, num_chains=num_chains, thin=thin, burn_in=burn_in)
     begun = (
@@ -65,7 +66,7 @@ def gibbs(
 
 @final
 class _Chain:
-    """One chain: θ, the Gaussian of f there, f [1 n c], and how much it has computed."""
+    """One chain: θ, the Gaussian of f for it, f [1 n c], and the number of evaluations."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class _Chain:
         self.num_likelihoods, self.num_factors = 0, q.num_factorisations
 
     def step(self) -> bool:
-        """Move f by elliptical slices and then θ by slices, which always moves it."""
+        """Update f by elliptical slices and then θ by slices; returns True because θ always moves."""
         self.move_latent()
         self.move_parameters()
         return True
@@ -111,7 +112,7 @@ class _Chain:
         white = solve_lower(self.prior.lower, self.f[0] - self._offset(self.prior))
 
         def density(theta: Tensor) -> tuple[float, Prior | None]:
-            """log p(θ) p(f | θ) p(y | f, θ) for f held, or for v held, where the Gaussian of v is at rest."""
+            """log p(θ) p(f | θ) p(y | f, θ) for fixed f, or for fixed v, whose density is constant."""
             hyperprior = self.model.log_hyperprior(theta)
             prior = self.model.prior(theta) if hyperprior > -torch.inf else None
             self.num_factors += 1

@@ -1,7 +1,7 @@
 """The no-U-turn sampler of Hoffman and Gelman 2014, through pyro, for any differentiable log density.
 
-Hyperparameters are few and their density is dear: NUTS uses its gradient and needs no tuning. pyro draws from
-torch's global random state; it is forked here and left as it was. Vectors are tiny and stay on the CPU.
+Hyperparameters are few and their density is expensive; NUTS uses its gradient and needs no tuning. pyro draws
+from torch's global random state, which is saved and restored here. The vectors are small and stay on the CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orbitwise.inference.sampling.chains import Chains
 
 NAME = "theta"
 SPREAD = 0.1
-"""Deviation of the noise that parts the starts of chains where one start was given for all."""
+"""Deviation of the noise added to the starts of chains if all share one start."""
 
 
 def nuts(
@@ -37,13 +37,14 @@ def nuts(
 ) -> Chains:
     """Samples of exp(log_density) over unconstrained vectors [p], one chain after the other.
 
-    `start` is where all chains begin, parted by a little noise, or a place for each. The first `num_warmup`
-    samples adapt step size and mass matrix, and are dropped. Where the density cannot be computed, such as a
-    covariance matrix that cannot be factorised, it counts as zero. The same seed gives the same samples.
+    `start` is one start for all chains, to which a little noise is added, or one for each. The first
+    `num_warmup` samples adapt step size and mass matrix, and are dropped. The density is taken to be zero
+    where it cannot be computed, for example because a covariance matrix cannot be factorised. The same seed
+    gives the same samples.
 
-    A higher `target_acceptance` takes smaller steps, which helps where trajectories diverge, and a trajectory
-    has at most 2^`max_tree_depth` steps. `names` are those of the entries, for tables and warnings;
-    `progress` shows a bar. Ask the result whether it mixed: `chains.warn_if_unmixed()`.
+    A higher `target_acceptance` leads to smaller steps, which helps if trajectories diverge. A trajectory has
+    at most 2^`max_tree_depth` steps. `names` are those of the entries, for tables and warnings; `progress`
+    shows a bar. Ask the result whether it mixed: `chains.warn_if_unmixed()`.
     """
     try:
         pyro, kernels = importlib.import_module("pyro"), importlib.import_module("pyro.infer.mcmc")
@@ -55,7 +56,7 @@ def nuts(
             f"num_warmup={num_warmup} at least 0."
         )
     if start.dim() == 2 and len(start) != num_chains:
-        raise ValueError(f"{num_chains} chains need as many starts, not {len(start)}.")
+        raise ValueError(f"{num_chains} chains need one start each, not {len(start)} in all.")
     count = 0
 
     def potential(point: dict[str, Tensor]) -> Tensor:
@@ -94,12 +95,12 @@ def nuts(
 def _starts(
     log_density: Callable[[Tensor], Tensor], start: Tensor, num_chains: int, generator: torch.Generator
 ) -> Tensor:
-    """Where each chain begins, with a density above zero."""
+    """The start of each chain, which must have a density above zero."""
     places = start
     if start.dim() == 1:
         noise = torch.randn(num_chains, len(start), generator=generator, dtype=torch.float64)
         places = start + SPREAD * noise.to(start)
-        # noise may lead out of where there is a density; the start itself is the way back
+        # noise may lead to a point without density; then the start itself is used
         places = torch.stack(
             [each if _density_or_nothing(log_density, each).isfinite() else start for each in places]
         )
@@ -113,7 +114,7 @@ def _starts(
 
 
 def _density_or_nothing(log_density: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
-    """The log density; minus infinity, with a slope of zero, where it cannot be computed."""
+    """The log density; minus infinity with zero gradient if it cannot be computed."""
     try:
         value = log_density(theta).cpu()
         if bool(value.isfinite()):

@@ -1,13 +1,14 @@
-"""The better scheme for f and θ: an approximate posterior is the source of proposals (Lecture 2.9).
+"""A fast sampler of f and θ: proposals come from an approximate posterior (Lecture 2.9).
 
-For every θ a Gaussian q(f | θ) approximates p(f | y, θ), and its bound the evidence, so a Student-t fitted to
-bound + log p(θ) proposes θ independently of where the chain is. Noise ε is held while θ moves, and f is what
-q(· | θ) makes of it: f follows θ, instead of pinning it down. The Metropolis-Hastings ratio of
+For every θ a Gaussian q(f | θ) approximates p(f | y, θ), and its bound approximates the evidence. A Student-t
+fitted to bound + log p(θ) proposes θ independently of the present state. The noise ε is fixed while θ
+changes, and f is the transform of ε by q(· | θ), so f changes with θ instead of determining it. The
+Metropolis-Hastings ratio of
 
     w(θ, ε) = p(y | f) p(f | θ) p(θ) / (q(f | θ) r(θ)),   f = f_θ(ε),
 
-corrects all approximations, and ε moves by elliptical slices of N(0, I) and of the prior: the chain keeps
-p(θ, f | y) exactly. q must depend on θ alone, so every fit starts from the same sites.
+corrects all approximations, and ε is updated by elliptical slices of N(0, I) and of the prior. So p(θ, f | y)
+is exactly invariant. q must depend on θ alone; therefore every fit of it starts from the same sites.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 
 FIT_TOLERANCE, SAMPLING_TOLERANCE = 1e-5, 1e-2
 MAX_STEPS, MAX_DRAWS = 10, 100
-"""A q that is not quite converged costs a little acceptance; far from the mode more steps would be wasted."""
+"""A q that has not fully converged costs little acceptance; far from the mode more steps are wasted."""
 
 
 @torch.no_grad()
@@ -54,12 +55,12 @@ def independence_sampler(
     proposal: StudentProposal | None = None,
     generator: torch.Generator | None = None,
 ) -> LatentChains:
-    """Samples of (θ, f): a proposal of θ for the whole chain at once, then two elliptical updates of f.
+    """Samples of (θ, f): each step proposes all of θ at once, and then updates f by two elliptical slices.
 
-    `start` is where the mode of the approximate posterior of θ is searched from; three rounds of `num_draws`
-    approximations shape the proposal, unless a `proposal` is given. The first `burn_in` steps of each chain
-    are dropped, and of the others every `thin`-th is kept. `acceptance` of the result is the share of
-    proposals that were accepted, which says how good the approximation is.
+    The mode of the approximate posterior of θ is searched for from `start`; unless a `proposal` is given,
+    three rounds of `num_draws` approximations determine it. The first `burn_in` steps of each chain are
+    dropped, and of the others every `thin`-th is kept. `acceptance` of the result is the fraction of accepted
+    proposals, which shows how good the approximation is.
     """
     check_counts(num_samples=num_samples, num_chains=num_chains, thin=thin, burn_in=burn_in)
     source = _Source(model, start.detach().double())
@@ -73,7 +74,7 @@ def independence_sampler(
 
 @final
 class _Source:
-    """q(f | θ) as a function of θ alone, and what it has cost."""
+    """q(f | θ) as a function of θ alone, and its number of evaluations."""
 
     def __init__(self, model: HierarchicalModel, start: Tensor) -> None:
         self.model, self.place = model, start
@@ -82,7 +83,7 @@ class _Source:
         self.num_likelihoods, self.num_factors = q.num_factorisations, q.num_factorisations
 
     def fit(self, num_draws: int, generator: torch.Generator | None) -> StudentProposal:
-        """The proposal; fits of q start from the sites at its mode from now on."""
+        """The proposal; later fits of q start from the sites at its mode."""
 
         def log_density(theta: Tensor) -> float:
             found = self.at(theta, FIT_TOLERANCE)
@@ -101,7 +102,7 @@ class _Source:
     def at(
         self, theta: Tensor, tolerance: float = SAMPLING_TOLERANCE
     ) -> tuple[Approximation, Likelihood] | None:
-        """q(f | θ) and the likelihood, or None where there is no density or nothing can be factorised."""
+        """q(f | θ) and the likelihood, or None if the density is zero or cannot be computed."""
         if self.model.log_hyperprior(theta) == -torch.inf:
             return None
         try:
@@ -118,7 +119,7 @@ class _Source:
 
 @final
 class _Chain:
-    """One chain: θ with its q, and the noise [1 n c] that makes f."""
+    """One chain: θ with its q, and the noise [1 n c] that determines f."""
 
     def __init__(self, source: _Source, proposal: StudentProposal, generator: torch.Generator | None) -> None:
         self.source, self.proposal, self.generator = source, proposal, generator
@@ -130,13 +131,13 @@ class _Chain:
         self.log_weight = self._log_weight(self.theta, self.q, self.likelihood)
 
     def step(self) -> bool:
-        """Propose θ, then move the noise and f; whether θ was accepted."""
+        """Propose θ, then update the noise and f; returns whether θ was accepted."""
         moved = self.move_parameters()
         self.move_latent()
         return moved
 
     def move_parameters(self) -> bool:
-        """Propose θ for the noise that is held; whether it was accepted."""
+        """Propose θ for fixed noise; returns whether it was accepted."""
         theta = self.proposal.draw(self.generator)
         found = self.source.at(theta)
         level = math.log(uniform_number(self.generator))
@@ -150,7 +151,7 @@ class _Chain:
         return True
 
     def move_latent(self) -> None:
-        """Elliptical slices of ε under q, and of f under the prior, which reaches where q has thin tails."""
+        """Elliptical slices of ε under q, and of f under the prior, which covers tails that q misses."""
         outputs = self.noise.shape[-1]
         nothing = torch.zeros_like(self.noise[0])
 
@@ -189,13 +190,14 @@ class _Chain:
 def _first(
     source: _Source, proposal: StudentProposal, generator: torch.Generator | None
 ) -> tuple[Tensor, tuple[Approximation, Likelihood]]:
-    """A draw of the proposal at which there is a density."""
+    """A draw of the proposal with a density above zero."""
     for _ in range(MAX_DRAWS):
         theta = proposal.draw(generator)
         found = source.at(theta)
         if found is not None:
             return theta, found
     raise ValueError(
-        f"None of {MAX_DRAWS} draws of the proposal has a density: centre it on hyperparameters that suit "
-        "the data, or let it be fitted (proposal=None)."
+        f"None of {MAX_DRAWS} draws of the proposal has a density above zero: centre it on hyperparameters "
+        "that "
+        "suit the data, or let it be fitted (proposal=None)."
     )

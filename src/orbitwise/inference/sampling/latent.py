@@ -21,11 +21,11 @@ from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process, Rows
 
 Build = Callable[[Tensor], tuple[Process, Rows, Likelihood]]
-"""Process, rows and likelihood at hyperparameters θ [p]: new ones, or the same ones with other values."""
+"""Process, rows and likelihood for hyperparameters θ [p]; they may be the same objects with other values."""
 
 
 class Prior(NamedTuple):
-    """The Gaussian of f at some θ, N(offset, lower lowerᵀ), and the likelihood there."""
+    """The Gaussian of f for some θ, N(offset, lower lowerᵀ), and the likelihood."""
 
     lower: Float[Tensor, "n n"]
     offset: Float[Tensor, " n"]
@@ -37,11 +37,11 @@ class Prior(NamedTuple):
 class HierarchicalModel:
     """A Gaussian process whose hyperparameters θ are sampled together with its values f at the rows.
 
-    `build(θ)` gives process, rows and likelihood, `log_prior(θ)` the log hyperprior. Together with the
-    `targets` they are the density p(θ) N(f; m_θ, K_θ) p(y | f, θ). `names` are those of the entries of θ.
+    `build(θ)` returns process, rows and likelihood, and `log_prior(θ)` the log hyperprior. With the `targets`
+    they define the density p(θ) N(f; m_θ, K_θ) p(y | f, θ). `names` are the names of the entries of θ.
 
     Rows may depend on θ (bounds of a frozen orbit), and so may the likelihood (its scale). θ is
-    unconstrained: take logarithms of what is positive, and count their Jacobian in `log_prior`.
+    unconstrained: use logarithms of positive parameters, and include the Jacobian in `log_prior`.
     """
 
     build: Build
@@ -57,7 +57,7 @@ class HierarchicalModel:
         return process.covariance(rows), process.mean(rows), likelihood
 
     def prior(self, theta: Float[Tensor, " p"]) -> Prior | None:
-        """The Gaussian of f at θ, or None where its covariance cannot be factorised."""
+        """The Gaussian of f for θ, or None if its covariance cannot be factorised."""
         covariance, offset, likelihood = self.covariance(theta)
         try:
             return Prior(cholesky(covariance).lower, offset, likelihood)
@@ -65,7 +65,7 @@ class HierarchicalModel:
             return None
 
     def log_hyperprior(self, theta: Float[Tensor, " p"]) -> float:
-        """log p(θ), minus infinity where it is not a number."""
+        """log p(θ), or minus infinity if it is not a number."""
         with torch.no_grad():
             value = torch.as_tensor(self.log_prior(theta)).sum().item()
         return value if value == value else -torch.inf
@@ -74,14 +74,14 @@ class HierarchicalModel:
     def log_likelihood(
         self, f: Float[Tensor, "k n c"], likelihood: Likelihood
     ) -> Float[Tensor, "k c"] | Float[Tensor, " k"]:
-        """log p(y | f), for every output where they are independent."""
+        """log p(y | f), per output if outputs are independent."""
         return by_group(likelihood.log_density(f, self.targets).sum(-2), likelihood)
 
 
 @final
 @dataclass(frozen=True)
 class LatentChains:
-    """Samples of θ as chains, the f that belongs to each, and the share of accepted moves of θ."""
+    """Samples of θ as chains, the f of each, and the fraction of accepted proposals of θ."""
 
     parameters: Chains
     latent: Float[Tensor, "k t n c"]
@@ -100,7 +100,7 @@ class LatentChains:
         with torch.no_grad():
             for index in picked.tolist():
                 process, rows, likelihood = model.build(thetas[index])
-                # `build` may hand out the same modules again, with other values
+                # `build` may return the same modules again, with other values
                 process, likelihood = copy.deepcopy(process), copy.deepcopy(likelihood)
                 parts.append(SampledPosterior(process, rows, latent[index][None, None], likelihood))
         return MixturePosterior(parts)
@@ -114,7 +114,7 @@ class Chain(Protocol):
     f: Tensor
 
     def step(self) -> bool:
-        """Move both; whether θ moved."""
+        """Update both; returns whether θ moved."""
         ...
 
 
@@ -124,7 +124,7 @@ C = TypeVar("C", bound=Chain)
 def run_chains(
     chains: Iterable[C], num_samples: int, burn_in: int, thin: int
 ) -> tuple[list[C], Float[Tensor, "k t p"], Float[Tensor, "k t n c"], int]:
-    """Chains that were run, every `thin`-th θ and f after `burn_in` steps, and how many steps moved θ."""
+    """The chains after running them, every `thin`-th θ and f after `burn_in` steps, and how often θ moved."""
     done, thetas, latents, moves = [], [], [], 0
     for chain in chains:
         kept = []
@@ -142,11 +142,11 @@ def run_chains(
 def start_approximation(
     model: HierarchicalModel, theta: Float[Tensor, " p"]
 ) -> tuple[Approximation, Likelihood]:
-    """The approximation of p(f | y, θ) where a chain starts, which must be a place with a density."""
+    """The approximation of p(f | y, θ) at the start of a chain, where the density must not be zero."""
     covariance, offset, likelihood = model.covariance(theta)
     if model.log_hyperprior(theta) == -torch.inf:
         raise ValueError(
-            f"The hyperprior has no density at the start {theta.tolist()}: begin where it has one."
+            f"The hyperprior has zero density at the start {theta.tolist()}: choose another start."
         )
     return approximate(covariance, offset, model.targets, likelihood), likelihood
 
@@ -154,7 +154,7 @@ def start_approximation(
 def starts(
     start: Tensor, num_chains: int, spread: float, generator: torch.Generator | None
 ) -> Float[Tensor, "k p"]:
-    """One start for each chain: those given, or the one that was given and noise."""
+    """One start for each chain: those given, or the single one that was given plus noise."""
     if start.dim() == 2 and len(start) == num_chains:
         return start.detach().double()
     if start.dim() != 1:

@@ -1,7 +1,7 @@
-"""Posteriors held as samples: g given y under any likelihood, asked through functionals (Lecture 2.9).
+"""Posteriors represented by samples: g given y under any likelihood (Lecture 2.9).
 
-p(f* | y) ≈ (1/J) Σ_j p(f* | f_j) with f_j ~ p(f | y): given a sample of f everything is Gaussian again, so
-every functional has a mean and a variance, and predictions average over the samples.
+p(f* | y) ≈ (1/J) Σ_j p(f* | f_j) with f_j ~ p(f | y): given a sample of f, g is Gaussian, so every functional
+has a mean and a variance, and predictions average over the samples.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orbitwise.process.process import Moments, Process, Rows
 
 NUM_NODES = 32
 LARGEST_CHUNK = 2**22
-"""Numbers held at once where responses are averaged over samples."""
+"""The most numbers held in memory when responses are averaged over samples."""
 
 
 @torch.no_grad()
@@ -47,9 +47,9 @@ def sample_posterior(
     """g given targets under any likelihood, by elliptical slice sampling of f = L g at the rows.
 
     Ellipses are drawn from the `source`: the prior, a variational Gaussian whose error the likelihood then
-    corrects, or both in turn. All are exact; the approximation is faster by orders where the data say much,
-    and slow in the tails of what the data leave open, which the prior reaches. Chains start at draws of the
-    approximation. Ask `.chains.warn_if_unmixed()` whether they were long enough.
+    corrects, or both in turn. All are exact. The approximation is faster by orders of magnitude if the data
+    are informative, but slow in the tails that the data do not determine, where the prior is better. Chains
+    start at draws of the approximation. `.chains.warn_if_unmixed()` checks whether they were long enough.
     """
     check_rows(rows, targets)
     if source not in ("both", "approximation", "prior"):
@@ -75,10 +75,10 @@ def sample_posterior(
 
 @final
 class SampledPosterior(Posterior):
-    """g given y under any likelihood, held as samples of f at the rows: p(g | y) ≈ mean of p(g | f_j).
+    """g given y under any likelihood, by samples of f at the rows: p(g | y) ≈ mean of p(g | f_j).
 
-    `samples` are those of k chains of t samples, and v = L⁻¹(f - m) of all of them is held, L the Cholesky
-    factor of the rows' covariance. Moments and draws are those of the mixture over samples; `chains` says
+    `samples` are t samples of each of k chains, for which v = L⁻¹(f - m) is stored, with L the Cholesky
+    factor of the rows' covariance. Moments and draws are those of the mixture over samples; `chains` shows
     whether they mixed.
     """
 
@@ -103,7 +103,7 @@ class SampledPosterior(Posterior):
 
     @property
     def chains(self) -> Chains:
-        """The samples of f as chains, which say how well they mixed."""
+        """The samples of f as chains, with diagnostics of how well they mixed."""
         outputs = self.samples.shape[-1]
         names = [
             f"f[{n}]" if outputs == 1 else f"f[{n}, {c}]"
@@ -122,7 +122,7 @@ class SampledPosterior(Posterior):
 
     @torch.no_grad()
     def conditional(self, rows: Rows) -> tuple[Float[Tensor, "q n c"], Float[Tensor, " n"]]:
-        """The mean of rows given every sample of f, and their variance, which no sample changes."""
+        """The mean of rows given each sample of f, and their variance, which is the same for all samples."""
         # A = L⁻¹K*,  m* + Aᵀv,  k** - |A|²
         cross = solve_lower(self.lower, self.process.covariance(self.rows, rows))
         white = cross.mT @ self._white
@@ -137,7 +137,7 @@ class SampledPosterior(Posterior):
         means, variance = self.conditional(functional.atoms(x, generator))
         total = torch.zeros_like(means[0])
         for part in means.split(self._chunk(means[0])):
-            # every sample's rows, one below the other
+            # the rows of all samples in one list
             mean, spread = part.flatten(0, 1), variance.repeat(len(part))
             each = self.likelihood.predict(Moments(mean, spread, mean.square() + spread[:, None]))
             total += each.unflatten(0, part.shape[:2]).sum(0)
@@ -151,7 +151,7 @@ class SampledPosterior(Posterior):
         targets: Float[Tensor, "n c"],
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " n"]:
-        """log p(y* | y) of new targets: the density of y*, averaged over samples and over f* given each."""
+        """log p(y* | y) of new targets: the density of y*, averaged over f* and the samples of f."""
         means, variance = self.conditional(functional.atoms(x, generator))
         nodes = normal_nodes(NUM_NODES, targets.shape[1], 0).to(means)
         spread = variance.sqrt()[:, None] * nodes[:, None, :]
@@ -170,7 +170,7 @@ class SampledPosterior(Posterior):
         return self._given(rows) + centred @ centred.mT / len(means)
 
     def _given(self, rows: Rows) -> Float[Tensor, "n n"]:
-        """The covariance of rows given f at the training rows, which no sample changes."""
+        """The covariance of rows given f at the training rows, which is the same for all samples."""
         cross = solve_lower(self.lower, self.process.covariance(self.rows, rows))
         return self.process.covariance(rows) - cross.mT @ cross
 
@@ -178,7 +178,7 @@ class SampledPosterior(Posterior):
     def sample(
         self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c q"]:
-        """Joint posterior draws of rows: a sample of f, picked at random, and a draw given it."""
+        """Joint posterior draws of rows: a random sample of f, and a draw given this sample."""
         means, _ = self.conditional(rows)
         covariance = self._given(rows)
         place = means.device if generator is None else generator.device
@@ -193,10 +193,10 @@ class SampledPosterior(Posterior):
 
 @final
 class MixturePosterior(Posterior):
-    """Several posteriors with equal weight: what is left after averaging over samples of hyperparameters.
+    """A mixture of posteriors with equal weights, such as for samples of hyperparameters.
 
     Its mean is the mean of the parts' means, and its variance the mean of their variances plus the variance
-    of their means. It has no one `process`, because every part has its own.
+    of their means. It has no `process`, because every part has its own.
     """
 
     def __init__(self, parts: Sequence[Posterior]) -> None:
@@ -224,7 +224,7 @@ class MixturePosterior(Posterior):
     def sample(
         self, rows: Rows, num_samples: int, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c q"]:
-        """Joint draws of rows, each from a part that is picked at random."""
+        """Joint draws of rows, each from a random part."""
         place = None if generator is None else generator.device
         picked = torch.randint(len(self.parts), (num_samples,), generator=generator, device=place).cpu()
         drawn = [
@@ -232,7 +232,7 @@ class MixturePosterior(Posterior):
             for i, part in enumerate(self.parts)
             if bool((picked == i).any())
         ]
-        # draws of one part stand together: back to the order in which parts were picked
+        # draws of one part are adjacent: restore the order in which parts were chosen
         order = picked.argsort(stable=True).argsort()
         together = torch.cat(drawn, dim=-1)
         return together[..., order.to(together.device)]
@@ -248,7 +248,7 @@ class MixturePosterior(Posterior):
     def predict(
         self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
     ) -> Float[Tensor, "n c"]:
-        """The mean of y at x, or probabilities, where every part is a sampled posterior."""
+        """The mean of y at x, or probabilities, if every part is a sampled posterior."""
         found = [part.predict(functional, x, generator) for part in self._sampled()]
         return torch.stack(found).mean(0)
 
@@ -259,7 +259,7 @@ class MixturePosterior(Posterior):
         targets: Float[Tensor, "n c"],
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, " n"]:
-        """log p(y* | y) of new targets, where every part is a sampled posterior."""
+        """log p(y* | y) of new targets, if every part is a sampled posterior."""
         found = [part.log_predictive_density(functional, x, targets, generator) for part in self._sampled()]
         return torch.logsumexp(torch.stack(found), dim=0) - math.log(len(found))
 
@@ -267,7 +267,8 @@ class MixturePosterior(Posterior):
         sampled = [part for part in self.parts if isinstance(part, SampledPosterior)]
         if len(sampled) < len(self.parts):
             raise ValueError(
-                "Only sampled posteriors know their likelihood: ask `moments`, and pass them to the "
-                "likelihood's own `predict`."
+                "Only sampled posteriors have a likelihood: call `moments`, and pass the result to `predict` "
+                "of "
+                "the likelihood."
             )
         return sampled

@@ -1,4 +1,4 @@
-"""The sources from which exact samplers draw: a Gaussian q(f) near p(f | y), Student-t densities for θ.
+"""Proposals of exact samplers: a Gaussian q(f) close to p(f | y), and Student-t densities for θ.
 
 Both are fitted to an approximate posterior (Lecture 2.9).
 """
@@ -26,7 +26,7 @@ MAX_HALVINGS = 6
 
 
 class Approximation(NamedTuple):
-    """A Gaussian q(f) near p(f | y), and the bound on log p(y) that it reaches.
+    """A Gaussian q(f) close to p(f | y), and its bound on log p(y).
 
     q(f) ∝ N(f; m, LLᵀ) exp(ηf - ½λf²), where the `sites` are λ and η for every row and output. In terms of
     v = L⁻¹(f - m) it has the mean `white_mean` and the precision RRᵀ = I + LᵀΛL, whose Cholesky factor R is
@@ -44,19 +44,19 @@ class Approximation(NamedTuple):
     converged: bool
 
     def values(self, noise: Float[Tensor, "k n c"]) -> tuple[Float[Tensor, "k n c"], Float[Tensor, "k n c"]]:
-        """f and v of standard noise ε: v = mean + R⁻ᵀε, f = m + Lv, so that N(0, I) becomes q."""
+        """f and v for standard noise ε: v = mean + R⁻ᵀε, f = m + Lv, which maps N(0, I) to q."""
         upper = self.precision_factor.mT.expand(len(noise), -1, -1, -1)
         spread = torch.linalg.solve_triangular(upper, noise.mT[..., None], upper=True)[..., 0]
         white = (self.white_mean + spread).mT
         return self.offset[:, None] + self.lower @ white, white
 
     def noise(self, f: Float[Tensor, "k n c"]) -> Float[Tensor, "k n c"]:
-        """The ε that `values` makes f of: Rᵀ(L⁻¹(f - m) - mean)."""
+        """The noise ε that `values` maps to f: Rᵀ(L⁻¹(f - m) - mean)."""
         white = solve_lower(self.lower.expand(len(f), -1, -1), f - self.offset[:, None])
         return (self.precision_factor.mT @ (white.mT - self.white_mean)[..., None])[..., 0].mT
 
     def log_ratio(self, noise: Float[Tensor, "k n c"], white: Float[Tensor, "k n c"]) -> Float[Tensor, "k c"]:
-        """log N(f; m, K) - log q(f) of every output, at the noise that made f and v."""
+        """log N(f; m, K) - log q(f) of every output, from the noise of f, and v."""
         squares = 0.5 * (noise.square() - white.square()).sum(-2)
         return squares - 0.5 * log_determinant(self.precision_factor)
 
@@ -67,7 +67,7 @@ class Approximation(NamedTuple):
     def log_correction(
         self, likelihood: Likelihood, f: Float[Tensor, "k n c"], targets: Float[Tensor, "n c"]
     ) -> Float[Tensor, "k c"]:
-        """log p(y | f) + ½λf² - ηf of every output: what q leaves of the likelihood, up to a constant."""
+        """log p(y | f) + ½λf² - ηf of every output: log likelihood over sites, up to a constant."""
         sites = -0.5 * self.sites.curvature * f.square() + self.sites.slope * f
         return (likelihood.log_density(f, targets) - sites).sum(-2)
 
@@ -84,10 +84,10 @@ def approximate(
 ) -> Approximation:
     """The variational Gaussian of f ~ N(offset, covariance) given the targets.
 
-    Each step expands the log likelihood to second order under q, which gives new sites, and goes only part of
-    the way where the bound would fall. Steps end where one raises the bound by less than `tolerance` nats.
-    Without a `start` the first q is the prior. The result is a function of the arguments alone, which
-    samplers rely on.
+    Each step expands the log likelihood to second order under q, which gives new sites; the step is shortened
+    if the bound would fall. The iteration ends when a step raises the bound by less than `tolerance` nats.
+    Without a `start`, the first q is the prior. Samplers rely on the result being a function of the arguments
+    alone.
     """
     lower = cholesky(covariance).lower
     nothing = torch.zeros_like(targets)
@@ -112,7 +112,7 @@ def approximate(
 
 
 def expansion(likelihood: Likelihood, moments: Moments, targets: Float[Tensor, "n c"]) -> Quadratic:
-    """The likelihood about moments of f; by quadrature where the library has a cruder bound of it."""
+    """The expansion of the likelihood about moments of f; by quadrature for those with tilts."""
     if not likelihood.needs_tilt:
         return likelihood.expansion(moments, targets)
     nodes, weights = hermite(NUM_NODES, targets)
@@ -144,22 +144,23 @@ def _posterior(
 
 
 SLOPE_STEP, CURVATURE_STEP, FLAT = 0.01, 0.1, 0.02
-"""Differences from which slopes and curvatures are computed, and the slope that is small enough at a mode."""
+"""Steps of differences for slopes and curvatures, and the slope that is small enough at a mode."""
 FLATTEST = 0.04
-"""Curvature taken where the density has less: a deviation of 5, wide for logarithms."""
+"""The least curvature, which corresponds to a deviation of 5, wide for logarithms."""
 WORST = 1e10
 NUM_ROUNDS = 3
 FEWEST_USEFUL = 10
-"""Draws that must count, for each dimension, before their moments are believed."""
+"""The fewest effective draws per dimension for which moments are used."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class StudentProposal:
-    """The Student-t t_ν(mean, L Lᵀ), of which a `share` is drawn `widening` times as wide.
+    """The Student-t t_ν(mean, L Lᵀ), with a fraction `share` of draws from one that is `widening` times as
+    wide.
 
-    L is `lower`, a Cholesky factor, and ν are the `degrees`, a whole number. Tails heavier than those of a
-    posterior keep importance weights, and the ratios of Metropolis and Hastings, bounded:
+    L is `lower`, a Cholesky factor, and ν are the `degrees`, a whole number. Tails that are heavier than
+    those of a posterior keep importance weights and Metropolis-Hastings ratios bounded:
 
         p(θ) = (1 - share)·t_ν(θ; mean, L Lᵀ) + share·t_ν(θ; mean, widening² L Lᵀ)
     """
@@ -171,7 +172,7 @@ class StudentProposal:
     widening: float = 3.0
 
     def draw(self, generator: torch.Generator | None = None) -> Float[Tensor, " p"]:
-        """A normal draw over the root of a χ² draw divided by its degrees."""
+        """One draw: a normal draw divided by √(χ²/ν)."""
         place = None if generator is None else generator.device
         numbers = torch.randn(
             len(self.mean) + self.degrees, generator=generator, device=place, dtype=torch.float64
@@ -207,7 +208,7 @@ class StudentProposal:
         return torch.logaddexp(torch.log1p(-share) + narrow, share.log() + wide)
 
     def matched(self, draws: Float[Tensor, "q p"], log_weights: Float[Tensor, " q"]) -> StudentProposal:
-        """The proposal with the moments of weighted draws; weights are flattened where few of them count."""
+        """The proposal with the moments of weighted draws; weights are flattened if few of them dominate."""
         log_weights, power = log_weights.nan_to_num(nan=-torch.inf), 1.0
         weights = torch.softmax(log_weights, dim=0)
         while weights.square().sum().reciprocal().item() < FEWEST_USEFUL * draws.shape[1]:
@@ -229,11 +230,11 @@ def fit_proposal(
     num_draws: int = 50,
     generator: torch.Generator | None = None,
 ) -> tuple[StudentProposal, Float[Tensor, " p"]]:
-    """A proposal near exp(log_density), and the mode: curvature there, then moments of weighted draws.
+    """A proposal close to exp(log_density), from the curvature at the mode and weighted draws; and the mode.
 
-    Only values are asked for, so that any process may be built from θ. In each of three rounds `num_draws`
-    draws of the last fit, weighted by density over all proposals so far, give the next mean and covariance,
-    which follow a skewed density further than its mode does.
+    Only values of the density are used, so that any process may be built from θ. In each of three rounds,
+    `num_draws` draws of the last fit, weighted by the ratio of the density to all proposals so far, give the
+    next mean and covariance, which describe a skewed density better than its mode does.
     """
 
     def negative(point: np.ndarray) -> float:

@@ -1,9 +1,9 @@
 """Lower and upper bounds on the log evidence from M inducing variables, and the best q(u) (METHOD 3).
 
-All that they need of the data are sums over rows. With a_n = L⁻¹k_u(x_n), weights w, and r_n = k_n - |a_n|²,
-the totals are Σ w a aᵀ, Σ w a(y-m), Σ w|y-m|², Σ w r and Σ log(1 + w r/σ²). Quadratic terms of other
-likelihoods are rows with weights λ and targets η/λ. Memory is O(M² + block·M). The backward pass is written
-by hand: it computes every block of K_uf once more.
+They depend on the data only through sums over rows. With a_n = L⁻¹k_u(x_n), weights w, and r_n = k_n -
+|a_n|², the totals are Σ w a aᵀ, Σ w a(y-m), Σ w|y-m|², Σ w r and Σ log(1 + w r/σ²). Quadratic terms of other
+likelihoods are treated as rows with weights λ and targets η/λ. Memory is O(M² + block·M). The backward pass
+is hand-written and computes every block of K_uf a second time.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from orbitwise.process.process import Process, pairs_at_once
 
 LEAST_ROWS = 128
 KEPT_NUMBERS = 2**26
-"""Up to this many numbers of A, half a GiB, are kept for the backward pass instead of computed again."""
+"""Up to this many numbers of A (half a GiB) are kept for the backward pass, not computed again."""
 BoundName = Literal["tight", "titsias", "cg"]
 STEPS = 4
-"""Roundings that a number goes through on its way into a term: its product, its sum, a factor, a solution."""
+"""Roundings of a number on its way into a term: by a product, a sum, a factorisation and a solve."""
 
 
 @final
 class Totals(NamedTuple):
     """The sums over rows. Those of two sets of rows, at the same hyperparameters, may be added.
 
-    With weights [n, c] there is a gram [u, u] for each output, and `trace`, `slack` and `log_weight` are sums
-    over outputs; with weights [n] all of these are shared by the outputs and counted once.
+    With weights [n, c] there is a `gram` [u, u] per output, and `trace`, `slack` and `log_weight` are sums
+    over outputs. With weights [n] all of these are shared by the outputs and included once.
     """
 
     gram: Float[Tensor, "*c u u"]
@@ -67,7 +67,7 @@ class Totals(NamedTuple):
 
     @property
     def num_outputs(self) -> int:
-        """How many columns the targets have."""
+        """The number of outputs."""
         return self.product.shape[1]
 
     @property
@@ -77,7 +77,7 @@ class Totals(NamedTuple):
 
     @property
     def num_copies(self) -> int:
-        """How often the shared sums count: once for each output, or once where outputs have their own."""
+        """How often the sums enter a bound: once per output if outputs share them, else once."""
         return self.num_outputs if self.is_shared else 1
 
     def merge(self, other: Totals) -> Totals:
@@ -93,11 +93,11 @@ def gather_totals(
     noise: Float[Tensor, ""],
     tight: bool = True,
 ) -> Totals:
-    """One pass over the rows. Without `tight` the slack is left at 0."""
+    """The totals, in one pass over the rows. Without `tight`, the slack stays 0."""
     moving, variables = learned(process, rows), inducing_rows(inducing)
     fields = {name: getattr(variables, name) for name in ("points", "weights", "tangents")}
     parts = {name: part for name, part in fields.items() if part is not None and part.requires_grad}
-    # Stand-ins cut the inducing variables off from what they were made of, whose share autograd adds itself.
+    # Detached copies, because autograd itself continues from the gradient of the inducing variables.
     stand_ins = {name: part.detach().requires_grad_() for name, part in parts.items()}
     weight = rows.weights()
     columns = weight[:, None] if weight.dim() == 1 else weight
@@ -112,7 +112,7 @@ def gather_totals(
 
 
 class PseudoRows(NamedTuple):
-    """Targets and weights of rows with Gaussian noise σ² = 1, and what takes the place of Σ log w."""
+    """Targets and weights of rows with Gaussian noise σ² = 1, and the replacement of Σ log w."""
 
     targets: Float[Tensor, "n c"]
     weight: Float[Tensor, " n"] | Float[Tensor, "n c"]
@@ -120,7 +120,7 @@ class PseudoRows(NamedTuple):
 
 
 def pseudo_rows(quadratic: Quadratic, shared: bool) -> PseudoRows:
-    """Quadratic terms of any likelihood as targets η/λ with noise of variance 1/λ; `shared` says equal λ.
+    """Quadratic terms of any likelihood as targets η/λ with noise variance 1/λ; `shared` if outputs share λ.
 
     -½λf² + ηf + constant = -½λ(η/λ - f)² + constant + ½η²/λ.
     """
@@ -143,9 +143,9 @@ def quadratic_totals(
     lower: Float[Tensor, "u u"] | None = None,
     tight: bool = True,
 ) -> Totals:
-    """The totals of quadratic likelihood terms, for σ² = 1: λ takes the place of the weights.
+    """The totals of quadratic likelihood terms, for σ² = 1, with λ as weights.
 
-    `shared` says that λ is the same for all outputs; `lower` is the factor of K_uu, where it is known.
+    `shared` means that λ is the same for all outputs; `lower` is the factor of K_uu, if it is known.
     """
     targets, weight, log_weight = pseudo_rows(quadratic, shared)
     rows = Observations(functional, x, targets, weight)
@@ -168,7 +168,7 @@ class _StreamedSums:
     columns: list[Tensor] = field(default_factory=list)
 
     def blocks(self) -> list[slice]:
-        """Blocks of rows whose kernel values are held at once."""
+        """Slices of rows whose kernel values are held in memory at once."""
         if len(self.rows.x) == 0:
             return []
         pairs = self.inducing.num_rows * self.rows.num_atoms
@@ -252,7 +252,7 @@ def learned(process: Process, rows: Observations) -> list[Tensor]:
 
 
 def summed(left: Sequence[Tensor | None], right: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Gradients of two parts, entry by entry; None is zero."""
+    """The sum of two lists of gradients, entry by entry; None is zero."""
     pairs = zip(left, right, strict=True)
     return [b if a is None else a if b is None else a + b for a, b in pairs]
 
@@ -265,7 +265,7 @@ class Bracket(NamedTuple):
 
 
 class QuadraticEnds(NamedTuple):
-    """lower ≤ (y-m)ᵀK̂⁻¹(y-m) ≤ upper from elsewhere, and how far rounding may have moved either."""
+    """Better bounds lower ≤ (y-m)ᵀK̂⁻¹(y-m) ≤ upper, and their possible rounding error."""
 
     lower: Float[Tensor, ""]
     upper: Float[Tensor, ""]
@@ -285,7 +285,7 @@ def collapsed_bound(
     tight: bool = True,
     quadratic: Float[Tensor, ""] | None = None,
 ) -> Float[Tensor, ""]:
-    """The collapsed lower bound, summed over outputs: the one of all sparse engines.
+    """The collapsed lower bound of all sparse engines, summed over outputs.
 
     `quadratic` replaces yᵀ(Q+σ²I)⁻¹y by a better upper bound. Without `tight` it is Titsias' bound.
     """
@@ -298,7 +298,7 @@ def collapsed_bound(
 def upper_bound(
     totals: Totals, noise: Float[Tensor, ""], quadratic: Float[Tensor, ""] | None = None
 ) -> Float[Tensor, ""]:
-    """An upper bound on the evidence; `quadratic` replaces the last term by a better lower bound of it."""
+    """An upper bound on the evidence; `quadratic` is a better lower bound on the quadratic form, if known."""
     terms = low_rank_terms(totals, noise)
     if quadratic is None:
         quadratic = low_rank_terms(totals, noise + totals.trace.clamp_min(0)).quadratic
@@ -306,12 +306,12 @@ def upper_bound(
 
 
 def _constant(totals: Totals) -> float:
-    """log 2π for every row and output."""
+    """log 2π per row and output."""
     return totals.num_outputs * totals.num_rows * math.log(2 * math.pi)
 
 
 def low_rank_terms(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
-    """Quadratic form and determinant of Q+σ²I with rows scaled by √w, for which the noise is W⁻¹σ²."""
+    """Quadratic form and log determinant of Q+σ²W⁻¹, in terms of rows scaled by √w."""
     lower = cholesky(precision(totals, noise)).lower
     white = solve_lower(lower, totals.product if totals.is_shared else totals.product.T[..., None])
     # yᵀ(Q+σ²I)⁻¹y = (|y|² - |R⁻¹Ay|²/σ²)/σ²,  log|Q+σ²I| = N log σ² + log|P|
@@ -327,13 +327,13 @@ def precision(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, "*c u u
 
 
 def best_q(totals: Totals, noise: Float[Tensor, ""]) -> Whitened:
-    """The q(v) that the collapsed bounds have integrated out."""
+    """The optimal q(v) of the collapsed bounds."""
     return Whitened(precision(totals, noise), totals.product / noise)
 
 
 @torch.no_grad()
 def safe_bracket(totals: Totals, noise: Float[Tensor, ""], quadratic: QuadraticEnds | None = None) -> Bracket:
-    """The tight lower bound and the upper bound, each moved outwards by what rounding may have done to it."""
+    """The tight lower bound and the upper bound, each widened by the possible rounding error."""
     errors = rounding(totals, noise)
     doubt = growth(totals) * signal(totals)
     slack = totals._replace(slack=totals.slack + doubt / noise, trace=totals.trace.clamp_min(0) + doubt)
@@ -348,18 +348,21 @@ def safe_bracket(totals: Totals, noise: Float[Tensor, ""], quadratic: QuadraticE
 
 
 def common_bracket(brackets: Iterable[Bracket], constant: float = 0.0, count: int = 1) -> Bracket:
-    """What several brackets of the same number have in common, with a constant of `count` terms added.
+    """The intersection of several brackets of the same number, with a constant (a sum of `count` terms)
+    added.
 
-    Ends that cross cannot all be right, and rounding does not explain it: then what covers them all is taken,
-    and a warning says so. So lower ≤ upper always.
+    If the bounds contradict each other by more than rounding explains, an interval that covers all of them is
+    returned, with a warning. So lower ≤ upper always.
     """
     brackets = list(brackets)
     lower = max(each.lower for each in brackets)
     upper = min(each.upper for each in brackets)
     if lower > upper:
         warnings.warn(
-            f"Bounds of the log evidence cross by {lower - upper:.2g} nats, more than rounding explains: the "
-            "kernel may not be positive definite. The certificate covers all of them, and is wider for it.",
+            f"Bounds of the log evidence contradict each other by {lower - upper:.2g} nats, more than "
+            "rounding "
+            "explains: the kernel may not be positive definite. The certificate is widened to cover all of "
+            "them.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -370,7 +373,7 @@ def common_bracket(brackets: Iterable[Bracket], constant: float = 0.0, count: in
 
 
 def rounding(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
-    """How far rounding may have moved the two terms, where outputs share their weights."""
+    """The possible rounding errors of the two terms, if outputs share their weights."""
     matrix = precision(totals, noise)
     lower = cholesky(matrix).lower
     deviations = matrix.diagonal().sqrt()
@@ -383,7 +386,7 @@ def rounding(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
 
 
 def growth(totals: Totals) -> float:
-    """γ, the most by which a sum over rows or inducing variables is off, relative to its terms."""
+    """γ, the largest relative rounding error of a sum over rows or inducing variables."""
     return STEPS * (totals.num_rows + len(totals.product)) * torch.finfo(totals.gram.dtype).eps
 
 

@@ -1,9 +1,9 @@
-"""How many inducing variables are enough: they double until the evidence is bracketed (Talk; METHOD 3).
+"""How many inducing variables suffice: their number doubles until the evidence is bracketed (Talk; METHOD 3).
 
-Hyperparameters start from the exact evidence of some rows: few inducing variables would drive them to where
-few are enough (large noise, long lengthscales), and they would not come back. Then each stage chooses
-inducing variables at the present hyperparameters, learns, chooses again and continues to learn. It ends when
-twice as many gain nothing more, or when a budget is used up first, which the certificate then says.
+Hyperparameters are first learned from the exact evidence of some rows. Otherwise few inducing variables would
+favour large noise and long lengthscales, for which few suffice, and learning would stay there. Then each
+stage chooses inducing variables at the present hyperparameters, learns, chooses again and continues to learn.
+The search ends when doubling them gains nothing, or when a budget is used up, and the certificate says which.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from orbitwise.inference.optimise.training import (
     log_prior,
     maximize,
 )
+from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.inference.sparse.model import SparseModel
 
-Callback = Callable[[int, float], None]
 FIRST = 512
 LEAST = 32
 START_ROWS = 1024
@@ -40,17 +40,17 @@ MEMORY = 50
 REASONS = {
     "gap": "the evidence is bracketed within the tolerance",
     "gain": "twice the inducing variables gained less than the tolerance",
-    "complete": "all rows that tell anything new are inducing variables",
+    "complete": "all rows that add information are inducing variables",
     "fixed": "the number of inducing variables was given",
     "max_inducing": "max_inducing was reached before the tolerance",
-    "time_limit": "time_limit was reached before the tolerance",
+    "time_limit": "max_seconds was reached before the tolerance",
     "interrupted": "it was interrupted",
 }
 
 
 @final
 class Stage(NamedTuple):
-    """The bracket reached with so many inducing variables, and seconds and iterations until then."""
+    """The bracket reached with a number of inducing variables, and the seconds and iterations until then."""
 
     num_inducing: int
     lower: float
@@ -72,11 +72,11 @@ class Stage(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of log p(y) at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
+    """Bounds on the evidence at the learned hyperparameters: lower ≤ log p(y) ≤ upper, in nats.
 
-    Both ends allow for rounding (`orbitwise.inference.sparse.bounds`). `gap` is upper - lower; `tolerance`
-    what was asked for, in nats per row, infinite where nothing was; `stopped` says why it ended, in the words
-    of `reason`; `history` has one entry per stage.
+    Both bounds allow for rounding (`orbitwise.inference.sparse.bounds`). `gap` is upper - lower. `tolerance`
+    is the gap that was asked for, in nats per row, infinite if none was. `stopped` is why the search ended,
+    and `reason` says it in words. `history` has one entry per stage.
     """
 
     lower: float
@@ -106,7 +106,7 @@ class Certificate:
                 )
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the reason for stopping is not one of `REASONS`."""
+        """Raise a ValueError unless the reason for stopping is one of `REASONS`."""
         require(self.stopped in REASONS, "an unknown reason")
 
     @property
@@ -116,9 +116,10 @@ class Certificate:
 
     @property
     def is_met(self) -> bool:
-        """Whether the bracket is as narrow as was asked for, and no budget cut the search short.
+        """Whether the bracket is as narrow as requested, and no budget cut the search short.
 
-        Too few inducing variables drive hyperparameters to where they are enough: narrow, but not the best.
+        With too few inducing variables, learning prefers hyperparameters for which they suffice: the bracket
+        is then narrow, but the evidence is not the best.
         """
         cut_short = self.stopped in ("max_inducing", "time_limit", "interrupted")
         return not cut_short and self.gap <= self.tolerance * self.num_rows
@@ -129,16 +130,16 @@ class Certificate:
         return REASONS[self.stopped]
 
     def shifted(self, nats: float) -> Certificate:
-        """The certificate of the targets in other units, whose density differs by a constant."""
+        """The certificate for targets in other units, whose log density differs by a constant."""
         history = [each._replace(**_shifted(each, nats)) for each in self.history]
         return replace(self, **_shifted(self, nats), history=history)
 
     def __str__(self) -> str:
         if math.isinf(self.gap):
-            return "log p(y) is not bracketed after stochastic steps: show the rows again"
+            return "log p(y) is not bracketed after stochastic steps: pass the rows to partial_fit again"
         bracket = (
             f"{self.lower:,.1f} ≤ log p(y) ≤ {self.upper:,.1f} with {self.num_inducing} inducing variables; "
-            f"gap {self.gap / self.num_rows:.2g} nats a row"
+            f"gap {self.gap / self.num_rows:.2g} nats per row"
         )
         if math.isinf(self.tolerance):
             return bracket
@@ -148,10 +149,10 @@ class Certificate:
 
 @dataclass
 class Budget:
-    """What may be spent: inducing variables, seconds, and L-BFGS iterations of each stage."""
+    """Limits of the search: inducing variables, seconds, and L-BFGS iterations per stage."""
 
     max_inducing: int = 2000
-    time_limit: float | None = None
+    max_seconds: float | None = None
     max_iterations: int = 100
     clock: Callable[[], float] = time.monotonic
     started: float = field(init=False)
@@ -166,7 +167,7 @@ class Budget:
 
     def is_over(self) -> bool:
         """Whether the time is over."""
-        return self.time_limit is not None and self.seconds > self.time_limit
+        return self.max_seconds is not None and self.seconds > self.max_seconds
 
 
 class Outcome(NamedTuple):
@@ -185,20 +186,22 @@ def learn(
     num_inducing: int | None = None,
     selection: str = "auto",
     moves: bool = True,
-    callback: Callback | None = None,
+    callback: Reporter | Callback | None = None,
     journal: Journal | None = None,
 ) -> Outcome:
-    """Learn hyperparameters, and, unless a number is given, how many inducing variables are enough.
+    """Learn hyperparameters and, unless it is given, the number of inducing variables that suffices.
 
-    Where the budget is too small for the tolerance, and `moves` allows it, points of g move in the end. With
-    a `journal`, stages of a fit that was killed are replayed: all but the evaluations is done again.
+    If the budget is too small for the tolerance, and `moves` allows it, points of g are learned in the end.
+    With a `journal`, stages of a fit that was killed are replayed: everything is repeated except the
+    evaluations.
     """
-    learner = _Learner(model, tolerance, budget, generator, num_inducing, selection, callback, journal)
+    reporter = callback if isinstance(callback, Reporter) else Reporter(callback)
+    learner = _Learner(model, tolerance, budget, generator, num_inducing, selection, reporter, journal)
     return learner.run(moves)
 
 
 def certify(model: SparseModel, refine: bool | None = None) -> Certificate:
-    """The certificate of a model as it is, with the inducing variables that it has."""
+    """The certificate of a model with its present inducing variables."""
     bracket = model.bracket(refine)
     return Certificate(*bracket, model.num_inducing, model.num_rows, math.inf, "fixed")
 
@@ -209,8 +212,9 @@ def warm_up(
     generator: torch.Generator,
     journal: Journal | None = None,
     is_over: Callable[[], bool] | None = None,
+    reporter: Reporter | None = None,
 ) -> None:
-    """Learn from the exact evidence of some random rows, so few that it costs little."""
+    """Learn from the exact evidence of a few random rows, which costs little."""
     width = model.observations.num_atoms
     count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
     order = torch.randperm(model.num_rows, generator=generator, device=generator.device)[:count]
@@ -221,13 +225,19 @@ def warm_up(
         value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
         return value + log_prior(model.process)
 
-    maximize(objective, list(model.parameters()), max_iterations, journal=journal, is_over=is_over)
+    def check(step: int, bound: float) -> None:
+        if reporter is not None:
+            reporter.check()
+
+    announce(reporter, Phase("first hyperparameters"))
+    learned = list(model.parameters())
+    maximize(objective, learned, max_iterations, callback=check, journal=journal, is_over=is_over)
 
 
 @final
 @dataclass
 class _Learner:
-    """The stages of `learn`, with their brackets and the bound after every iteration."""
+    """The stages of `learn`, their brackets, and the bound after every iteration."""
 
     model: SparseModel
     tolerance: float
@@ -235,7 +245,7 @@ class _Learner:
     generator: torch.Generator
     num_inducing: int | None
     selection: str
-    callback: Callback | None
+    reporter: Reporter
     journal: Journal | None
     stages: list[Stage] = field(default_factory=list)
     history: list[float] = field(default_factory=list)
@@ -248,23 +258,23 @@ class _Learner:
         return self.num_inducing is not None
 
     def run(self, moves: bool) -> Outcome:
-        """Double the inducing variables until they are enough, or the budget is used up."""
+        """Double the number of inducing variables until it suffices, or the budget is used up."""
         model, budget = self.model, self.budget
         wanted = budget.max_inducing if self.num_inducing is None else self.num_inducing
         limit = min(wanted, _most(model))
         if budget.max_iterations > 0:
-            warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over)
+            warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over, self.reporter)
         count = limit
         if not self.is_given:
             chosen = model.choose(min(FIRST, limit), self.selection, self.generator, self.tolerance / 2)
             count = max(len(chosen.inducing), min(LEAST, limit))
         while not self.stopped:
             is_complete = self._stage(count)
-            # what a stage that was cut short gained says nothing
+            # the gain of a stage that was cut short is not informative
             self.stopped = self.stopped or self._reason(count, limit, is_complete)
             count = min(2 * count, limit)
         if self.stopped == "max_inducing" and moves and model.free_inducing():
-            # More would help and may not be had: let those there are move to where they tell most.
+            # More would help, but are not allowed: learn where to put those that there are.
             self.stopped = ""
             self._maximize(budget.max_iterations, self.tolerance)
             self.stopped = self.stopped or "max_inducing"
@@ -282,13 +292,13 @@ class _Learner:
         return Outcome(certificate, self.history, self.converged)
 
     def _reason(self, count: int, limit: int, is_complete: bool) -> str:
-        """Why no more inducing variables are tried after a stage; empty where they are."""
+        """Why the search ends after a stage; empty if it continues."""
         if self.is_given:
             return "fixed"
         last, nats = self.stages[-1], self.tolerance * self.model.num_rows
         is_narrow = last.upper - last.lower <= nats
         if len(self.stages) > 1 and last.lower - self.stages[-2].lower <= nats:
-            # A narrow bracket alone is not enough: hyperparameters hide where few variables suffice.
+            # A narrow bracket does not suffice: learning prefers hyperparameters that need few variables.
             return "gap" if is_narrow else "gain"
         if self.budget.is_over():
             return "time_limit"
@@ -297,10 +307,11 @@ class _Learner:
         return "max_inducing" if count >= limit else ""
 
     def _stage(self, count: int) -> bool:
-        """Choose, learn, choose again, continue to learn; returns whether no candidates were left."""
+        """Choose, learn, choose again, continue to learn; True if no candidates are left."""
         is_complete, most = False, self.budget.max_iterations
-        # The first turn only finds out where the second choice should be made. Points that move find their
-        # places themselves, and a new start would cost L-BFGS its memory.
+        announce(self.reporter, Phase("learning", most, count**2, num_inducing=count))
+        # The first turn only finds the hyperparameters for the second choice. Points that are learned need no
+        # second choice, which would cost L-BFGS its memory.
         first = 0 if self.model.learns_inducing else most // 3
         for turn, share in enumerate([first, most - first] if first else [most]):
             is_complete = self._place(count, keep=turn > 0)
@@ -317,15 +328,14 @@ class _Learner:
         self.stages.append(Stage(self.model.num_inducing, *bracket, seconds, iterations))
 
     def _maximize(self, max_iterations: int, tolerance: float) -> None:
-        """L-BFGS until a few iterations gain little, for a tolerance; notes how it ended."""
+        """Run L-BFGS, with a tolerance only until a few iterations gain little, and record how it ended."""
         worth = SHARE * tolerance * self.model.num_rows
         has_settled = False
 
         def settled(values: list[float]) -> bool:
             nonlocal has_settled
             self.history.append(values[-1])
-            if self.callback is not None:
-                self.callback(len(self.history), values[-1])
+            self.reporter(len(self.history), values[-1])
             has_settled = tolerance > 0 and gained_little(values, worth)
             return has_settled
 
@@ -344,7 +354,7 @@ class _Learner:
         self.stopped = reasons.get(training.message, "")
 
     def _place(self, count: int, keep: bool) -> bool:
-        """Choose inducing variables; with `keep` the old ones stay where they give a better bound."""
+        """Choose inducing variables; with `keep`, the old ones stay if they give a better bound."""
         model, chosen = self.model, self.model.choose(count, self.selection, self.generator)
         if not keep:
             model.place_inducing(chosen.inducing)
@@ -359,7 +369,7 @@ class _Learner:
 
 
 def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:
-    """Both ends in other units, moved outwards by what rounding does to the constant and the sums."""
+    """Both bounds in other units, widened by the rounding errors of the constant and the sums."""
     below, above = (
         4 * sys.float_info.epsilon * (abs(nats) + abs(end)) for end in (bracket.lower, bracket.upper)
     )
@@ -367,5 +377,5 @@ def _shifted(bracket: Certificate | Stage, nats: float) -> dict[str, float]:
 
 
 def _most(model: SparseModel) -> int:
-    """The largest useful number of inducing variables: one per row (values of f), or one per point of g."""
+    """The most useful inducing variables: one per row for values of f, or one per atom for points of g."""
     return model.num_rows * (1 if model.domain == "f" else model.observations.num_atoms)

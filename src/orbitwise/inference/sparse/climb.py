@@ -20,6 +20,7 @@ from torch import Tensor
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.cost import free_memory
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, why_cut_short
+from orbitwise.inference.optimise.watching import Phase, Reporter
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 
@@ -139,27 +140,17 @@ class Climbed:
 @final
 @dataclass(frozen=True)
 class Limits:
-    """What a climb may use: seconds since `started`, and bytes; None for memory is what is free."""
+    """What a climb may use: the time that `reporter` leaves, and bytes; None for memory is what is free."""
 
-    started: float
-    max_seconds: float | None = None
-    max_memory: float | None = None
-    clock: Callable[[], float] = time.monotonic
+    reporter: Reporter
+    max_memory: float | None
+    device: torch.device
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the fit began."""
-        return self.clock() - self.started
-
-    def allows(self, seconds: float) -> bool:
-        """Whether there is time for so many more seconds."""
-        return self.max_seconds is None or self.seconds + seconds <= self.max_seconds
-
-    def has_memory(self, needed: float, device: torch.device) -> bool:
+    def has_memory(self, needed: float) -> bool:
         """Whether so many bytes may be taken now."""
         if self.max_memory is not None:
             return needed <= self.max_memory
-        free = free_memory(device)
+        free = free_memory(self.device)
         return free is None or needed <= SHARE_OF_MEMORY * free
 
 
@@ -178,9 +169,7 @@ def climb(
     most: int,
     size: Size,
     limits: Limits,
-    device: torch.device,
     is_density: bool,
-    callback: Callable[[Rung], None] | None = None,
 ) -> Climb:
     """Climb from the rung on which hyperparameters were learned until more inducing points hardly gain.
 
@@ -192,13 +181,14 @@ def climb(
     seconds, stopped_by = 0.0, COMPLETE
     for count in ladder(most, num_inducing):
         expected = seconds * size.operations(count) / size.operations(rungs[-1].num_inducing)
-        if not limits.allows(expected):
-            stopped_by = OUT_OF_TIME
+        if not limits.reporter.allows(expected):
+            stopped_by = INTERRUPTED if limits.reporter.stopped == INTERRUPTED else OUT_OF_TIME
             break
-        if not limits.has_memory(size.memory(count), device):
+        if not limits.has_memory(size.memory(count)):
             stopped_by = TOO_LARGE
             break
-        begun = limits.clock()
+        limits.reporter.begin(Phase("more inducing points", num_inducing=count))
+        begun = time.monotonic()
         try:
             higher = rung_of(count)
         except (KeyboardInterrupt, MemoryError, RuntimeError, *NOT_COMPUTABLE) as error:
@@ -207,10 +197,8 @@ def climb(
                 raise
             stopped_by = {INTERRUPTED: INTERRUPTED, OUT_OF_MEMORY: TOO_LARGE}.get(reason, FAILED)
             break
-        seconds = limits.clock() - begun
+        seconds = time.monotonic() - begun
         rung = Rung(count, float(higher.losses.mean()), *_gain(losses, higher.losses), seconds)
-        if callback is not None:
-            callback(rung)
         worth = LEAST_GAIN if is_density else RELATIVE_GAIN * rungs[-1].loss
         losses, is_first = higher.losses, len(rungs) == 1
         rungs.append(rung)

@@ -1,7 +1,7 @@
-"""All rows projected and held: the best q(v), bound and leave-one-out for noise of any size (METHOD 3 and 5).
+"""All rows, projected and kept in memory: best q(v), bound and leave-one-out for any noise (METHOD 3 and 5).
 
-Drawn rows are taken as drawn once, so their bound is that of another model, an average over those few draws:
-it serves to choose the noise. `orbitwise.inference.stochastic.polish` computes the bound to report.
+Drawn rows are drawn once, so their bound is that of another model, which averages over these few draws. It is
+used to choose the noise; `orbitwise.inference.stochastic.polish` computes the bound to report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS_AT_ONCE = 8192
 
 
 class LeaveOneOutMeans(NamedTuple):
-    """Each target predicted from all others, and the variance of that prediction without noise."""
+    """The prediction of each target from all others, and its variance without noise."""
 
     mean: Float[Tensor, "n c"]
     variance: Float[Tensor, " n"]
@@ -33,10 +33,10 @@ class LeaveOneOutMeans(NamedTuple):
 
 @final
 class HeldRows:
-    """Rows that were projected, their targets and weights, and the sums AWAᵀ and AW(y-m) over them.
+    """Projected rows, their targets and weights, and the sums AWAᵀ and AW(y-m) over them.
 
-    A row of weight w has noise σ²/w; weights are [n], or [n, c] where outputs have their own. `log_weight`
-    takes the place of Σ log w where rows stand for terms of another likelihood than Gaussian noise.
+    A row of weight w has noise σ²/w; weights are [n], or [n, c] if they differ between outputs. `log_weight`
+    replaces Σ log w if rows represent terms of another likelihood than Gaussian noise.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HeldRows:
 
     @classmethod
     def of_quadratic(cls, projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> HeldRows:
-        """The rows of quadratic likelihood terms, for σ² = 1: λ takes the place of the weights."""
+        """Rows that represent quadratic likelihood terms, for σ² = 1, with λ as weights."""
         return cls(projected, *pseudo_rows(quadratic, shared))
 
     @property
@@ -68,7 +68,7 @@ class HeldRows:
         return self.weight[:, None] if self.weight.dim() == 1 else self.weight
 
     def totals(self, noise: float | Tensor) -> Totals:
-        """What collapsed bounds need of the rows."""
+        """The sums over rows for collapsed bounds."""
         square = (self._weights * self.centred.square()).sum()
         residual = self._weights * self.projected.residual[:, None]
         slack = torch.log1p(residual / self._checked(noise)).sum()
@@ -84,7 +84,7 @@ class HeldRows:
         return best_q(self.totals(noise), self._checked(noise))
 
     def bound(self, noise: float | Tensor, tight: bool = True) -> Float[Tensor, ""]:
-        """The collapsed bound of the rows as they are held, summed over outputs."""
+        """The collapsed bound of these rows, summed over outputs."""
         return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
     def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
@@ -127,19 +127,19 @@ def hold_rows(
     generator: torch.Generator | None = None,
     weight: Float[Tensor, " n"] | None = None,
 ) -> HeldRows:
-    """One pass over all rows, frozen as drawn once."""
+    """All rows, each drawn once."""
     return HeldRows(project_rows(process, functional, inducing, x, None, generator), targets.double(), weight)
 
 
 class Conditioned(NamedTuple):
-    """The posterior by the best q of held rows, these rows, and the best tilts of their likelihood."""
+    """The posterior with the best q, the rows that determine it, and the best tilts of their likelihood."""
 
     posterior: SparsePosterior
     rows: HeldRows
     tilt: Float[Tensor, "n c"] | None
 
     def bound(self, tight: bool = True) -> Float[Tensor, ""]:
-        """The collapsed bound of the rows as they are held."""
+        """The collapsed bound of these rows."""
         return self.rows.bound(1.0, tight)
 
 
@@ -155,7 +155,7 @@ def condition(
     tilt: Float[Tensor, "n c"] | None = None,
     weight: Float[Tensor, " n"] | None = None,
 ) -> Conditioned:
-    """The best q of exact or frozen rows; tilts start at `tilt`, and a weight counts repetitions."""
+    """The best q of exact or frozen rows; tilts start at `tilt`, and weights are numbers of repetitions."""
     projected, targets = project_rows(process, functional, inducing, x, None, generator), targets.double()
     if likelihood.needs_tilt:
         start = torch.ones_like(targets) if tilt is None else tilt
@@ -176,9 +176,9 @@ def best_tilt(
     num_rounds: int = 10,
     weight: Float[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n c"]:
-    """The best tilts c = √E[f²], by rounds of coordinate ascent: each raises the bound.
+    """The best tilts c = √E[f²], by rounds of coordinate ascent, each of which raises the bound.
 
-    Under the tight bound the residual counts as r/(1 + wλr).
+    Under the tight bound the residual r is replaced by r/(1 + wλr).
     """
     for _ in range(num_rounds):
         quadratic = likelihood.quadratic(targets, tilt).weighted(weight)

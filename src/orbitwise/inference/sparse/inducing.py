@@ -2,13 +2,13 @@
 
 u is g(Z), or any exact rows of g, say f(Z) on a finite orbit. A row is projected to a_n = L⁻¹ k_u(x_n), by
 groups of draws: linear terms use the sum of the groups, quadratic terms only the pairs of groups that
-`orbitwise.process.unbiased` allows, so that every moment is unbiased whether rows are exact or drawn. Of an
-`EstimatedProcess` no more is known than unbiased estimates of its covariances (LIM 6); it is projected alike.
+`orbitwise.process.unbiased` allows, so that every moment is unbiased whether rows are exact or drawn. An
+`EstimatedProcess` provides only unbiased estimates of its covariances (LIM 6), which are projected in the
+same way.
 
-Points Z are points of the orbits of training inputs, since Z lives where g does: at random, at the centres
-of clusters, or greedily. The next greedy point is where the prior variance of g is least explained by the
-points so far, a pivoted Cholesky factorisation of the candidates' covariance (Burt et al. 2020) that is never
-formed.
+Points Z are chosen among the orbits of training inputs, because Z are inputs of g: at random, at cluster
+centres, or greedily. The next greedy point is the one with the largest variance given the points so far. This
+is a pivoted Cholesky factorisation of the candidates' covariance (Burt et al. 2020), which is never formed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Inducing = Float[Tensor, "u d"] | Atoms  # patches have fewer columns than the i
 ROWS_AT_ONCE = 512
 COLUMNS_AT_ONCE = 16_384
 JITTER = 1e-10
-"""Added to K_uu relative to its mean diagonal: u is g(Z) with a little noise, so bounds stay bounds."""
+"""Added to K_uu, relative to its mean diagonal: u is then g(Z) with a little noise, so bounds stay valid."""
 EXPLAINED = 1e-10
-"""A candidate whose variance is explained but for this share, or for rounding, is not taken."""
+"""A candidate is not taken if at most this fraction of its variance is left unexplained."""
 
 
 class Estimates(NamedTuple):
-    """Rows of a process as estimates of k_fu by independent groups, of k_f(x, x), and of means by groups.
+    """Estimates for rows of a process: of k_fu by independent groups, of k_f(x, x), and of means by groups.
 
-    The sum of `cross` over the groups is unbiased. Each group estimates the same: with G groups, 1/G of k_fu.
-    `variance` is unbiased as it is. `is_exact` says that nothing was drawn; there is then one group.
+    The sum of `cross` over the groups is unbiased: with G groups, each estimates 1/G of k_fu. `variance` is
+    unbiased too. `is_exact` means that nothing was drawn; there is then one group.
     """
 
     cross: Float[Tensor, "n g u"]
@@ -55,12 +55,12 @@ class Estimates(NamedTuple):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether groups were drawn."""
+        """Whether anything was drawn."""
         return not self.is_exact
 
     @property
     def offset(self) -> Float[Tensor, "n g"]:
-        """Prior means by groups, zero where none are given."""
+        """Prior means by groups, zero if none are given."""
         return torch.zeros_like(self.cross[..., 0]) if self.mean is None else self.mean
 
     def factors(self) -> Float[Tensor, "g g"]:
@@ -75,7 +75,7 @@ class Estimates(NamedTuple):
         return ones if self.is_exact else (ones - ones.diagonal().diag()) * groups / (groups - 1)
 
     def frozen(self) -> Estimates:
-        """The same estimates taken for the covariances themselves, as one exact group."""
+        """The same estimates treated as exact covariances, in one group."""
         cross, offset = self.cross.sum(1, keepdim=True), self.offset.sum(1, keepdim=True)
         return Estimates(cross, self.variance, offset, is_exact=True)
 
@@ -83,9 +83,9 @@ class Estimates(NamedTuple):
 class EstimatedProcess(Module, ABC):
     """Any process f whose covariances can be estimated without bias (LIM 6), in place of functionals of g.
 
-    A subclass gives the exact covariance of inducing variables u = f(Z), or of others at the points Z, and
-    estimates of k_fu and k_f(x, x) at any inputs. Its parameters are learned. No joint covariances of rows
-    are known, and so no joint samples.
+    A subclass provides the exact covariance of inducing variables u = f(Z), or of others at the points Z, and
+    estimates of k_fu and k_f(x, x) at any inputs. Its parameters are learned. Joint covariances and joint
+    samples of rows are not available.
     """
 
     @abstractmethod
@@ -129,7 +129,7 @@ class ProjectedRows(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """Whitened covariances of rows with u by groups, factors of pairs of groups, prior variance and means."""
+    """Whitened covariances of rows with u by groups, factors of pairs of groups, variances and means."""
 
     columns: Float[Tensor, "n g u"]
     factors: Float[Tensor, "g g"]
@@ -138,7 +138,7 @@ class Projection(NamedTuple):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether rows came by groups of draws."""
+        """Whether rows were drawn in groups."""
         return self.columns.shape[1] > 1
 
     @property
@@ -157,13 +157,13 @@ class Projection(NamedTuple):
 
 
 def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Atoms:
-    """The rows that u observes, in a precision."""
+    """The atoms that define u, in a precision."""
     if isinstance(inducing, Tensor):
         return Evaluation().lower(inducing.to(dtype))
     if not isinstance(inducing, Atoms) or inducing.is_drawn:
         raise ValueError(
-            "Inducing variables must be exact rows of g: those of a drawn orbit change with every draw. "
-            "Take points of g, or all elements of a finite orbit."
+            "Inducing variables must be exact rows of g, but those of a drawn orbit change with every draw. "
+            "Use points of g, or all elements of a finite orbit."
         )
     return inducing.to(dtype)
 
@@ -171,7 +171,7 @@ def inducing_rows(inducing: Inducing, dtype: torch.dtype = torch.float64) -> Ato
 def inducing_factor(process: Prior, inducing: Inducing) -> Float[Tensor, "u u"]:
     """L with L Lᵀ = K_uu + jitter·I, in double precision: the one place that factorises K_uu.
 
-    The jitter is `JITTER` times the mean diagonal, and more only where the factorisation needs it.
+    The jitter is `JITTER` times the mean diagonal, and more only if the factorisation needs it.
     """
     if isinstance(process, EstimatedProcess):
         covariance = process.inducing_covariance(_points(inducing)).double()
@@ -190,14 +190,15 @@ def check_inducing(inducing: Inducing, lower: Float[Tensor, "u u"]) -> None:
 
 
 def check_finite(rows: Block | Estimates) -> None:
-    """Raise a RowsNotFiniteError when a functional gave points, weights or estimates that are not finite."""
+    """Raise a RowsNotFiniteError if points, weights or estimates of a functional are not finite."""
     is_estimated = isinstance(rows, Estimates)
     parts = (rows.cross, rows.variance[:, None]) if is_estimated else (rows.points, rows.weights)
     bad = torch.stack([~part.isfinite().flatten(1).all(1) for part in parts]).any(0)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         raise RowsNotFiniteError(
-            f"The orbit gave NaN or infinite points, weights or estimates for {int(bad.sum())} of {len(bad)} "
+            f"The orbit returned NaN or infinite points, weights or estimates for {int(bad.sum())} of "
+            f"{len(bad)} "
             f"inputs, the first of them row {first} of its batch. Check transform and bounds on that input."
         )
 
@@ -209,19 +210,19 @@ def lower_rows(
     x: Float[Tensor, "n columns"],
     generator: torch.Generator | None = None,
 ) -> Block | Estimates:
-    """Rows to project: those of the functional, or the estimates of a process that has no functionals."""
+    """The rows to project: atoms of the functional, or estimates of an estimated process."""
     if isinstance(process, EstimatedProcess):
         return process.estimates(x, _points(inducing), generator)
     return functional.atoms(x, generator)
 
 
 def frozen_rows(rows: Rows) -> list[Block]:
-    """Rows with the draws of each taken for the whole orbit."""
+    """The rows with their draws treated as the whole orbit."""
     return [block.frozen() if isinstance(block, Atoms) else block for block in as_blocks(rows)]
 
 
 def prior_moments(process: Process, inducing: Inducing, rows: Rows) -> PriorMoments:
-    """Prior moments of exact rows; the kernel keeps the precision of the inputs."""
+    """Prior moments of exact rows; the kernel is evaluated in the precision of the inputs."""
     blocks = as_blocks(rows)
     if any(block.is_drawn for block in blocks):
         raise ValueError("Gradients and lists of blocks must be exact rows: freeze the orbit.")
@@ -237,16 +238,16 @@ def project(
     rows: Rows | Estimates,
     method: Method = "halves",
 ) -> Projection:
-    """Project rows, whose drawn atoms are kept apart by groups that may meet in pairs.
+    """Project rows, with drawn atoms kept separate by groups, so that only independent groups are paired.
 
-    Kernel products keep the precision of the points; the solve with the factor `lower` of K_uu is in double
-    precision.
+    Kernel products are in the precision of the points, and the solve with the factor `lower` of K_uu in
+    double precision.
     """
     if isinstance(rows, Estimates):
         factors, cross = rows.factors(), rows.cross.permute(2, 0, 1)
         variance, offset = rows.variance, rows.offset
     elif isinstance(process, EstimatedProcess):
-        raise ValueError("An estimated process has no functionals of g; project its own estimates.")
+        raise ValueError("An estimated process has no functionals of g: project its own estimates.")
     elif not isinstance(rows, Atoms) or not rows.is_drawn:
         prior = prior_moments(process, inducing, rows)
         factors, cross = prior.variance.new_ones(1, 1), prior.cross[..., None]
@@ -272,10 +273,10 @@ def project_rows(
     generator: torch.Generator | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> ProjectedRows:
-    """A, residual variances and prior means of all rows, held; drawn rows are taken as drawn once.
+    """A, residual variances and prior means of all rows, in memory; drawn rows are drawn once.
 
-    Kernel values are computed by blocks of rows. There is no gradient: `orbitwise.inference.sparse.bounds`
-    has the sums over rows that are trained.
+    Kernel values are computed in blocks of rows, without gradients; those of sums over rows are in
+    `orbitwise.inference.sparse.bounds`.
     """
     lower = inducing_factor(process, inducing) if lower is None else lower
     columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
@@ -298,10 +299,10 @@ def project_rows(
 
 
 def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tensor]:
-    """The parts of drawn rows that may meet in pairs, and the factors of these pairs."""
+    """The parts of drawn rows that may be paired, and the factors of these pairs."""
     factors = pair_factors(atoms, method)
     if factors.has_diagonal:
-        # Every draw is a group of its own: a solve for each draw.
+        # every draw is a separate group, with its own solve
         return [atoms.take(torch.tensor([s])) for s in range(atoms.num_atoms)], factors.matrix()
     members = [torch.nonzero(atoms.draw == g).flatten() for g in range(len(atoms.groups) + 1)]
     present = [g for g, index in enumerate(members) if len(index)]
@@ -309,7 +310,7 @@ def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tenso
 
 
 def _points(inducing: Inducing) -> Float[Tensor, "u d"]:
-    """The points of inducing variables of an estimated process, which are never rows of g."""
+    """The inducing points of an estimated process, which cannot be rows of g."""
     if not isinstance(inducing, Tensor):
         raise ValueError("An estimated process has no functionals of g: its inducing variables are points.")
     return inducing
@@ -322,9 +323,10 @@ def random_orbit_points(
     generator: torch.Generator,
     rows_at_once: int = 256,
 ) -> Float[Tensor, "u e"]:
-    """Inputs in random order, each moved to a random point of its orbit; repeated with new moves if needed.
+    """Inputs in random order, each moved to a random point of its orbit; repeated with new moves if
+    necessary.
 
-    Points that were there before are left out, so there may be fewer than asked for.
+    Repeated points are left out, so there may be fewer than requested.
     """
     _check_count(num_inducing)
     place = generator.device
@@ -336,7 +338,7 @@ def random_orbit_points(
         for index in chosen.split(rows_at_once):
             atoms = functional.atoms(x[index], generator)
             weights = atoms.weights.abs()
-            # A row without weight has no preferred point.
+            # for a row without weights, all points are equally likely
             weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, torch.ones_like(weights))
             pick = torch.multinomial(weights.to(place), 1, generator=generator).to(x.device)
             parts.append(atoms.points[torch.arange(len(index), device=x.device), pick[:, 0]])
@@ -345,7 +347,7 @@ def random_orbit_points(
 
 @dataclass(frozen=True)
 class Choice:
-    """Numbers of the candidates chosen, and Σ variance left unexplained before each choice and in the end."""
+    """The indices of the chosen candidates, and the remaining variance before each choice and in the end."""
 
     index: Int[Tensor, " u"]
     trace: Float[Tensor, " v"]
@@ -358,18 +360,18 @@ def greedy_choice(
     separation: float = EXPLAINED,
     enough: float = 0.0,
 ) -> Choice:
-    """Up to `num_inducing` candidates, each with the largest variance given those before it.
+    """Choose up to `num_inducing` candidates, each with the largest variance given those before it.
 
     Candidates are points of g or any exact rows. O(C·M²) time and O(C·M) memory for C candidates. A candidate
-    is not taken when less than the share `separation` of its variance is left, or no more than rounding, so
-    that K_uu stays well conditioned and duplicates are never taken; of equals it takes the first. It stops
-    early where nothing is left to take, or Σ variance left over candidates is at most `enough`.
+    is not taken if less than the fraction `separation` of its variance is left, or no more than rounding, so
+    that K_uu stays well conditioned and duplicates are never taken; of equal candidates the first is taken.
+    The choice stops early if no candidate is left, or if the total remaining variance is at most `enough`.
     """
     _check_count(num_inducing)
     with torch.no_grad():
         rows = Evaluation().lower(candidates) if isinstance(candidates, Tensor) else candidates
         left = process.variance(rows).double()
-        # what rounding of kernel values leaves behind is not variance
+        # a remainder at the level of rounding is not variance
         rounding = 8 * torch.finfo(rows.points.dtype).eps
         floor = max(separation, rounding) * left.clamp_min(0)
         factor = left.new_zeros(min(num_inducing, len(left)), len(left))
@@ -398,8 +400,8 @@ def cluster_centres(
 ) -> Float[Tensor, "u d"]:
     """The centres of k-means on at most `most` random points, distinct.
 
-    Coordinates count to seven digits of their range, so that other rounding on another CPU does not lead
-    k-means elsewhere.
+    Coordinates are rounded to seven digits of their range, so that the result does not depend on the rounding
+    of a CPU.
     """
     _check_count(num_inducing)
     order = torch.randperm(len(points), generator=generator, device=generator.device)[:most]
@@ -417,7 +419,7 @@ def cluster_centres(
 
 
 def first_of_equals(points: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
-    """The numbers of the distinct points, each the first of its equals."""
+    """The indices of the distinct points: the first of each set of equal ones."""
     _, group = torch.unique(points, dim=0, return_inverse=True)
     first = torch.full((int(group.max()) + 1,), len(points), device=points.device)
     place = torch.arange(len(points), device=points.device)
@@ -425,7 +427,7 @@ def first_of_equals(points: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
 
 
 def _distinct(points: Float[Tensor, "n d"]) -> Float[Tensor, "m d"]:
-    """The points without repetitions, in the order in which they first came."""
+    """The points without repetitions, in order of first occurrence."""
     return points[first_of_equals(points)]
 
 

@@ -1,6 +1,6 @@
-"""Exact inference by conjugate gradients: no matrix of all rows is formed, N to some 20,000 (METHOD 3).
+"""Exact inference by conjugate gradients, without a matrix of all rows, up to about 20,000 rows (METHOD 3).
 
-Systems (K+Σ)v = y are preconditioned by the inducing variables, and come with a bracket in nats.
+Systems (K+Σ)v = y are preconditioned by the inducing variables, and their solutions give a bracket in nats.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from orbitwise.process.process import Moments, Process, Rows, pairs_at_once
 def covariance_product(
     process: Process, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "n c"]:
-    """K v, differentiable in the hyperparameters; v counts as given."""
+    """K v, differentiable in the hyperparameters but not in v."""
     by_tiles = _CovarianceProduct(process, rows)
     parts = (vectors.detach(), *learned(process, rows))
     return handwritten_gradient(by_tiles.forward, by_tiles.backward, *parts)[0]
@@ -60,7 +60,7 @@ def covariance_product(
 def cross_product(
     process: Process, queries: Rows, rows: Observations, vectors: Float[Tensor, "n c"]
 ) -> Float[Tensor, "q c"]:
-    """K_*f v for lowered rows, a tile at a time."""
+    """K_*f v for rows of atoms, tile by tile."""
     step = _CovarianceProduct(process, rows).step
     parts = [slice(start, start + step) for start in range(0, len(rows.x), step)]
     products = (process.covariance(queries, rows.take(i).atoms()).double() @ vectors[i] for i in parts)
@@ -68,7 +68,7 @@ def cross_product(
 
 
 def prior_means(process: Process, rows: Observations) -> Float[Tensor, " n"]:
-    """m of every row."""
+    """The prior mean of every row."""
     step = _CovarianceProduct(process, rows).step
     starts = range(0, len(rows.x), step)
     return torch.cat([process.mean(rows.take(slice(i, i + step)).atoms()).double() for i in starts])
@@ -84,11 +84,11 @@ class _CovarianceProduct:
 
     @property
     def step(self) -> int:
-        """Observations of a tile, so that its pairs of atoms are held at once."""
+        """The number of observations per tile, whose pairs of atoms fit in memory."""
         return max(16, math.isqrt(pairs_at_once(self.rows.x.device)) // self.rows.num_atoms)
 
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Places and values of the tiles of the lower half."""
+        """Positions and values of the tiles of the lower half."""
         step, count = self.step, len(self.rows.x)
         for start in range(0, count, step):
             below = slice(start, start + step)
@@ -113,7 +113,7 @@ class _CovarianceProduct:
         total: list[Tensor | None] = [None] * len(leaves)
         with torch.enable_grad():
             for below, beside, tile in self.tiles():
-                # dK = K̄ vᵀ, and its mirror image where the tile stands for two
+                # dK = K̄ vᵀ, and its mirror image for a tile off the diagonal
                 to_tile = to_result[below] @ vectors[beside].mT
                 if below != beside:
                     to_tile = to_tile + vectors[below] @ to_result[beside].mT
@@ -138,7 +138,7 @@ class Solution(NamedTuple):
 
 @final
 class Preconditioner:
-    """(Q+Σ)⁻¹ for Q = AᵀA and a diagonal Σ: A is held, M·N numbers."""
+    """(Q+Σ)⁻¹ for Q = AᵀA and a diagonal Σ; A, of M·N numbers, is kept in memory."""
 
     def __init__(self, columns: Float[Tensor, "u n"], noise: Float[Tensor, " n"]) -> None:
         self.columns, self.noise = columns, noise
@@ -164,7 +164,7 @@ def solve(
 ) -> Solution:
     """Solve K̂v = y for all columns until Σ rᵀP⁻¹r ≤ `tolerance`, or iterations end; returns the best v seen.
 
-    The best is the one with the least upper end of the bracket, which is not monotone.
+    The best has the smallest upper bound, which does not decrease monotonically.
     """
     vectors = torch.zeros_like(right) if start is None else start.clone()
     residual = right - product(vectors) if start is not None else right.clone()
@@ -213,7 +213,7 @@ class QuadraticBracket(NamedTuple):
 @final
 @dataclass(frozen=True)
 class NoisySystem:
-    """(K+Σ)v = y - m over all rows, with Σ = σ²/w: products, solutions, and the bracket that they give."""
+    """The system (K+Σ)v = y - m of all rows, with Σ = σ²/w: products, solutions, and brackets."""
 
     process: Process
     rows: Observations
@@ -230,7 +230,7 @@ class NoisySystem:
 
     @torch.no_grad()
     def preconditioner(self, inducing: Inducing, lower: Float[Tensor, "u u"]) -> Preconditioner:
-        """That of inducing variables with factor L of K_uu."""
+        """The preconditioner from inducing variables with factor L of K_uu."""
         projected = project_rows(self.process, self.rows.functional, inducing, self.rows.x, lower)
         return Preconditioner(projected.columns, self.noise / self.rows.weights())
 
@@ -242,7 +242,7 @@ class NoisySystem:
         max_iterations: int,
         start: Float[Tensor, "n c"] | None = None,
     ) -> Solution:
-        """(K+Σ)⁻¹(y-m) by conjugate gradients, warm where `start` is given."""
+        """(K+Σ)⁻¹(y-m) by conjugate gradients, from `start` if it is given."""
         return solve(self.product, self.centred(), preconditioner, tolerance, max_iterations, start)
 
     def bracket(
@@ -252,7 +252,7 @@ class NoisySystem:
         vectors: Float[Tensor, "n c"],
         tight: bool = True,
     ) -> QuadraticBracket:
-        """The bracket at a given v, valid for any: v = 0 gives the collapsed bound back."""
+        """The bracket at v, which is valid for any v; v = 0 gives the collapsed bound."""
         vectors, rows = vectors.detach(), self.rows
         product = self.product(vectors)
         # 2yᵀv - vᵀK̂v ≤ yᵀK̂⁻¹y ≤ 2yᵀv - vᵀK̂v + rᵀP⁻¹r
@@ -264,12 +264,12 @@ class NoisySystem:
 
     @torch.no_grad()
     def safe_ends(self, vectors: Float[Tensor, "n c"], at: QuadraticBracket) -> QuadraticEnds:
-        """The bracket at v with how far rounding may have moved it.
+        """The bracket at v and its possible rounding errors.
 
-        K v is off by γ√k_n Σ √k|v|, and (Σ √k|v|)² ≤ Σ w k · Σ v²/w; that moves 2yᵀv - vᵀK̂v directly, and
-        rᵀP⁻¹r through r, beside the rounding of the totals.
+        The error of K v is at most γ√k_n Σ √k|v|, and (Σ √k|v|)² ≤ Σ w k · Σ v²/w. It enters 2yᵀv - vᵀK̂v
+        directly and rᵀP⁻¹r through r, in addition to rounding errors of the totals.
         """
-        # a kernel in single precision is off by single precision
+        # a kernel in single precision has errors of single precision
         coarseness = torch.finfo(self.rows.x.dtype).eps / torch.finfo(torch.float64).eps
         unit = growth(at.totals) * max(1.0, coarseness)
         weights = self.rows.weights()[:, None]
@@ -300,7 +300,7 @@ def condition(
     max_iterations: int = 500,
     start: Float[Tensor, "n c"] | None = None,
 ) -> IterativePosterior:
-    """The posterior given the targets, with at most `tolerance` nats of the quadratic form left unsolved."""
+    """The posterior given the targets, with an error of the quadratic form of at most `tolerance` nats."""
     with torch.no_grad():
         system, lower = NoisySystem(process, rows, noise), inducing_factor(process, inducing)
         preconditioner = system.preconditioner(inducing, lower)
@@ -318,7 +318,7 @@ def _refuse_solves(posterior: IterativePosterior) -> str | None:
 
 @final
 class IterativePosterior(Posterior):
-    """g given y, held as v ≈ (K+Σ)⁻¹(y-m) over all rows and a sparse posterior of what v leaves."""
+    """g given y, represented by v ≈ (K+Σ)⁻¹(y-m) over all rows and a sparse posterior of the residual."""
 
     stored = Stored(
         {
@@ -348,13 +348,13 @@ class IterativePosterior(Posterior):
         self.num_outputs, self.width = sparse.num_outputs, sparse.width
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the solution is not one for these rows and outputs."""
+        """Raise a ValueError if the solution does not belong to these rows and outputs."""
         require(self.solution.vectors.shape == self.rows.targets.shape, "a solution of other rows")
         require(is_plain_numbers(self.noise, SMALLEST), "noise out of range")
         require(self.solution.vectors.shape[1] == self.num_outputs, "a solution of other outputs")
 
     def row_moments(self, rows: Rows) -> Moments:
-        """Moments of rows that were lowered already."""
+        """Moments of rows of atoms."""
         mean = self.row_mean(rows)
         if self.preconditioner is None:
             variance = self.sparse.row_moments(rows).variance[:, 0]
@@ -366,7 +366,7 @@ class IterativePosterior(Posterior):
         return Moments(mean, variance, mean.square() + variance[:, None])
 
     def row_mean(self, rows: Rows) -> Float[Tensor, "n c"]:
-        """m* + K_*f v, and what the sparse posterior says of the residual."""
+        """m* + K_*f v, plus the mean of the sparse posterior of the residual."""
         explained = cross_product(self.process, rows, self.rows, self.solution.vectors)
         return self.sparse.row_mean(rows) + explained
 

@@ -1,7 +1,7 @@
 """A sparse Gaussian process: what is learned, its bound, its posterior, and, for Gaussian noise, its bracket.
 
-The engine of every estimator with a collapsed bound. Quadratic terms of other likelihoods than Gaussian noise
-count as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.bounds`).
+This is the engine of every estimator with a collapsed bound. Quadratic terms of other likelihoods than
+Gaussian noise are treated as rows with weights λ and targets η/λ (`orbitwise.inference.sparse.bounds`).
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from orbitwise.process.process import Process
 Selection = Literal["auto", "greedy", "kmeans", "random"]
 Domain = Literal["f", "g"]
 ITERATIVE_ROWS = 20_000
-"""Conjugate gradients cost O(N²) a step: beyond this many rows brackets are computed without them."""
+"""Conjugate gradients cost O(N²) per step: for more rows than this, brackets are computed without them."""
 SEPARATION = 1e-8
 CANDIDATE_NUMBERS = 2**25
-"""Numbers that greedy choice may hold: candidates times inducing variables."""
+"""The most numbers that greedy choice holds in memory: candidates times inducing variables."""
 STRIDE = 2.0
-"""Units in which points move, in deviations of the inputs: hyperparameters move in logarithms."""
+"""The unit of learned inducing points, in deviations of the inputs, to match logarithmic hyperparameters."""
 SOLVED = 1e-2
-"""Nats of the quadratic form that conjugate gradients may leave unsolved, in all."""
+"""The total error of the quadratic form, in nats, that conjugate gradients may leave."""
 
 
 class Selected(NamedTuple):
-    """Points of g, or, for values of f, numbers of rows, and whether there are no other candidates left."""
+    """Points of g, or numbers of rows for values of f, and whether no other candidates are left."""
 
     inducing: Tensor
     is_complete: bool
@@ -68,9 +68,10 @@ class Selected(NamedTuple):
 class SparseModel(nn.Module):
     """y given f = L g through inducing variables u, which are values of g or of f at chosen inputs.
 
-    With `learns_inducing` the points move with the hyperparameters; values of f stay where the data are.
-    Weights of rows divide Gaussian noise; for other likelihoods they count repetitions. `tilt` is the free
-    parameter of likelihoods that need one: it is held while the rest is learned, see `improve_tilt`.
+    With `learns_inducing`, the points are learned together with the hyperparameters; values of f stay where
+    the data are. Weights of rows divide Gaussian noise; for other likelihoods they are numbers of
+    repetitions. `tilt` is the free parameter of likelihoods that need one. It is fixed while the rest is
+    learned, see `improve_tilt`.
     """
 
     spread: Tensor
@@ -107,7 +108,7 @@ class SparseModel(nn.Module):
         self.vectors: Tensor | None = None
         self.totals: Totals | None = None
         with torch.no_grad():
-            # Rows may be sorted, so some from everywhere.
+            # rows may be sorted, so take some from everywhere
             every = max(1, len(observations.x) // 2048)
             points = observations.take(slice(None, None, every)).atoms().points.flatten(0, -2)
             spread = typical_spread(points)
@@ -117,7 +118,7 @@ class SparseModel(nn.Module):
 
     @property
     def noise(self) -> Float[Tensor, ""]:
-        """σ² of a row of weight 1; other likelihoods than Gaussian noise have it in their weights λ."""
+        """σ² of a row of weight 1; for other likelihoods than Gaussian noise it is 1, and part of λ."""
         if isinstance(self.likelihood, Gaussian) and _has_one_noise(self.likelihood):
             return self.likelihood.noise[0]
         return self.observations.targets.new_ones(())
@@ -134,7 +135,7 @@ class SparseModel(nn.Module):
 
     @property
     def inducing(self) -> Inducing:
-        """The inducing variables: points of g, or rows of f lowered afresh (a learned orbit moves them)."""
+        """The inducing variables: points of g, or the atoms of rows of f, which a learned orbit moves."""
         if self.domain == "f":
             return self._values_of_f(self.rows_of_f)
         return self.points
@@ -148,7 +149,7 @@ class SparseModel(nn.Module):
     def rows_of_f(self) -> Tensor:
         """The numbers of the rows whose values of f are the inducing variables."""
         if self.chosen is None:
-            raise ValueError("There are no inducing variables yet: place_inducing puts them somewhere.")
+            raise ValueError("There are no inducing variables yet: call place_inducing first.")
         return self.chosen
 
     def _values_of_f(self, index: Tensor) -> Atoms:
@@ -161,7 +162,7 @@ class SparseModel(nn.Module):
         return len(self.raw_inducing) if self.chosen is None else len(self.chosen)
 
     def place_inducing(self, inducing: Tensor) -> None:
-        """Take these points of g, or, for values of f, these numbers of rows."""
+        """Use these points of g, or, for values of f, these numbers of rows."""
         if self.domain == "f":
             self.chosen = inducing
         else:
@@ -169,13 +170,13 @@ class SparseModel(nn.Module):
             self.raw_inducing = nn.Parameter(raw, requires_grad=self.learns_inducing)
 
     def free_inducing(self) -> bool:
-        """Let points of g move from now on; returns whether there are any that can."""
+        """Let points of g be learned from now on; False if the inducing variables are not points of g."""
         self.learns_inducing = self.domain == "g"
         self.raw_inducing.requires_grad_(self.learns_inducing)
         return self.learns_inducing
 
     def held_inducing(self) -> Tensor:
-        """What `place_inducing` takes to come back here."""
+        """The present inducing variables, in the form that `place_inducing` takes."""
         return self.rows_of_f if self.domain == "f" else self.points.detach()
 
     def bound(self) -> Float[Tensor, ""]:
@@ -191,7 +192,7 @@ class SparseModel(nn.Module):
         return collapsed_bound(at.totals, self.noise, quadratic=at.upper) + self.merged_term()
 
     def totals_at(self, inducing: Inducing, lower: Float[Tensor, "u u"], tight: bool = True) -> Totals:
-        """The sums over rows that bound and posterior need, at the present hyperparameters and tilts."""
+        """The sums over rows for bound and posterior, at the present hyperparameters and tilts."""
         rows = self.observations
         if _has_one_noise(self.likelihood):
             return gather_totals(self.process, rows, inducing, lower, self.noise, tight)
@@ -203,7 +204,7 @@ class SparseModel(nn.Module):
 
     @torch.no_grad()
     def improve_tilt(self) -> None:
-        """Coordinate ascent of the tilts, where the likelihood has any: the bound does not fall."""
+        """Coordinate ascent of the tilts, if the likelihood has any; it never lowers the bound."""
         if self.tilt is None:
             return
         rows = self.observations
@@ -211,7 +212,7 @@ class SparseModel(nn.Module):
         self.tilt = best_tilt(projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight)
 
     def merged_term(self) -> Float[Tensor, ""]:
-        """What merging rows took out of the log likelihood."""
+        """The term that merging rows removed from the log likelihood."""
         return self.observations.merged_term(self.noise)
 
     def forward(self) -> Float[Tensor, ""]:
@@ -220,7 +221,7 @@ class SparseModel(nn.Module):
 
     @torch.no_grad()
     def solve_again(self, inducing: Inducing, lower: Tensor) -> Float[Tensor, "n c"]:
-        """(K+Σ)⁻¹(y-m) at the present hyperparameters, from where the last solution ended."""
+        """(K+Σ)⁻¹(y-m) at the present hyperparameters, starting from the last solution."""
         preconditioner = self.system.preconditioner(inducing, lower)
         solution = self.system.solve(preconditioner, SOLVED, 100, self.vectors)
         self.vectors = solution.vectors
@@ -230,8 +231,8 @@ class SparseModel(nn.Module):
     def bracket(self, refine: bool | None = None) -> Bracket:
         """The tight bound and the upper bound; `refine` solves the quadratic form by conjugate gradients.
 
-        By default it does so up to `ITERATIVE_ROWS` rows, where a solution costs little. The totals are kept.
-        Both ends allow for rounding, so lower ≤ upper always.
+        By default this is done for up to `ITERATIVE_ROWS` rows, for which it costs little. The totals are
+        kept. Both bounds allow for rounding, so lower ≤ upper always.
         """
         if not _has_one_noise(self.likelihood):
             raise ValueError(
@@ -263,10 +264,11 @@ class SparseModel(nn.Module):
 
     @torch.no_grad()
     def place_best(self, count: int, generator: torch.Generator) -> None:
-        """Place `count` greedy points, centres of clusters or random points, whichever bound is best.
+        """Place `count` greedy points, cluster centres or random points, whichever give the best bound.
 
-        Greedy points cover inputs of few dimensions best. Among images greed takes outliers, and centres are
-        better (bounds of 300 USPS digits by 150 points: random 528, greedy 486, centres 744 nats).
+        Greedy points cover inputs of few dimensions best. Among images, greedy choice takes outliers, and
+        cluster centres are better (bounds of 300 USPS digits with 150 points: random 528, greedy 486, centres
+        744 nats).
         """
         found: list[tuple[float, Tensor]] = []
         for selection in ("greedy", "kmeans", "random"):
@@ -274,17 +276,17 @@ class SparseModel(nn.Module):
             self.place_inducing(chosen.inducing)
             found.append((float(self.bound()), self.held_inducing()))
             if chosen.is_complete:
-                break  # all points there are
+                break  # these are all points
         self.place_inducing(max(found, key=lambda each: each[0])[1])
 
     @torch.no_grad()
     def choose(
         self, count: int, selection: str, generator: torch.Generator, tolerance: float = 0.0
     ) -> Selected:
-        """New inducing variables at the present hyperparameters, to be placed by `place_inducing`.
+        """New inducing variables at the present hyperparameters, to be passed to `place_inducing`.
 
-        Greedy choice stops where the residual variance is worth no more than `tolerance` nats per row. "auto"
-        takes centres of clusters for points that move, which start best where the data are dense.
+        Greedy choice stops when the residual variance is worth at most `tolerance` nats per row. "auto" takes
+        cluster centres for points that are learned, because these start best where the data are dense.
         """
         if selection == "auto":
             selection = "kmeans" if self.learns_inducing else "greedy"
@@ -306,7 +308,7 @@ class SparseModel(nn.Module):
             pick = torch.randperm(len(points), generator=generator, device=generator.device)[:count]
             pick = pick.to(rows.x.device)
         elif selection == "greedy":
-            # ½ Σ r/σ² nats per row, for a share of the rows
+            # ½ Σ r/σ² nats per row, for part of the rows
             enough = 2 * tolerance * len(points) * self.noise.item()
             candidates = points if self.domain == "g" else self._values_of_f(places)
             pick = greedy_choice(self.process, candidates, count, SEPARATION, enough).index

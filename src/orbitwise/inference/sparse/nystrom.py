@@ -1,9 +1,9 @@
 """Nyström, subset of regressors and DTC: the baselines that variational inference replaced (Talk; METHOD 3).
 
-All take Q for K among the data. Nyström keeps exact covariances with queries, so that its variance
-k** - k*ᵀ(Q+Σ)⁻¹k* can be negative; SoR takes Q everywhere and is overconfident away from Z; DTC adds
-k** - q** to that. Their evidence log N(y | 0, Q+Σ) is no bound: it lacks the trace term that keeps Q honest.
-They are here to be compared with, and nothing defaults to them.
+All of them replace K among the data by Q. Nyström keeps exact covariances with queries, so that its variance
+k** - k*ᵀ(Q+Σ)⁻¹k* can be negative. SoR uses Q everywhere and is overconfident away from Z. DTC adds k** - q**
+to that variance. Their evidence log N(y | 0, Q+Σ) is not a bound, because it lacks the trace term. They are
+provided for comparisons only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = Literal["nystrom", "sor", "dtc"]
 
 
 def pseudo_evidence(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """log N(y | 0, Q+σ²I), summed over outputs: what these methods maximise; no bound on the evidence."""
+    """log N(y | 0, Q+σ²I), summed over outputs: the objective of these methods, but no bound."""
     terms = low_rank_terms(totals, noise)
     constant = totals.num_outputs * totals.num_rows * math.log(2 * math.pi)
     return -0.5 * (terms.quadratic + terms.determinant + constant)
@@ -50,7 +50,7 @@ def condition(
 
 @final
 class NystromPosterior(Posterior):
-    """Predictions of a baseline; `row_moments` gives its variance as it comes, negative or not."""
+    """Predictions of a baseline; its variance may be negative."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class NystromPosterior(Posterior):
         self.weights = weights
 
     def row_moments(self, rows: Rows) -> Moments:
-        """Moments of rows that were lowered already."""
+        """Moments of rows of atoms."""
         process, exact = self.process, self.sparse.row_moments(rows)
         mean, variance = exact.mean, exact.variance[:, 0]
         if self.inverse is not None and self.weights is not None:

@@ -43,8 +43,8 @@ class Whitened:
     """q(v) = N(m, S) over whitened inducing variables u = L v, by its natural parameters.
 
     These are the precision P = S⁻¹ and the shift h = S⁻¹m [u, c], which natural-gradient steps move along
-    straight lines. One precision [u, u] serves all outputs where the likelihood allows, else there is one for
-    each, [c, u, u].
+    straight lines. One precision [u, u] is shared by all outputs if the likelihood allows it; else there is
+    one per output, [c, u, u].
     """
 
     stored = Stored(attributes={"lower": DOUBLES, "mean": DOUBLES})
@@ -60,7 +60,7 @@ class Whitened:
             self.mean = solve_factored(self.lower, shift.T[..., None])[..., 0].T
 
     def check_parts(self) -> None:
-        """Raise a ValueError unless mean and factor are those of precision and shift: S⁻¹m = h."""
+        """Raise a ValueError unless mean and factor belong to precision and shift: S⁻¹m = h."""
         size, outputs = self.shift.shape
         require(min(self.shift.shape) > 0, "a shift of another shape")
         shapes = ((size, size), (outputs, size, size))
@@ -82,11 +82,11 @@ class Whitened:
 
     @property
     def is_shared(self) -> bool:
-        """Whether one precision serves all outputs."""
+        """Whether one precision is shared by all outputs."""
         return self.precision.dim() == 2
 
     def without_common_mean(self) -> Whitened:
-        """q with the mean over outputs taken off each mean, which brings it nearer to the prior."""
+        """q with the average over outputs subtracted from each mean, which brings it nearer to the prior."""
         mean = self.mean - self.mean.mean(1, keepdim=True)
         # h = P m
         shift = self.precision @ (mean if self.is_shared else mean.T[..., None])
@@ -141,18 +141,18 @@ class WhitenedFactor(nn.Module):
 
     @classmethod
     def of(cls, mean: Float[Tensor, "u c"], raw: Float[Tensor, "*c u u"]) -> WhitenedFactor:
-        """One of the shapes of these parameters, whose values it is given later."""
+        """One with the shapes of these parameters, whose values are set later."""
         return cls(*mean.shape, shared=raw.dim() == 2)
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the diagonal of C is too small or too large to compute with."""
+        """Raise a ValueError if the diagonal of C is too small or too large to compute with."""
         with torch.no_grad():
             diagonal = self.factor.diagonal(dim1=-1, dim2=-2)
         require(is_plain_numbers(diagonal, SMALLEST), "a factor whose diagonal is out of range")
 
     @property
     def is_shared(self) -> bool:
-        """Whether one factor serves all outputs."""
+        """Whether one factor is shared by all outputs."""
         return self.raw.dim() == 2
 
     @property
@@ -182,7 +182,7 @@ class WhitenedFactor(nn.Module):
 
 
 class ProjectedMoments(NamedTuple):
-    """Mean, mean square and variance of f_n under q(v) alone, and the variance r_n that q does not reach."""
+    """Mean, mean square and variance of f_n under q(v) alone, and the residual variance r_n."""
 
     mean: Float[Tensor, "n c"]
     mean_square: Float[Tensor, "n c"]
@@ -204,10 +204,10 @@ def projected_moments(projection: Projection, q: Whitened | WhitenedFactor) -> P
 
 @final
 class SparsePosterior(Posterior):
-    """g given y through q(u): moments of any functional; drawn ones are averaged over the draws they make.
+    """g given y through q(u): moments of any functional; drawn rows are averaged over their draws.
 
-    `prior` is the process of g, also known as `process`, or an `EstimatedProcess` of f itself. The latter
-    answers for f(x), whatever the functional, and knows no covariances of rows.
+    `prior` is the process of g, then also called `process`, or an `EstimatedProcess` of f itself. The latter
+    always predicts f(x), whatever the functional, and has no covariances of rows.
     """
 
     stored = Stored({"process": Field(read="prior")})
@@ -230,9 +230,9 @@ class SparsePosterior(Posterior):
         self.num_outputs, self.width = q.mean.shape[1], points.shape[-1]
 
     def check_parts(self) -> None:
-        """Raise a ValueError where the inducing variables, their factor and q do not fit each other."""
+        """Raise a ValueError if inducing variables, their factor and q do not match."""
         check_inducing(self.inducing, self.lower)
-        require(len(self.q.mean) == len(self.lower), "a q of other inducing points")
+        require(len(self.q.mean) == len(self.lower), "a q for other inducing points")
 
     def mean(
         self, functional: Functional, x: Tensor, generator: torch.Generator | None = None
@@ -243,7 +243,7 @@ class SparsePosterior(Posterior):
         return self.row_moments(lower_rows(self.prior, functional, self.inducing, x, generator))
 
     def row_moments(self, rows: Rows | Estimates) -> Moments:
-        """Moments of rows as they are: variances are biased upwards by O(1/S), never negative (METHOD 4)."""
+        """Moments of frozen rows: variances are biased upwards by O(1/S), but never negative (METHOD 4)."""
         moments = projected_moments(self._projection(rows), self.q)
         variance = moments.spread + moments.residual[:, None].clamp_min(0)
         return Moments(moments.mean, variance, moments.mean.square() + variance)
@@ -254,9 +254,9 @@ class SparsePosterior(Posterior):
         return projection.total @ self.q.mean + projection.offset.sum(1, keepdim=True)
 
     def covariance(self, rows: Rows) -> Float[Tensor, "*c n n"]:
-        """K - A(I - S)Aᵀ of rows as they are: one matrix where outputs share S, else one for each."""
+        """K - A(I - S)Aᵀ of rows, frozen first: one matrix if outputs share S, else one per output."""
         if isinstance(self.prior, EstimatedProcess):
-            raise ValueError("An estimated process knows variances of its rows only, not their covariances.")
+            raise ValueError("An estimated process provides only variances of rows, not their covariances.")
         rows = frozen_rows(rows)
         columns = self._projection(rows).total
         spread = self.q.spread(columns)

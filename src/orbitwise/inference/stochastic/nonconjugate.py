@@ -1,8 +1,9 @@
 """The best q(u) for likelihoods that are not quadratic in f, on exact or frozen rows (METHOD 3).
 
-L(q) = Σ E_q[log p(y_n | f_n)] - KL[q(v) ‖ N(0, I)] is a lower bound of the evidence for any q. At its maximum
-S⁻¹ = I + AΛAᵀ and S⁻¹m = Aη, where λ and η expand the expected log-likelihood about the moments of f. Rounds
-of natural-gradient steps find it. The slope of the best bound in anything else is that at the best q.
+L(q) = Σ E_q[log p(y_n | f_n)] - KL[q(v) ‖ N(0, I)] is a lower bound on the evidence for any q. At its maximum
+S⁻¹ = I + AΛAᵀ and S⁻¹m = Aη, where λ and η expand the expected log-likelihood about the moments of f.
+Natural-gradient steps find it. The gradient of the best bound with respect to everything else is that at the
+best q.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from orbitwise.process.process import Process
 
 MAX_ROUNDS, MAX_HALVINGS = 100, 25
 NEGLIGIBLE = 1e-6
-"""A round that gains less than this many nats is the last; so much error in q hardly moves the slopes."""
+"""The last round gains less than this many nats; the remaining error in q hardly changes gradients."""
 ROWS_AT_ONCE = 512
 
 
@@ -48,7 +49,7 @@ def best_q(
     targets: Float[Tensor, "n c"],
     start: Whitened | None = None,
 ) -> Best:
-    """The q with the greatest bound, by steps that each raise it; `start` is the prior by default."""
+    """The q with the greatest bound, by steps that each raise it; the default `start` is the prior."""
     columns = projected.columns.mT
     # k_n = |a_n|² + r_n
     variance = columns.square().sum(-1) + projected.residual
@@ -79,7 +80,7 @@ def bound_at(
     targets: Float[Tensor, "n c"],
     q: Whitened,
 ) -> Float[Tensor, ""]:
-    """L(q) with its slopes in kernel, orbit and likelihood; rows are streamed, block by block."""
+    """L(q), differentiable in kernel, orbit and likelihood; rows are processed in blocks."""
     lower = inducing_factor(process, inducing)
 
     def data(part: Tensor, observed: Tensor, factor: Tensor) -> Tensor:
@@ -115,10 +116,10 @@ def _bound(
 def _raised(
     likelihood: Likelihood, q: Whitened, terms: BoundTerms, bound: Tensor, targets: Tensor
 ) -> tuple[Whitened, BoundTerms, Tensor] | None:
-    """q after the longest step that raises the bound, or None where none does.
+    """q after the longest step that raises the bound, or None if no step does.
 
-    Curvatures below 0 are right at the maximum, but a long step along them may leave the Gaussians. Then
-    those of 0 in their place are tried.
+    Negative curvatures are right at the maximum, but a long step with them may lead to an indefinite
+    precision. Therefore steps with zero in their place are tried as well.
     """
     columns, mean = terms.projection.total, terms.projection.offset.sum(1, keepdim=True)
     expansions = [terms.quadratic]

@@ -21,10 +21,10 @@ from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
 
 DRAWS = 64
-"""Draws of a row in one pass, in two halves that are Sobol sets of their own."""
+"""Draws per row in one pass, in two independent Sobol sets."""
 LEAST_PASSES = 4
 DEGREES_OF_FREEDOM = 30
-"""The standard error itself is known to about an eighth of its size."""
+"""With these, the standard error itself is accurate to about an eighth."""
 
 
 class BoundEstimate(NamedTuple):
@@ -42,9 +42,9 @@ def average_passes(
 ) -> BoundEstimate:
     """The mean of passes over all batches, less KL; one pass where nothing is drawn.
 
-    Batches are drawn independently of each other, rows of a batch need not be. So the variance of a pass is
-    the sum of the variances of its batches, and each batch tells its own over the passes. An error needs two
-    passes; None takes as many as make the error reliable.
+    Batches are drawn independently of each other, but rows of a batch need not be. So the variance of a pass
+    is the sum of the variances of its batches, which are estimated over the passes. An error needs two
+    passes; with None, there are enough passes for a reliable error.
     """
     is_drawn = False
 
@@ -81,9 +81,10 @@ def unbiased_bound(
     num_passes: int | None = None,
     weight: Float[Tensor, " n"] | None = None,
 ) -> BoundEstimate:
-    """The bound of the posterior's q on all rows; slack and tilts start as given and have draws of their own.
+    """The bound at the posterior's q on all rows; slack and tilts start as given and are updated by separate
+    draws.
 
-    `functional` is the one to report on, drawn and not frozen.
+    `functional` is the functional of the model, drawn and not frozen.
     """
     drawn, targets = evenly_drawn(functional, DRAWS), targets.double()
     process, inducing, lower, q = posterior.prior, posterior.inducing, posterior.lower, posterior.q
@@ -110,7 +111,7 @@ def unbiased_bound(
 
 
 class Polished(NamedTuple):
-    """The posterior by the best q of frozen rows, the unbiased bound, and the rows of Gaussian noise."""
+    """The posterior with the best q of frozen rows, the unbiased bound, and the rows if noise is Gaussian."""
 
     posterior: SparsePosterior
     statistics: HeldRows | None
@@ -123,14 +124,14 @@ def polish(
     functional: Functional,
     frozen: Functional,
     likelihood: Likelihood,
-    inducing: Float[Tensor, "u d"],
+    inducing: Float[Tensor, "u e"],
     x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     generator: torch.Generator,
     tilt: Float[Tensor, "n c"] | None = None,
     weight: Float[Tensor, " n"] | None = None,
 ) -> Polished:
-    """The best q by the frozen functional, and the bound of the functional itself at that q."""
+    """The best q for the frozen functional, and the bound of the functional itself at that q."""
     found = condition(process, frozen, likelihood, inducing, x, targets, generator, tilt, weight)
     projected = found.rows.projected
     parts = (x, targets, projected.residual, found.tilt, generator)

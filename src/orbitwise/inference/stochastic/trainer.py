@@ -1,9 +1,9 @@
-"""Training of the stochastic bound: natural-gradient steps for q, Adam for everything else.
+"""Training with the stochastic bound: natural-gradient steps for q, Adam for everything else.
 
-q is warmed up before the orbit moves; a step that fails (no factorisation, a bound that is not finite or
-collapses) is taken back to the best state so far with halved rates; `History.has_settled` decides
-convergence; Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the paper's own
-procedure (LIM 4.4), for comparison.
+During warm-up only q is learned. After a step that fails (a matrix cannot be factorised, or the bound is not
+finite or collapses), training returns to the best state so far with halved rates. `History.has_settled`
+decides convergence. Ctrl-C keeps what was learned. `q_update="adam"` with `method="all_pairs"` is the
+procedure of the paper (LIM 4.4), for comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.optimise.checkpoints import Slots
-from orbitwise.inference.optimise.training import log_prior
+from orbitwise.inference.optimise.training import TimeIsOverError, log_prior
 from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.inducing import (
     EstimatedProcess,
@@ -66,20 +66,20 @@ __all__ = ["BoundEstimate", "History", "Rates", "StochasticTrainer"]
 MAX_BACK_OFFS = 12
 SNAPSHOT_EVERY = 25
 SETTLING_NODES, MOST_SETTLING_ROWS = 8, 8192
-"""Nodes of an orbit, and rows, of the bound that tells whether a run has settled."""
+"""Numbers of nodes and rows for the bound that shows whether a run has settled."""
 MOST_NOTED = 100
-"""A tensor with more entries than this holds weights of a network, which need not settle."""
+"""Tensors with more entries than this are taken for network weights, which need not settle."""
 
 
 @final
 class StochasticTrainer:
-    """Everything that moves during training; `run` takes steps, and may be called again.
+    """Everything that is learned by stochastic steps; `run` takes steps, and may be called again.
 
-    `tilt` says where the Pólya-Gamma tilts come from: remembered for each datum, or from a recognition
-    network. `q_update` says how q moves: along its natural gradient, or by Adam on its mean and Cholesky
-    factor. `inducing_functional` makes u = L_z g of it (say f(z), on a finite orbit) instead of g(z).
-    `num_rows` says how many rows the given ones stand for, where they are a part that is held at a time.
-    A `weight` counts repetitions of its row.
+    `tilt` is the source of the Pólya-Gamma tilts: remembered per datum, or from a recognition network.
+    `q_update` is how q is learned: along its natural gradient, or by Adam on its mean and Cholesky factor.
+    With an `inducing_functional`, u = L_z g (for example f(z), for a finite orbit) instead of g(z).
+    `num_rows` is the number of all rows if the given ones are only a part of them. A `weight` is the number
+    of repetitions of a row.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StochasticTrainer:
         likelihood: Likelihood,
         x: Float[Tensor, "N d"],
         targets: Float[Tensor, "N c"],
-        inducing: Float[Tensor, "u d"],
+        inducing: Float[Tensor, "u e"],
         generator: torch.Generator,
         batch_size: int = 256,
         rates: Rates | None = None,
@@ -111,7 +111,7 @@ class StochasticTrainer:
         self.method: Method = method
         self.tight, self.q_update = tight, q_update
         if isinstance(process, EstimatedProcess) and inducing_functional is not None:
-            raise ValueError("An estimated process has no functionals of g; leave inducing_functional out.")
+            raise ValueError("An estimated process has no functionals of g: leave inducing_functional out.")
         self.inducing_functional = Evaluation() if inducing_functional is None else inducing_functional
         self.recognition = None
         if tilt not in ("remembered", "recognition"):
@@ -120,7 +120,10 @@ class StochasticTrainer:
             raise ValueError(f"q_update must be 'natural' or 'adam', not {q_update!r}.")
         if tilt == "recognition":
             if not likelihood.needs_tilt:
-                raise ValueError(f"{type(likelihood).__name__} has no tilts to recognise; leave tilt out.")
+                raise ValueError(
+                    f"{type(likelihood).__name__} has no tilts, so it takes no recognition network: leave "
+                    "tilt out."
+                )
             self.recognition = Recognition(x, targets.shape[1], generator)
         self.history = History()
         self.memory = Memory(len(x), targets.shape[1], x.device)
@@ -135,8 +138,8 @@ class StochasticTrainer:
         parameters, ends = self._learned_values()
         self.units = [1.0] * len(parameters) + [abs(end) for end in ends]
 
-    def replace_inducing(self, inducing: Float[Tensor, "u d"]) -> None:
-        """Take other inducing points: q starts again from the prior and is warmed up by `run`."""
+    def replace_inducing(self, inducing: Float[Tensor, "u e"]) -> None:
+        """Use other inducing points: q starts again from the prior and is warmed up by `run`."""
         self.inducing = nn.Parameter(inducing.detach().clone(), requires_grad=self.rates.inducing > 0)
         with torch.no_grad():
             rows = self.inducing_rows()
@@ -146,16 +149,16 @@ class StochasticTrainer:
         self.age = 0
 
     def inducing_rows(self) -> Inducing:
-        """What u observes: the rows of the inducing functional at the points, as they are now.
+        """What u observes: the present atoms of the inducing functional at the points.
 
-        An estimated process has no functionals, and knows its inducing variables by their points.
+        An estimated process has no functionals; its inducing variables are given by the points.
         """
         if isinstance(self.process, EstimatedProcess):
             return self.inducing
         return self.inducing_functional.atoms(self.inducing).expand()
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copies of all that moves, by name: parameters and buffers, inducing points, and q."""
+        """Copies of everything that is learned, by name: parameters, buffers, inducing points and q."""
         found = dict(self._moving.state_dict())
         found["inducing"] = self.inducing.detach()
         if isinstance(self.q, Whitened):
@@ -163,7 +166,7 @@ class StochasticTrainer:
         return {name: tensor.clone() for name, tensor in found.items()}
 
     def return_to(self, snapshot: dict[str, Tensor]) -> None:
-        """Put everything back to where it was when a snapshot was taken."""
+        """Restore everything from a snapshot."""
         moving = self._moving
         moving.load_state_dict({name: snapshot[name] for name in moving.state_dict()})
         with torch.no_grad():
@@ -173,7 +176,7 @@ class StochasticTrainer:
 
     @property
     def _moving(self) -> nn.ModuleDict:
-        """The modules whose parameters may be learned, q among them where Adam moves it."""
+        """The modules whose parameters may be learned, including q if it is learned by Adam."""
         modules: dict[str, nn.Module] = {
             "process": self.process,
             "functional": self.functional,
@@ -191,18 +194,18 @@ class StochasticTrainer:
         until_settled: bool = False,
         slots: Slots | None = None,
     ) -> bool:
-        """Take steps; q alone moves during `warm_up`. Returns whether bound and learned values settled.
+        """Take steps, during `warm_up` of q alone; returns whether bound and learned values have settled.
 
-        They have settled when `History.has_settled` says so of the last steps before rates fall. With
-        `until_settled` rates fall as soon as that is so, and `num_steps` is the most that is taken. States
-        are kept in `slots` every so often; a run that was killed resumes from the last of them.
+        Whether they have settled is decided by `History.has_settled` for the last steps at full rates. With
+        `until_settled`, rates decay as soon as they have, and `num_steps` is the largest number of steps.
+        States are written to `slots` regularly; a run that was killed resumes from the last one.
         """
         if slots is not None and slots.begin():
             return False
         self.history.start()
         try:
             return self._run(num_steps, warm_up, callback, until_settled, slots)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, TimeIsOverError):
             self.history.interrupted = True
             return False
 
@@ -238,12 +241,12 @@ class StochasticTrainer:
             except NOT_COMPUTABLE as error:
                 self.return_to(run.best)
                 if isinstance(error, RowsNotFiniteError) or not (run.moved or evaluated):
-                    raise  # no step is to blame, so smaller ones do not help
+                    raise  # it was not caused by a step, so smaller steps do not help
                 run.back_off()
                 self.history.back_off(str(error))
                 descent.restart()
                 if run.failures > MAX_BACK_OFFS:
-                    message = f"The bound kept exploding; stopped at the best state so far. Last: {error}"
+                    message = f"Steps kept failing; training stopped at the best state so far. Last: {error}"
                     warnings.warn(message, RuntimeWarning, stacklevel=3)
                     return False
                 continue
@@ -261,26 +264,27 @@ class StochasticTrainer:
         return run.settled_at > 0
 
     def _progress(self, step: int, num_steps: int, settled_at: int) -> float:
-        """How far a run has come, from 0 to 1: its rates depend on it."""
+        """The progress of a run from 0 to 1, on which its rates depend."""
         start = self.rates.decay_from
         if settled_at and settled_at < start * num_steps:
             return start + (1 - start) * (step - settled_at + 1) / (DECAY_STEPS + 1)
         return step / num_steps
 
     def _settles(self) -> bool:
-        """Note bound and learned values after a block of steps at full rates; whether they settled."""
+        """Record bound and learned values after a block of steps at full rates; True if they have settled."""
         values = [each for part in self._learned_values() for each in part]
         try:
             self.history.note(values, self._collapsed_bound())
         except NOT_COMPUTABLE:
-            self.history.notes = []  # the next step will fail as well, and be taken back
+            self.history.notes = []  # the next step will fail as well, and be undone
         return self.history.has_settled(self.units, self.num_rows * self.targets.shape[1])
 
     def _collapsed_bound(self) -> float | None:
-        """The bound at the best q for all else as it is, on some rows at a few fixed nodes, scaled to all.
+        """The bound at the best q for the present parameters, on some rows at a few fixed nodes, scaled to
+        all rows.
 
-        It does not depend on batches, draws and the fluctuations of q, so that small gains show. None where q
-        has no closed form.
+        It does not depend on batches, draws and fluctuations of q, so small gains are visible. None if the
+        best q has no closed form.
         """
         if self._fixed is None or isinstance(self.process, EstimatedProcess):
             return None
@@ -292,10 +296,10 @@ class StochasticTrainer:
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
     def _learned_values(self) -> tuple[list[float], list[float]]:
-        """Raw parameters of kernel and likelihood, and the ends of learned ranges."""
+        """Raw parameters of kernel and likelihood, and both ends of all learned ranges."""
         parameters = _parameters([self.process, self.likelihood])
         raw = [p.detach().flatten().tolist() for p in parameters if p.numel() <= MOST_NOTED]
-        # a range of no width is left out of those that an orbit names
+        # orbits do not list ranges of width zero
         ends = [orbit.learned().get(name, (0.0, 0.0)) for orbit, name in self._ranges]
         return [each for values in raw for each in values], [end for pair in ends for end in pair]
 
@@ -304,11 +308,11 @@ class StochasticTrainer:
         return self._terms(index, self._rows(index))
 
     def weights_of(self, index: Int[Tensor, " n"]) -> Float[Tensor, " n"] | None:
-        """The weights of some rows, None where every row counts once."""
+        """The weights of some rows; None if all weights are 1."""
         return None if self.weight is None else self.weight[index]
 
     def estimate(self, num_passes: int | None = None) -> BoundEstimate:
-        """The bound on all data with q as it is, without bias; slack and tilts are those remembered."""
+        """An unbiased estimate of the bound on all data at the present q, with remembered slack and tilts."""
         everything = torch.arange(len(self.x), device=self.x.device)
         with torch.no_grad():
             return average_passes(
@@ -323,7 +327,7 @@ class StochasticTrainer:
 
     def _terms(self, index: Tensor, rows: Block | Estimates) -> BoundTerms:
         inducing, targets = self.inducing_rows(), self.targets[index]
-        # Exact rows find their own best slack and tilt.
+        # exact rows use their own best slack and tilt
         residual, tilt = self.memory.recall(index) if rows.is_drawn else (None, None)
         if not self.tight:
             residual = targets.new_zeros(len(index))
@@ -345,13 +349,13 @@ class StochasticTrainer:
         return terms, bound
 
     def _loss(self, index: Tensor, terms: BoundTerms) -> Tensor:
-        # KL[q(v) ‖ N(0, I)] knows nothing of kernel and orbit: v is whitened.
+        # KL[q(v) ‖ N(0, I)] does not depend on kernel and orbit, because v is whitened
         divergence = self.q.divergence() if isinstance(self.q, WhitenedFactor) else 0.0
         bound = self.num_rows / len(index) * terms.data - divergence + log_prior(self.process)
         return -bound / self.num_rows
 
     def _learn(self, index: Tensor, terms: BoundTerms, factor: float) -> None:
-        """Step q along its natural gradient, unless Adam moves it, and remember."""
+        """Step q along its natural gradient, unless it is learned by Adam, and update the memory."""
         if isinstance(self.q, Whitened):
             scale = self.num_rows / len(index)
             rows, groups, size = terms.projection.columns.shape
@@ -389,7 +393,7 @@ class StochasticTrainer:
         height = len(rows.variance) if isinstance(rows, Estimates) else rows.num_rows
         if height != len(some):
             raise ValueError(
-                f"The functional gives {height} rows for {len(some)} inputs; give one row per input."
+                f"The functional makes {height} rows of {len(some)} inputs; it must make one row per input."
             )
 
 

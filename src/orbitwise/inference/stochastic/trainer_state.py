@@ -1,6 +1,6 @@
-"""How fast stochastic training moves, in which order it visits the data, and the state from which it resumes.
+"""Rates, batches, history and checkpoints of stochastic training.
 
-Adam moves groups of parameters with their own rates.
+Adam learns groups of parameters at different rates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orbitwise.inference.optimise.checkpoints import State
 
 
 class Group(NamedTuple):
-    """Parameters that share a rate; those that `wait` stay where they are during warm-up."""
+    """Parameters that share a rate; with `waits`, they are fixed during warm-up."""
 
     parameters: list[nn.Parameter]
     rate: float
@@ -29,7 +29,7 @@ class Group(NamedTuple):
 
 @final
 class Descent:
-    """Adam on groups of parameters; one that several groups name belongs to the first."""
+    """Adam on groups of parameters; a parameter in several groups belongs to the first."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups: list[Group] = []
@@ -44,22 +44,22 @@ class Descent:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """All that it moves, group after group."""
+        """All parameters that it learns, group by group."""
         return [parameter for group in self.groups for parameter in group.parameters]
 
     def moves(self, warming: bool) -> bool:
-        """Whether anything moves in this phase."""
+        """Whether anything is learned in this phase."""
         return any(not (warming and group.waits) for group in self.groups)
 
     def step(self, loss: Tensor, factor: float, warming: bool) -> None:
-        """One step down `loss`, rates times `factor`; a gradient that is not finite raises a ValueError."""
+        """One step down `loss`, with rates times `factor`; a ValueError if a gradient is not finite."""
         if self.optimizer is None:
             return
         active = [p for group in self.groups if not (warming and group.waits) for p in group.parameters]
         gradients = torch.autograd.grad(loss, active, allow_unused=True)
         if not all(bool(each.isfinite().all()) for each in gradients if each is not None):
             raise ValueError("a gradient is not finite")
-        # Adam passes over a parameter without a gradient.
+        # Adam skips parameters without a gradient.
         self.optimizer.zero_grad(set_to_none=True)
         for parameter, gradient in zip(active, gradients, strict=True):
             parameter.grad = gradient
@@ -69,7 +69,7 @@ class Descent:
         self.optimizer.zero_grad(set_to_none=True)
 
     def restart(self) -> None:
-        """Forget the averages of gradients, which led astray."""
+        """Reset the averages of gradients after a failed step."""
         if self.optimizer is not None:
             self.optimizer.state.clear()
 
@@ -77,27 +77,28 @@ class Descent:
 SPAN = 50
 """Steps that the smoothed bound averages over."""
 COLLAPSE = 10.0
-"""A fall of this many times the usual change from step to step is more than noise."""
+"""A fall by more than this multiple of the usual change per step is not noise."""
 BLOCK = 25
-"""Steps after which bound and learned values are noted, to see whether they settle."""
+"""Steps per block; bound and learned values are recorded after each block, to see whether they settle."""
 BLOCKS = 6
-"""Blocks at full rates that are looked at: the last half of them against the first half."""
+"""The number of blocks at full rates that are compared: the last half of them with the first half."""
 SIGNIFICANT_GAIN, SIGNIFICANT_DRIFT = 2.0, 3.0
-"""Standard errors beyond which a higher bound, and the changes of a value, are more than noise."""
+"""Standard errors above which a gain of the bound, and the drift of a value, are significant."""
 MATERIAL_GAIN = 5e-4
-"""Nats per target that the bound may gain between the halves and count as settled."""
+"""The largest gain of a settled bound between the halves, in nats per target."""
 MATERIAL_MOVE = 0.05
-"""How far a value may move between the halves, relative to its size, and count as settled."""
+"""The largest change of a settled value between the halves, relative to its size."""
 DECAY_STEPS = 100
-"""Steps over which rates fall once a run of no given length has settled."""
+"""Steps over which rates decay once a run without a given length has settled."""
 
 
 @final
 @dataclass(frozen=True)
 class Rates:
-    """How fast things move. `natural` None takes a rate that remembers several rows an inducing point.
+    """Learning rates. With `natural` None, the rate is such that q averages over several rows per inducing
+    point.
 
-    `variational` is Adam's rate for a recognition network, and for q where Adam moves it.
+    `variational` is Adam's rate for a recognition network, and for q if it is learned by Adam.
     """
 
     kernel: float = 0.03
@@ -115,9 +116,9 @@ class Rates:
         return 0.5 * (1 + math.cos(math.pi * left)) + 1e-3
 
     def natural_at(self, age: int, rows: int, inducing: int, everything: bool) -> float:
-        """The rate of natural-gradient steps after `age` of them, for batches of so many rows.
+        """The rate of natural-gradient steps after `age` steps, for batches of `rows` rows.
 
-        `everything` says that a batch is all data, and exact: then one step is the best, given the rest.
+        `everything` means that a batch contains all data, exactly: then a single full step is optimal.
         """
         if self.natural is not None:
             return self.natural
@@ -128,7 +129,7 @@ class Rates:
 
 @final
 class Batches:
-    """Numbers of rows, a batch at a time: all rows in random order, then in another one."""
+    """Batches of row indices: all rows in random order, then in another random order, and so on."""
 
     def __init__(
         self, count: int, size: int, generator: torch.Generator, device: torch.device | None = None
@@ -140,7 +141,7 @@ class Batches:
         self.order = torch.empty(0, dtype=torch.long, device=device)
 
     def next(self) -> Int[Tensor, " n"]:
-        """The next batch; what is left of an order when it is too short is passed over."""
+        """The next batch; a remainder that is too short for a batch is skipped."""
         if self.size == self.count:
             return torch.arange(self.count, device=self.device)
         if len(self.order) < self.size:
@@ -153,7 +154,7 @@ class Batches:
 @final
 @dataclass
 class History:
-    """One entry for every step that was kept; `reasons` says why others were taken back."""
+    """The bound after every successful step, and the `reasons` why others failed."""
 
     bound: list[float] = field(default_factory=list)
     smoothed: list[float] = field(default_factory=list)
@@ -161,54 +162,54 @@ class History:
     reasons: list[str] = field(default_factory=list)
     interrupted: bool = False
     first: int = 0
-    """The first step of the present run: nothing is averaged across runs, which may differ in Z."""
+    """The first step of the present run: averages do not extend over several runs, which may differ in Z."""
 
     best: float = -math.inf
     """The highest smoothed bound of the present run."""
 
     notes: list[list[float]] = field(default_factory=list)
-    """The bound and all learned values after each of the last blocks at full rates."""
+    """The bound and all learned values after each of the last blocks of steps at full rates."""
 
     def start(self) -> None:
-        """A new run."""
+        """Start a new run."""
         self.first, self.best, self.interrupted = len(self.bound), -math.inf, False
         self.notes = []
 
     def add(self, bound: float) -> None:
-        """The bound of a step, and its average over the last steps of this run."""
+        """Record the bound of a step, and its average over the last steps of this run."""
         self.bound.append(bound)
         recent = self._recent()
         self.smoothed.append(sum(recent) / len(recent))
         self.best = max(self.best, self.smoothed[-1])
 
     def back_off(self, reason: str) -> None:
-        """A step was taken back."""
+        """Record that a step failed."""
         self.back_offs += 1
         self.reasons.append(reason)
         self.notes = []
 
     def note(self, values: Sequence[float], bound: float | None = None) -> None:
-        """Learned values after a block of steps at full rates, and a bound, else the mean of the block's."""
+        """Record the values after a block of steps at full rates, and a bound, by default the mean."""
         recent = self.bound[max(self.first, len(self.bound) - BLOCK) :]
         bound = sum(recent) / len(recent) if bound is None else bound
         self.notes = [*self.notes[1 - BLOCKS :], [bound, *values]]
 
     def has_settled(self, units: Sequence[float], num_targets: float) -> bool:
-        """Whether the last blocks at full rates show neither a rising bound nor learned values on their way.
+        """Whether, over the last blocks at full rates, the bound no longer rises and no learned value drifts.
 
         The bound rises when its mean over the last half of the blocks exceeds that over the first half by
         more than `MATERIAL_GAIN` nats for every target and by more than `SIGNIFICANT_GAIN` standard errors,
-        by the scatter of the last half. A value is on its way when it moved between the halves by more than
-        `MATERIAL_MOVE` of its size, or of its unit where that is larger, and its changes from block to block
-        have a mean of more than `SIGNIFICANT_DRIFT` standard errors, so that it does not merely wander. At
-        falling rates everything stands still, which would show nothing.
+        by the scatter of the last half. A value drifts when it changed between the halves by more than
+        `MATERIAL_MOVE` times its size, or its unit if that is larger, and the mean change from block to block
+        exceeds `SIGNIFICANT_DRIFT` standard errors, so that it does not merely fluctuate. Blocks at decaying
+        rates are not used, because everything stands still there.
         """
         if len(self.notes) < BLOCKS:
             return False
         notes = torch.tensor(self.notes, dtype=torch.float64)
         first, last = notes[: BLOCKS // 2], notes[BLOCKS // 2 :]
         moved = last.mean(0) - first.mean(0)
-        # the first half may be steep, which is no noise
+        # the first half may be steep, which is not noise
         error = float((2 * last[:, 0].var() / len(last)).sqrt())
         if bool(moved[0] > max(MATERIAL_GAIN * num_targets, SIGNIFICANT_GAIN * error)):
             return False
@@ -218,7 +219,7 @@ class History:
         return not bool((drifts[1:] & (moves > MATERIAL_MOVE * sizes)).any())
 
     def has_collapsed(self, bound: float, num_targets: int) -> bool:
-        """Whether a bound is below the best of this run by more than noise, its size and a nat per target."""
+        """Whether a bound is below the best by more than noise, its size, and one nat per target."""
         changes = [abs(after - before) for before, after in pairwise(self._recent())]
         if not changes:
             return False
@@ -240,10 +241,10 @@ HISTORY = ("first", "best", "back_offs", "reasons")
 @final
 @dataclass
 class RunState:
-    """The next step of a run, the factor of its rates, its failures, and the best state to go back to."""
+    """The next step of a run, the factor of its rates, its failures, and the best state to return to."""
 
     best: dict[str, Tensor]
-    """A copy of all that moves, as `StochasticTrainer.snapshot` gives it."""
+    """A copy of everything that is learned, from `StochasticTrainer.snapshot`."""
 
     best_bound: float = -math.inf
     step: int = 0
@@ -251,10 +252,10 @@ class RunState:
     failures: int = 0
     moved: bool = False
     settled_at: int = 0
-    """The step after which the run was last seen to have settled, 0 where it has not."""
+    """The step after which the run was last found to have settled, 0 if it has not."""
 
     def back_off(self) -> None:
-        """A step failed: halve the rates."""
+        """Halve the rates after a failed step."""
         self.factor, self.failures, self.moved = self.factor * 0.5, self.failures + 1, False
         self.settled_at = 0
 
@@ -280,7 +281,7 @@ def capture(trainer: StochasticTrainer, descent: Descent, run: RunState, step: i
 
 
 def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> str:
-    """Why this trainer cannot have been in a state; empty where it can."""
+    """Why a state cannot be one of this trainer; empty if it can."""
     own = capture(trainer, descent, run, run.step)
     tensors, numbers = state
     averages = {
@@ -302,9 +303,9 @@ def misfit(trainer: StochasticTrainer, descent: Descent, run: RunState, state: S
             return f"{name} is not finite"
     order, length = tensors["order"], len(tensors["bound"])
     if len(order) and not 0 <= int(order.min()) <= int(order.max()) < trainer.batches.count:
-        return "it is of other rows"
+        return "it belongs to other rows"
     if len(tensors["smoothed"]) != length:
-        return "its history is torn"
+        return "its history is incomplete"
     try:
         torch.Generator(trainer.generator.device).set_state(tensors["generator"])
     except RuntimeError as error:
@@ -325,17 +326,17 @@ def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> 
     if not 0 < numbers["factor"] <= 1 or type(numbers.get("moved")) is not bool:
         return "its rates are wrong"
     if not isinstance(reasons, list) or not all(isinstance(each, str) for each in reasons):
-        return "its reasons are not words"
+        return "its reasons are not text"
     return "" if set(own) <= set(numbers) else "it has other numbers"
 
 
 def restore(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> None:
-    """Bring a trainer, made with the same arguments as the earlier one, to a state."""
+    """Set a trainer, constructed with the same arguments as the earlier one, to a state."""
     tensors, numbers = state
     device, history = trainer.x.device, trainer.history
 
     def part(prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names begin like this, by the rest of their names."""
+        """The tensors whose names begin with the prefix, by the rest of their names."""
         return {n.removeprefix(prefix): each for n, each in tensors.items() if n.startswith(prefix)}
 
     trainer.return_to({name: each.to(device) for name, each in part("now.").items()})

@@ -1,8 +1,8 @@
 """Stochastic variational inference with inducing variables, for any likelihood.
 
 L = (N/B) Σ_batch [E_q log p(y_n | a_nᵀv) - ½ Σ_c log(1 + λ_nc r_n)] - KL[q(v) ‖ N(0, I)] (METHOD 3). The
-logarithm is replaced by its tangent at a remembered slack, so that drawn rows keep the bound valid and
-unbiased; slack 0 is the plain bound, the only one for likelihoods that are not quadratic.
+logarithm is replaced by its tangent at a remembered slack, so that the bound stays valid and unbiased for
+drawn rows. With slack 0 it is the plain bound, the only one for likelihoods that are not quadratic.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_HALVINGS = 30
 
 
 class BoundTerms(NamedTuple):
-    """The bound on a batch, and what a natural-gradient step and the memory need of it.
+    """The bound on a batch, and its parts for natural-gradient steps and the memory.
 
-    `square` estimates the E[f²] that the best tilt is the root of.
+    `square` estimates E[f²], whose square root is the best tilt.
     """
 
     data: Float[Tensor, ""]
@@ -44,7 +44,7 @@ class BoundTerms(NamedTuple):
 
 @final
 class Memory:
-    """What earlier visits told of each datum: residual variances and tilts, never from the current draws."""
+    """Residual variances and tilts of each datum from earlier visits, never from the current draws."""
 
     def __init__(
         self, count: int, outputs: int, device: torch.device | None = None, keep: float = 0.5
@@ -57,14 +57,14 @@ class Memory:
         self.keep = keep
 
     def recall(self, index: Int[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, "n c"]]:
-        """The remembered residual and tilt √E[f²] of each datum, typical values for one never seen."""
+        """The remembered residual and tilt √E[f²] of each datum, or typical values before its first visit."""
         seen = self.seen[index]
         residual = torch.where(seen, self.residual[index], self.typical_residual)
         square = torch.where(seen[:, None], self.square[index], self.typical_square)
         return residual, square.sqrt()
 
     def learn(self, index: Int[Tensor, " n"], terms: BoundTerms) -> None:
-        """Average the new estimates into memory; estimates may be negative, memories may not."""
+        """Average new estimates into the memory; estimates may be negative, remembered values may not."""
         with torch.no_grad():
             residual = terms.moments.residual.clamp_min(0)
             square = terms.square.clamp_min(1e-6)
@@ -91,13 +91,13 @@ def bound_terms(
 ) -> BoundTerms:
     """The data term Σ_n w_n of the bound for a batch of rows, to be scaled by N/B.
 
-    Slack and tilt must not come from drawn rows themselves; exact rows find their own best ones where none
-    are given. A weight w counts repetitions of its row.
+    Slack and tilt must not be computed from the drawn rows themselves; for exact rows, the best ones are
+    computed if none are given. A weight w is the number of repetitions of a row.
     """
     if rows.is_drawn:
         check_drawn(likelihood)
         if slack_residual is None or (likelihood.needs_tilt and tilt is None):
-            raise ValueError("Drawn rows need a slack and a tilt that were not computed from them.")
+            raise ValueError("Drawn rows need a slack and a tilt that were not computed from the same draws.")
     projection = project(process, inducing, lower, rows, method)
     return projected_terms(likelihood, q, projection, targets, slack_residual, tilt, weight)
 
@@ -111,7 +111,7 @@ def projected_terms(
     tilt: Float[Tensor, "n c"] | None = None,
     weight: Float[Tensor, " n"] | None = None,
 ) -> BoundTerms:
-    """The same for rows that were projected already."""
+    """Like `bound_terms`, for projected rows."""
     moments = projected_moments(projection, q)
     residual = moments.residual[:, None]
     slack_residual = moments.residual.clamp_min(0) if slack_residual is None else slack_residual
@@ -140,10 +140,10 @@ def natural_step(
     rate: float,
     weight: Float[Tensor, " n"] | None = None,
 ) -> Whitened:
-    """q after a natural-gradient step on a batch whose data term counts `scale` times.
+    """q after a natural-gradient step on a batch whose data term is multiplied by `scale`.
 
-    The expansion of a likelihood that is not quadratic holds nearby only: the rate is halved until the bound
-    of the batch rises.
+    The expansion of a likelihood that is not quadratic is valid only locally, so the rate is halved until the
+    bound of the batch rises.
     """
     with torch.no_grad():
         quadratic = terms.quadratic.concave(terms.moments.mean)
@@ -164,7 +164,7 @@ def natural_step(
 
 
 def check_drawn(likelihood: Likelihood) -> None:
-    """Raise a ValueError with the reason when a likelihood cannot take rows drawn at random."""
+    """Raise a ValueError if a likelihood cannot be used with rows drawn at random."""
     if not likelihood.is_quadratic:
         raise ValueError(
             f"{type(likelihood).__name__} takes exact or frozen rows only: its expected log-likelihood is "
@@ -180,7 +180,7 @@ def _best_tilt(
     slack_residual: Tensor,
     weight: Tensor | None,
 ) -> Float[Tensor, "n c"]:
-    """c² = E_q[f²] + r/(1 + w λ(c) r): the best tilt of exact rows, by rounds that each raise the bound."""
+    """The best tilt of exact rows, c² = E_q[f²] + r/(1 + w λ(c) r), by fixed-point iterations."""
     with torch.no_grad():
         reach, residual = moments.mean_square, moments.residual[:, None]
         tilt = (reach + residual).clamp_min(0).sqrt()

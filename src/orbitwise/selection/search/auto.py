@@ -25,8 +25,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored, require
+from orbitwise.estimators.convergence import fit_quietly, learning
 from orbitwise.estimators.engines import engine_for
-from orbitwise.estimators.estimator import RegressionPredictions, fit_quietly, learning
+from orbitwise.estimators.estimator import RegressionPredictions
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import InputForm, as_array, check_data, check_settings
@@ -270,7 +271,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
         as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns;
         "permutation" in up to four, because an orbit of more has hundreds of points.
-    time_limit : float, default=None
+    max_seconds : float, default=None
         Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
         far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
         results the same on every machine.
@@ -395,7 +396,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         max_depth: int = 3,
         base_kernels: Sequence[str] = ("rbf", "periodic", "linear", "rq"),
         invariances: str | Sequence[str] | None = "auto",
-        time_limit: float | None = None,
+        max_seconds: float | None = None,
         search_rows: int = 300,
         num_restarts: int = 2,
         n_jobs: int | None = None,
@@ -406,7 +407,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         self.max_depth = max_depth
         self.base_kernels = base_kernels
         self.invariances = invariances
-        self.time_limit = time_limit
+        self.max_seconds = max_seconds
         self.search_rows = search_rows
         self.num_restarts = num_restarts
         self.n_jobs = n_jobs
@@ -435,7 +436,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31))
         bases = base_terms(self.base_kernels, x.shape[1])
         scaling = Scaling.of(x, [term.name for term in bases])
-        deadline = math.inf if self.time_limit is None else began + self.time_limit
+        deadline = math.inf if self.max_seconds is None else began + self.max_seconds
         whole = SearchData(scaling.apply(x), targets, self.scoring, deadline, self._clock)
         claims = [scaling.scaled_claim(claim) for claim in claims_of(self.invariances, x.shape[1])]
         effort = Effort(
