@@ -203,3 +203,9 @@ record = {
 }
 (out / "covariance_and_lengthscale.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'covariance_and_lengthscale.png'} and {out / 'covariance_and_lengthscale.json'}")
+
+# %%
+# Functions cross zero 1/(πl) times per unit (Rice), and the largest difference falls to rounding.
+
+assert all(abs(rate * math.pi * length - 1) < 0.05 for length, rate in rates.items())
+assert list(errors.values())[-1] < 1e-12

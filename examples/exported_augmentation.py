@@ -207,3 +207,9 @@ axes.set_xlim(left=0)
 axes.spines[["top", "right"]].set_visible(False)
 figure.savefig(arguments.out / "exported_augmentation.png", dpi=140)
 console.print(f"wrote {arguments.out / 'exported_augmentation.png'}, its numbers and orbit.json")
+
+# %%
+# Of ten digits a guess is wrong in 90 % of all cases. With five repeats the augmentation gains in the mean.
+
+assert max(max(values) for values in errors.values()) < 0.4
+assert arguments.num_repeats < 5 or mean_and_error(gains)[0] > 0

@@ -203,3 +203,8 @@ table.set_title("Their evidence (no bar: never drawn)")
 figure.savefig(out / "inductive_bias.png", dpi=130)
 (out / "inductive_bias.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'inductive_bias.png'} and {out / 'inductive_bias.json'}")
+
+# %%
+line, *_, mirrored = record["models"].values()
+assert line["support"] == 18
+assert mirrored["share_of_symmetric"] == 1

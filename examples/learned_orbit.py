@@ -159,3 +159,7 @@ for i, row in enumerate(rows):
             spine.set(color=BLUE if j == 0 else "#dfe4e7", linewidth=2.6 if j == 0 else 0.8)
 figure.savefig(arguments.out / "learned_orbit.png", dpi=140)
 console.print(f"wrote {arguments.out / 'learned_orbit.png'} and {arguments.out / 'learned_orbit.json'}")
+
+# %%
+evidence = {candidate.name: candidate.log_evidence for candidate in comparison.candidates}
+assert evidence["none"] == min(evidence.values()), "every invariance here is worth something"

@@ -236,3 +236,9 @@ for axis, (name, part) in zip(below.subplots(1, 4), parts.items(), strict=True):
 figure.savefig(options.out / "mauna_loa.png", dpi=140)
 (options.out / "mauna_loa.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {options.out / 'mauna_loa.png'} and {options.out / 'mauna_loa.json'}")
+
+# %%
+# The components add up to the prediction, and the lecture's kernel was too sure of itself.
+
+assert record["largest_difference_of_sum"] < 1e-6
+assert record["lecture"]["scores"]["20"]["coverage"] < 0.8 < record["average"]["scores"]["20"]["coverage"]

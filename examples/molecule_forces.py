@@ -265,6 +265,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Outcome]:
     Console().print(table)
     draw(data, outcomes, options.out / "parity.png", tests)
     print(f"wrote {options.out / 'parity.png'}")
+    alone, without_exchanges, both = outcomes.values()
+    assert both.force_error < 0.8 * without_exchanges.force_error < 0.8 * alone.force_error
     return outcomes
 
 

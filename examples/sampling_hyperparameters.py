@@ -242,3 +242,6 @@ figure.savefig(out / "sampling_hyperparameters.png", dpi=140)
 text = json.dumps({"num_samples": num_samples, "num_chains": NUM_CHAINS, **record}, indent=1)
 (out / "sampling_hyperparameters.json").write_text(text + "\n", encoding="utf-8")
 print(f"wrote {out / 'sampling_hyperparameters.png'} and {out / 'sampling_hyperparameters.json'}")
+
+# %%
+assert gain > 0, "evenness should help to predict new counts"

@@ -159,3 +159,7 @@ record = {
 }
 (out / "sparse_pitfalls.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 print(f"wrote {out / 'sparse_pitfalls.png'}")
+
+# %%
+assert record["least_variance"]["Nyström"] < 0, "Nyström's variance can be negative"
+assert by_evidence["test"] < by_loss["test"]

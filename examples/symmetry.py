@@ -353,3 +353,8 @@ chunks.set_xlabel("log density")
 chunks.legend(frameon=False, loc="upper left", fontsize=10.5, borderaxespad=0.2)
 figure.savefig(out / "symmetry.png", dpi=140)
 console.print(f"wrote {out / 'symmetry.png'} and {out / 'symmetry.json'}")
+
+# %%
+scores = {row["model"]: row for row in results}
+assert scores["invariant"]["log_evidence"] > scores["plain"]["log_evidence"] + 3
+assert scores["invariant"]["test_rmse"] < scores["plain"]["test_rmse"]

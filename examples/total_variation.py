@@ -212,3 +212,6 @@ figure.savefig(out / "total_variation.png", dpi=140)
 record = {"num_data": NUM_DATA, "num_nodes": num_nodes, "noise": NOISE, **record}
 (out / "total_variation.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'total_variation.png'} and {out / 'total_variation.json'}")
+
+# %%
+assert record["absolute"]["error"] < record["squared"]["error"]

@@ -152,3 +152,7 @@ for axis, label in zip(axes[:, 0], labels, strict=True):
 figure.savefig(out / "two_moons.png", dpi=140)
 (out / "two_moons.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 print(f"wrote {out / 'two_moons.png'} and {out / 'two_moons.json'}")
+
+# %%
+for name in ("logistic, squared", f"hinge, ε = {EPSILON}"):
+    assert record["accuracy"][name][0] < 0.9 < 0.99 < record["accuracy"][name][-1]

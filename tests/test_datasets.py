@@ -154,7 +154,7 @@ def test_a_missing_folder_is_said(monkeypatch, tmp_path):
     missing = str(tmp_path / "nowhere")
     monkeypatch.setenv("ORBITWISE_DATA", missing)
     for call in (lambda: load("mnist"), available):
-        with pytest.raises(FileNotFoundError, match=r"ORBITWISE_DATA is .*nowhere.* no folder.*unset"):
+        with pytest.raises(FileNotFoundError, match=r"ORBITWISE_DATA is .*nowhere.* not a folder.*unset"):
             call()
     assert load("iris").where == "scikit-learn"
 

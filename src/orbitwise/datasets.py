@@ -1,8 +1,8 @@
 """The data sets used in examples and experiments, found by name.
 
-A set is looked for in this order: as `<name>.npz` in the folder that the environment variable ORBITWISE_DATA
-names, its SHA-256 checked against the pin below; among the sets that scikit-learn carries; at OpenML. What
-OpenML gives is brought to the arrays, dtypes and meaning of the file and checked against its fingerprint.
+A set is looked for in this order: as `<name>.npz` in the folder named by the environment variable
+ORBITWISE_DATA, where its SHA-256 is checked; among the sets that come with scikit-learn; at OpenML. A set
+from OpenML is converted to the arrays, dtypes and meaning of the file, and its fingerprint is checked.
 """
 
 import difflib
@@ -29,9 +29,9 @@ Array = NDArray[Any]
 class _Entry:
     """A set of `datasets.json`: what it is, where it comes from, and how a copy of it is checked.
 
-    `sha256` is that of the .npz file; the sets of scikit-learn have none. `openml` is the data_id where an
-    equivalent is known, `fingerprint` (Σ_j j · mean x_j, mean y), and `positive` OpenML's name of the class
-    that becomes y = 1.
+    `sha256` is that of the .npz file; the sets of scikit-learn have none. `openml` is the data_id of an
+    equivalent set at OpenML, if one is known. `fingerprint` is (Σ_j j · mean x_j, mean y), and `positive` is
+    OpenML's name of the class that becomes y = 1.
     """
 
     name: str
@@ -57,7 +57,7 @@ _GIVEN_SPLITS = "; rows of test_idx: test points of the splits of Hernandez-Loba
 class Dataset:
     """A loaded set; its arrays are also attributes, as in `load("mnist").x_train`.
 
-    `source` is the public origin of the data, `where` the place that this copy was read from.
+    `source` is the public origin of the data, and `where` the place from which this copy was read.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A row of `available()`; `where` says from where `load` would take the set now."""
+    """A row of `available()`; `where` is the place from which `load` would take the set now."""
 
     name: str
     shape: str
@@ -101,8 +101,8 @@ def available() -> list[DatasetInfo]:
 def load(name: str) -> Dataset:
     """Load a set by its name, with raw features, from the first place that has it.
 
-    From OpenML the rows may come in another order, splits that it does not carry are left out, and MNIST
-    takes about half a minute to parse, every time.
+    Rows from OpenML may be in another order, and splits that OpenML does not have are left out. MNIST from
+    OpenML takes about half a minute to parse, every time.
 
     Parameters
     ----------
@@ -117,9 +117,9 @@ def load(name: str) -> Dataset:
     Raises
     ------
     ValueError
-        If there is no set of this name, or a file or an answer is not the expected one.
+        If there is no set of this name, or if its file or the answer of OpenML is not as expected.
     FileNotFoundError, ConnectionError
-        If the set is not here and cannot be fetched; the message says where to get it.
+        If the set is not on this machine and cannot be fetched; the message says where to get it.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def load(name: str) -> Dataset:
     elif where == "OpenML":
         arrays = _checked(entry, _fetched(entry))
         source = f"OpenML data set {entry.openml}"
-        about = about.replace(_GIVEN_SPLITS, "; without test_idx, for OpenML does not carry the given splits")
+        about = about.replace(_GIVEN_SPLITS, "; without test_idx, because OpenML does not have these splits")
     else:
         raise FileNotFoundError(f"dataset {name!r} has no public source to fetch it from. {_remedy(entry)}")
     return Dataset(name, arrays, about, source, where)
@@ -158,7 +158,9 @@ def _where(entry: _Entry) -> str:
 
 
 def _remedy(entry: _Entry) -> str:
-    return f"Set ORBITWISE_DATA to a folder with {entry.name}.npz; the data can be had from: {entry.source}."
+    return (
+        f"Set ORBITWISE_DATA to a folder with {entry.name}.npz; the data are available from: {entry.source}."
+    )
 
 
 def _file(entry: _Entry) -> Path | None:
@@ -168,7 +170,7 @@ def _file(entry: _Entry) -> Path | None:
     folder = Path(setting).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"ORBITWISE_DATA is {setting!r}, which is no folder; name a folder of .npz files, or unset it"
+            f"ORBITWISE_DATA is {setting!r}, which is not a folder; name a folder of .npz files, or unset it"
         )
     file = folder / f"{entry.name}.npz"
     return file if file.is_file() else None
@@ -180,7 +182,7 @@ def _read(entry: _Entry, file: Path) -> dict[str, Array]:
     if digest != entry.sha256:
         raise ValueError(
             f"{file} is damaged, cut short or of another version: sha256 {digest}, expected {entry.sha256}. "
-            "Replace it, or take it out of the folder to load the set from elsewhere."
+            "Replace it, or remove it from the folder to load the set from elsewhere."
         )
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
@@ -194,7 +196,7 @@ def _bundled(name: str) -> dict[str, Array]:
 
 
 def _fetched(entry: _Entry) -> dict[str, Array]:
-    """The set from OpenML, as the arrays of the file."""
+    """The set from OpenML, with the same arrays as the file."""
     try:
         # The other parser needs pandas, and version 3 of it fails on classes that are written as numbers.
         bunch: Any = scikit_learn.fetch_openml(data_id=entry.openml, as_frame=False, parser="liac-arff")
@@ -203,18 +205,20 @@ def _fetched(entry: _Entry) -> dict[str, Array]:
         raise ConnectionError(f"{problem}. {_remedy(entry)}") from error
     x, y, names = bunch.data, bunch.target, bunch.feature_names
     for column, name in enumerate(names):
-        # a nominal value comes as its place in the list of categories
+        # OpenML encodes a nominal value by its position in the list of categories
         if name in bunch.categories:
             x[:, column] = np.asarray(bunch.categories[name], dtype=float)[x[:, column].astype(int)]
-    x = x[:, [name != "cooling_load" for name in names]].astype(np.float32)  # the other target of energy
-    if y is None:  # where OpenML names no target, it is the last column
+    x = x[:, [name != "cooling_load" for name in names]].astype(
+        np.float32
+    )  # the second target of the set energy
+    if y is None:  # if OpenML names no target, it is the last column
         x, y = x[:, :-1], x[:, -1]
     if entry.positive:
         return {"x": x, "y": (y.astype(str) == entry.positive).astype(np.int8)}
     y = y.astype(np.float32)
     if entry.name == "mnist":
         return _split({"x": x.reshape(-1, 28, 28).astype(np.uint8), "y": y.astype(np.uint8)}, 60_000)
-    if entry.name == "usps":  # OpenML counts the digits from 1
+    if entry.name == "usps":  # OpenML numbers the digits from 1
         return _split({"x": x.reshape(-1, 16, 16), "y": (y - 1).astype(np.uint8)}, 7_291)
     return {"x": x, "y": y}
 
@@ -225,7 +229,7 @@ def _split(arrays: dict[str, Array], num_train: int) -> dict[str, Array]:
 
 
 def _checked(entry: _Entry, arrays: dict[str, Array]) -> dict[str, Array]:
-    """The arrays, if (Σ_j j · mean x_j, mean y) is as pinned: other columns, classes or splits would show."""
+    """The arrays, after a check of their fingerprint, which other columns, classes or splits would change."""
     x, y = (arrays[key] if key in arrays else arrays[f"{key}_train"] for key in "xy")
     column_means = x.reshape(len(x), -1).mean(0, dtype=np.float64)
     found = float(column_means @ np.arange(1, column_means.size + 1)), float(y.mean(dtype=np.float64))
@@ -238,7 +242,7 @@ def _checked(entry: _Entry, arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def _rotated(mnist: Dataset) -> dict[str, Array]:
-    """62,000 of the 70,000 digits of MNIST, each once, each turned by a uniform angle."""
+    """62,000 of the 70,000 digits of MNIST, none twice, each turned by a uniform angle."""
     generator = np.random.default_rng(2007)
     source = generator.permutation(70_000)[:62_000]
     angle = generator.uniform(0, 2 * np.pi, 62_000)
@@ -255,7 +259,7 @@ def _rotate(images: Array, angle: Array) -> Array:
     right = np.arange(28) - 13.5
     down = right[:, None]
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-    # where in the image a pixel of the result comes from
+    # the position in the image from which each pixel of the result is read
     row, column = 13.5 + sin * right + cos * down, 13.5 + cos * right - sin * down
     inside = (abs(row - 13.5) <= 13.5) & (abs(column - 13.5) <= 13.5)
     i = np.arange(len(images))[:, None, None]
@@ -263,5 +267,5 @@ def _rotate(images: Array, angle: Array) -> Array:
     v, u = row - r, column - c
     upper = (1 - u) * images[i, r, c] + u * images[i, r, c + 1]
     lower = (1 - u) * images[i, r + 1, c] + u * images[i, r + 1, c + 1]
-    # in single precision before rounding, for some values lie within 1e-5 of a half
+    # in single precision before rounding, because some values lie within 1e-5 of a half
     return np.rint((inside * ((1 - v) * upper + v * lower)).astype(np.float32)).astype(np.uint8)

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.estimators.engines import FitSettings, check_engine, engine_for, run_engine
 from orbitwise.estimators.invariances import functional_of
-from orbitwise.estimators.learned_ranges import announce_exact
+from orbitwise.estimators.learned_ranges import check_exact_cost
 from orbitwise.functionals import Evaluation, OrbitAverage, OrbitSum
 from orbitwise.inference import exact
 from orbitwise.inference.fit_result import FitResult
@@ -204,8 +204,8 @@ def test_costs_are_counted_by_what_the_process_computes(monkeypatch, symmetric):
     )
     process = Process(None, RBFKernel(ard_num_dims=None if symmetric else 4).double())
     x = torch.randn(7, 4, dtype=torch.float64)
-    announce_exact(process, functional_of("permutation", 4), x, 50, False)
-    announce_exact(process, OrbitSum(PatchOrbit((1, 2, 2), (1, 1))), x, 50, False)
+    check_exact_cost(process, functional_of("permutation", 4), x, 50, False)
+    check_exact_cost(process, OrbitSum(PatchOrbit((1, 2, 2), (1, 1))), x, 50, False)
     assert counted == [(7, 24, 4, 50, symmetric), (7, 4, 1, 50, False)]
 
 

@@ -19,7 +19,7 @@ from orbitwise.estimators.learned_ranges import (
     searched_errors,
     zero_range_errors,
 )
-from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, Found
+from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, SearchResult
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.jitters import JitterOrbit
 from orbitwise.orbits.orbit import ZERO, Bounds
@@ -66,8 +66,8 @@ class Toy(nn.Module):
         self.level = nn.Parameter(torch.zeros(1, dtype=torch.float64))
 
 
-def found_at(point: list[float], gradient: list[float], curvature=CURVATURE, shifts=()) -> Found:
-    found = Found(np.array(point), 16, 0.0, "", [], [], True, np.array(gradient), curvature)
+def found_at(point: list[float], gradient: list[float], curvature=CURVATURE, shifts=()) -> SearchResult:
+    found = SearchResult(np.array(point), 16, 0.0, "", [], [], True, np.array(gradient), curvature)
     found.shifts = [np.array(shift) for shift in shifts]
     return found
 

@@ -148,7 +148,7 @@ def test_images_that_do_not_fit(image, error, message):
     [
         (lambda: image_shape_of(None), TypeError, "not NoneType: pass an orbit, or `orbit_`"),
         (lambda: OrbitTransform(JitterOrbit(4)), ValueError, "pass image_shape="),
-        (lambda: OrbitTransform(ImageOrbit((4, 4)), (1, 5, 5)), ValueError, "different shapes"),
+        (lambda: OrbitTransform(ImageOrbit((4, 4)), (1, 5, 5)), ValueError, "different image shapes"),
         (lambda: OrbitTransform(PatchOrbit((4, 4), (2, 2)), (4, 4)), ValueError, "16 pixels into 4"),
         (
             lambda: OrbitTransform(FiniteOrbit(flips((4, 4)), weights=torch.tensor([1.0, -1.0])), (4, 4)),

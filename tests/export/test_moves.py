@@ -151,7 +151,7 @@ def test_other_elements_have_no_name(transform, weights, message):
         (["identity", "turn_90"], (1, 4, 5), "'turn_90' is not a symmetry"),
         (["flip_horizontal"], (1, 4, 4), "must start with 'identity'"),
         ([], (1, 4, 4), "must start with 'identity'"),
-        (["identity", "identity"], (1, 4, 4), "be different"),
+        (["identity", "identity"], (1, 4, 4), "be distinct"),
     ],
 )
 def test_wrong_names(names, shape, message):

@@ -95,7 +95,7 @@ def test_a_coordinate_ends_on_a_bound_and_leaves_it():
 
     held = climb(falling, np.array([2.0, 0.5]), box, np.eye(2), 100, 1e-9)
     np.testing.assert_array_equal(held.point, [0.0, 0.0])
-    np.testing.assert_array_equal(box.held(held.point, held.gradient), [True, True])
+    np.testing.assert_array_equal(box.at_bound(held.point, held.gradient), [True, True])
 
 
 @pytest.mark.parametrize("ascent", ["dense", "many"])

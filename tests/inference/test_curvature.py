@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from orbitwise.inference.optimise.training import finite_difference_hessian, made_positive, standard_errors
+from orbitwise.inference.optimise.training import (
+    finite_difference_hessian,
+    positive_definite,
+    standard_errors,
+)
 
 MATRIX = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, -0.5], [0.0, -0.5, 2.0]])
 
@@ -45,11 +49,11 @@ def test_gradients_are_counted_and_a_coordinate_that_cannot_move_is_left_out():
 
 def test_saddles_are_made_positive_and_can_be_factored():
     curvature = np.diag([1e14, -2.0, 0.0])
-    values = np.linalg.eigvalsh(made_positive(curvature))
+    values = np.linalg.eigvalsh(positive_definite(curvature))
     assert values[-1] == pytest.approx(1e14)
     assert values.min() > 0
-    np.linalg.cholesky(made_positive(curvature))
-    np.testing.assert_allclose(made_positive(np.diag([3.0, -2.0])), np.diag([3.0, 2.0]), atol=1e-12)
+    np.linalg.cholesky(positive_definite(curvature))
+    np.testing.assert_allclose(positive_definite(np.diag([3.0, -2.0])), np.diag([3.0, 2.0]), atol=1e-12)
 
 
 def test_standard_errors_are_those_of_the_inverse_and_infinite_where_it_is_flat():

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from orbitwise.inference.optimise.orbit_search import PER_ROW, Coordinates, Found, covariance_of
+from orbitwise.inference.optimise.orbit_search import PER_ROW, Coordinates, SearchResult, covariance_of
 from orbitwise.orbits.orbit import Bounds
 
 
-def found_at(point, gradient, **more) -> Found:
+def found_at(point, gradient, **more) -> SearchResult:
     settled = more.pop("has_settled", True)
-    found = Found(np.array(point), 16, 3.0, "", [], [], settled, np.array(gradient))
+    found = SearchResult(np.array(point), 16, 3.0, "", [], [], settled, np.array(gradient))
     for name, value in more.items():
         setattr(found, name, value)
     return found

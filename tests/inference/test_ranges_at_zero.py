@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from orbitwise.estimators.learned_ranges import searched_errors
-from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, Found, OrbitSearch
+from orbitwise.inference.optimise.orbit_search import LEAST, Coordinates, OrbitSearch, SearchResult
 from orbitwise.orbits.orbit import Bounds
 
 
@@ -35,7 +35,7 @@ def test_the_interval_of_a_range_at_zero_ends_where_the_evidence_has_fallen():
     module = bounds()
     coordinates = Coordinates([module])
     at = np.array([LEAST])
-    found = Found(at, 16, 0.0, "", [], [], True, np.array([-3000.0]))
+    found = SearchResult(at, 16, 0.0, "", [], [], True, np.array([-3000.0]))
     found.curvature, found.centre, found.slope = np.array([[10.0]]), np.array([0.05]), np.array([-2.0])
     found.shifts = [np.zeros(1)]
     coordinates.assign(at)
@@ -51,7 +51,7 @@ def test_what_is_free_follows_a_range_that_leaves_its_bound():
     module = Bounds(("angle", "shift"), {"angle": 0.5, "shift": 0.5})
     coordinates = Coordinates([module])
     at = np.array([LEAST, 1.0])
-    found = Found(at, 16, 0.0, "", [], [], True, np.array([-1.0, 0.0]))
+    found = SearchResult(at, 16, 0.0, "", [], [], True, np.array([-1.0, 0.0]))
     found.curvature = np.array([[10.0, 8.0], [8.0, 10.0]])
     found.centre, found.slope = at, np.zeros(2)
     found.shifts = [np.zeros(2)]

@@ -1,8 +1,6 @@
 """The report in a real browser: a slider is moved and the page is read. Nothing is fetched."""
 
-import importlib.util
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,46 +8,17 @@ from typing import Any
 import pytest
 
 from orbitwise.report import write_report
+from tests import browsers
+from tests.browsers import MISSING
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-MISSING = [
-    name
-    for name, found in (
-        ("selenium", importlib.util.find_spec("selenium")),
-        ("chromium", BROWSER),
-        ("chromedriver", DRIVER),
-    )
-    if not found
-]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-)
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = browsers.started(tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
 
@@ -70,14 +39,10 @@ def report(turned, tmp_path_factory) -> Path:
 
 
 def opened(browser: Any, path: Path, width: int = 1280) -> Any:
-    """The browser with the page open, `width` pixels wide, its logs emptied."""
+    """The browser with the report open and its picture drawn."""
     from selenium.webdriver.support.wait import WebDriverWait
 
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    for log in ("browser", "performance"):
-        browser.get_log(log)
-    browser.get(path.as_uri())
+    browsers.opened(browser, path, width)
     loaded = "return document.readyState === 'complete' && document.getElementById('picture').width > 0"
     WebDriverWait(browser, 60).until(lambda page: page.execute_script(loaded))
     return browser

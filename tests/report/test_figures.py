@@ -108,7 +108,7 @@ def test_names_cannot_be_markup_or_mathematics():
 
 def test_shares_are_drawn_against_what_was_promised():
     assert "share that is right" in text_of(reliability_figure(JUDGED))
-    assert "share that they hold" in text_of(coverage_figure(Output(*np.zeros((3, 5)))))
+    assert "share that they contain" in text_of(coverage_figure(Output(*np.zeros((3, 5)))))
 
 
 def test_residuals_outside_are_marked():

@@ -62,5 +62,5 @@ def test_too_few_samples_and_too_few_steps_are_said():
     with pytest.raises(ValueError, match="at least 40 samples per chain, not 10"):
         bridge(skewed, torch.zeros(2, 10, 1))
     samples = torch.from_numpy(np.log(np.random.default_rng(0).gamma(3.0, size=(2, 200, 1))))
-    with pytest.warns(UserWarning, match="still moves by .* after 1 iterations"):
+    with pytest.warns(UserWarning, match="still changes by .* after 1 iterations"):
         bridge(skewed, samples, max_iterations=1)

@@ -90,14 +90,14 @@ def test_hyperpriors_are_given_to_models_by_name():
     prior = {"a": {"lengthscale": GammaPrior(400.0, 400.0)}}
     narrow = model_posterior({"a": RBFKernel()}, X, Y, hyperpriors=prior)
     assert narrow.best.log_evidence != pytest.approx(wide.best.log_evidence, abs=0.05)
-    with pytest.raises(ValueError, match="no model 'b' to give hyperpriors to"):
+    with pytest.raises(ValueError, match="hyperpriors names 'b', but the models are"):
         model_posterior({"a": RBFKernel()}, X, Y, hyperpriors={"b": {}})
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prior": [1.0]}, "prior needs 2 numbers"),
+        ({"prior": [1.0]}, "prior needs 2 finite numbers"),
         ({"prior": [1.0, -1.0]}, "none negative"),
         ({"prior": [0.0, 0.0]}, "not all zero"),
         ({"prior": {"x": 1.0, "y": 2.0}}, "but the models are"),

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from orbitwise.estimators.learned_ranges import LEAST_NOISE, announce_exact, learn_orbit, widen_zeros
+from orbitwise.estimators.learned_ranges import LEAST_NOISE, check_exact_cost, learn_orbit, widen_zeros
 from orbitwise.estimators.rungs import Rungs, bound_by_nodes
 from orbitwise.functionals.averages import evenly_drawn, freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
@@ -139,11 +139,11 @@ class NonconjugateBound:
     inducing: Tensor
     start: Whitened | None = None
 
-    def best(self) -> nonconjugate.Best:
+    def best(self) -> nonconjugate.FittedQ:
         """The best q at the present parameters, and its bound."""
         model, rows = self.model, self.observations
         parts = (model.likelihood, self.inducing, rows.x, rows.targets)
-        return nonconjugate.best_of(model.process, model.functional, *parts, self.start)
+        return nonconjugate.fit_q(model.process, model.functional, *parts, self.start)
 
     def __call__(self) -> Tensor:
         model, rows, prior = self.model, self.observations, log_prior(self.model.process)
@@ -260,7 +260,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
         converged, history = search.found.is_converged(len(x)), search.found.history
         error = search.found.node_error
     else:
-        announce_exact(model.process, model.functional, x, settings.max_iterations, False)
+        check_exact_cost(model.process, model.functional, x, settings.max_iterations, False)
     objective = ExactEvidence(model if search is None else model.at(search.functional), observations)
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:
@@ -545,7 +545,7 @@ def _finished(
         learned.history,
         half_bound=learned.half_bound,
         noise=noise,
-        held_rows=None if noise is None else polished.statistics,
+        held_rows=None if noise is None else polished.rows,
     )
     size, wanted = settings.learned_with(most), settings.num_inducing
     top = most if wanted is None else min(wanted, most)
@@ -553,8 +553,8 @@ def _finished(
         stopped_by = GIVEN if wanted is not None else COMPLETE
         return replace(result, climbed=Climbed(size, stopped_by))
     rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
-    if polished.statistics is not None and noise is not None and model.likelihood.shares_curvature:
-        first = rungs.of_held(polished.statistics, learned.inducing, noise)
+    if polished.rows is not None and noise is not None and model.likelihood.shares_curvature:
+        first = rungs.of_held(polished.rows, learned.inducing, noise)
     else:
         first = rungs.at_points(learned.inducing)
     if wanted is not None:

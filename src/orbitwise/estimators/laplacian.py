@@ -161,7 +161,7 @@ class LaplacianSVC(MachineClassifier):
     def _graph_rows(self, points: Float[Tensor, "t d"], num_neighbours: int) -> InvarianceRows:
         return laplacian_rows(points, int(num_neighbours), self.weighting, self.normalized)
 
-    def _of_folds(self, task: MachineTask) -> list[MachineTask]:
+    def _tasks_to_compare(self, task: MachineTask) -> list[MachineTask]:
         return [replace(task, rows=self._graph_rows(task.points, count)) for count in self.neighbours]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
@@ -171,8 +171,8 @@ class LaplacianSVC(MachineClassifier):
         self.num_neighbours_ = chosen.rows.graph.num_neighbours
         return chosen
 
-    def _work(self, task: MachineTask) -> tuple[str, int, list[str]]:
-        _, count, _ = super()._work(task)
+    def _describe_cost(self, task: MachineTask) -> tuple[str, int, list[str]]:
+        _, count, _ = super()._describe_cost(task)
         if self.strength != "cross_validation":
             return "the graph of", count, ["pass fewer unlabelled rows"]
         cheaper = ["pass fewer unlabelled rows", "try fewer numbers of neighbours"]

@@ -26,8 +26,8 @@ from orbitwise.inference.optimise.orbit_search import (
     OTHERS,
     RETRIED,
     Coordinates,
-    Found,
     OrbitSearch,
+    SearchResult,
     covariance_of,
 )
 from orbitwise.inference.optimise.training import CUT_SHORT, Box, Vector, curvature_of, standard_errors
@@ -166,7 +166,7 @@ def most_nodes(num_rows: int, width: int, device: torch.device, each_point: floa
     return nodes
 
 
-def announce_exact(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
+def check_exact_cost(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
     """Warn if exact inference on all atoms would take hours, or more memory than there is.
 
     The functional is frozen; `is_drawn` means that its atoms are nodes whose number can be chosen.
@@ -223,7 +223,7 @@ def learn_orbit(
     else:
         features = features_of(functional)
         most = most_nodes(len(x), width, x.device, 0.0 if features is None else features.operations)
-    announce_exact(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
+    check_exact_cost(process, freeze_at(functional, most), x, EVALUATIONS if max_evaluations else 1, True)
     if (max_evaluations == 0 and not is_resumed) or not len(coordinates):
         return _unlearned(objective, functional, coordinates, x, most)
     # products of fewer digits than those of single precision, such as TF32, do not serve distances
@@ -268,7 +268,7 @@ def _searched(
     precision: torch.dtype,
     safest: torch.dtype,
     is_resumed: bool,
-) -> Found:
+) -> SearchResult:
     """The result of a search in this precision, or, if that fails at every start, in the safest one."""
     try:
         return search(precision).run(is_resumed)
@@ -288,7 +288,7 @@ def _unlearned(
     point = coordinates.point()
     is_settled = len(point) == 0
     message = "nothing was to be learned"
-    found = Found(point, num_nodes, value, message, [], [], is_settled, np.zeros_like(point))
+    found = SearchResult(point, num_nodes, value, message, [], [], is_settled, np.zeros_like(point))
     found.others = others
     return LearnedRanges(found, sets[0], coordinates)
 
@@ -311,7 +311,7 @@ Ranges = Mapping[str, Interval]
 
 
 def searched_errors(
-    learned: Callable[[], Ranges], coordinates: Coordinates, found: Found
+    learned: Callable[[], Ranges], coordinates: Coordinates, found: SearchResult
 ) -> tuple[dict[str, float], dict[str, Interval]]:
     """The standard error and the 95 % interval of the upper end of each learned range.
 
@@ -323,31 +323,31 @@ def searched_errors(
     covariance = np.diag(covariance_of(found, coordinates))
     shifts = found.node_variance
     box, here = coordinates.box, learned()
-    held = box.held(found.point, found.gradient)
+    is_at_bound = box.at_bound(found.point, found.gradient)
     falls = _slopes_away(found, box)
     squares, ends, touched = dict.fromkeys(here, 0.0), {}, dict.fromkeys(here, 0)
     for i, at in enumerate(found.point):
         spread = math.sqrt(covariance[i] + shifts[i])
         reaches = [spread, NORMAL * spread]
-        if held[i]:
+        if is_at_bound[i]:
             # the others follow: C_ii - C_if C_ff⁻¹ C_fi
-            free = np.append(np.flatnonzero(~held), i)
+            free = np.append(np.flatnonzero(~is_at_bound), i)
             curvature = 1 / np.linalg.inv(found.curvature[np.ix_(free, free)])[-1, -1]
             one, two = (_distance(falls[i], curvature, drop) for drop in (ONE_ERROR, TWO_ERRORS))
             moved = math.sqrt(shifts[i])
             reaches = [math.hypot(one, moved), math.hypot(two, NORMAL * moved)]
-        readings = []
+        ranges = []
         for reach in reaches:
             for sign in (-1, 1):
                 other = found.point.copy()
                 other[i] = at + sign * reach
                 coordinates.assign(box.clip(other))
-                readings.append(learned())
+                ranges.append(learned())
         for name in here:
-            low, high, lowest, highest = (each[name][1] for each in readings)
+            low, high, lowest, highest = (each[name][1] for each in ranges)
             if (lowest, highest) != (here[name][1], here[name][1]):
                 touched[name] += 1
-                squares[name] += (max(high - low, 0.0) / (1 if held[i] else 2)) ** 2
+                squares[name] += (max(high - low, 0.0) / (1 if is_at_bound[i] else 2)) ** 2
                 ends[name] = min(lowest, highest), max(lowest, highest)
     coordinates.assign(found.point)
     errors = {name: value**0.5 for name, value in squares.items()}
@@ -357,7 +357,7 @@ def searched_errors(
     return errors, {name: ends.get(name, (high, high)) for name, (_, high) in here.items()}
 
 
-def _slopes_away(found: Found, box: Box) -> Vector:
+def _slopes_away(found: SearchResult, box: Box) -> Vector:
     """The slope with which the quadratic model falls away from the nearer bound of each coordinate, or 0."""
     if found.curvature is None or found.slope is None or found.centre is None:
         return np.abs(found.gradient)

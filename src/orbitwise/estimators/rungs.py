@@ -97,7 +97,7 @@ class Rungs:
             bound, projected = float(found.bound()), found.rows.projected
             return Place(found.posterior, bound, self._per_row(bound), found.tilt, projected.residual)
         parts = (process, self.frozen, likelihood, inducing, rows.x, rows.targets)
-        best = nonconjugate.best_of(*parts)
+        best = nonconjugate.fit_q(*parts)
         posterior = SparsePosterior(process, inducing, best.q, inducing_factor(process, inducing))
         return Place(posterior, best.bound, self._per_row(best.bound))
 
@@ -148,7 +148,7 @@ class Rungs:
         posterior, likelihood = place.posterior, model.likelihood
         if not likelihood.is_quadratic:
             assert isinstance(posterior.q, Whitened)
-            best = nonconjugate.Best(posterior.q, place.bound)
+            best = nonconjugate.FittedQ(posterior.q, place.bound)
             return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
         noise = likelihood
         if place.noise is not None:
@@ -165,7 +165,7 @@ def bound_by_nodes(
     model: LatentModel,
     observations: Observations,
     inducing: Inducing,
-    best: nonconjugate.Best,
+    best: nonconjugate.FittedQ,
     num_nodes: int,
     generator: torch.Generator,
 ) -> BoundEstimate:
@@ -175,6 +175,6 @@ def bound_by_nodes(
         for _ in range(OTHERS if model.is_drawn else 0)
     ]
     parts = (model.likelihood, inducing, observations.x, observations.targets, best.q)
-    bounds = [nonconjugate.best_of(model.process, each, *parts).bound for each in others]
+    bounds = [nonconjugate.fit_q(model.process, each, *parts).bound for each in others]
     error = math.sqrt(sum((each - best.bound) ** 2 for each in bounds) / max(1, len(bounds)))
     return BoundEstimate(best.bound, error)

@@ -2,10 +2,11 @@
 
     python -m orbitwise.experiments.airline --out results/airline.json
 
-The logarithm of monthly passengers, 1949 to 1956, trains; 1957 to 1960 judges. The optimiser finds another
-optimum from almost every start, so both kernels have many: lengthscales for the RBF; for spectral mixtures,
-numbers of components and starts from the empirical spectrum, as found and moved at random. Start and number
-are chosen by the evidence of the years that train; every other outcome is in the record too.
+The logarithm of monthly passengers, 1949 to 1956, is the training set; 1957 to 1960 is the test set. The
+optimiser finds another optimum from almost every start, so both kernels have many starts: several
+lengthscales for the RBF; for spectral mixtures, several numbers of components, each started at the empirical
+spectrum and at random shifts of it. The start is chosen by the evidence of the training years; all other
+outcomes are in the record, too.
 
 The record has "fits", by the name of the start: the evidence, the learned kernel, and errors on the last
 third. "summary" holds, for each kind of kernel, the start that evidence prefers, the one that BIC prefers,
@@ -39,7 +40,7 @@ DIGITS = 12
 
 
 class Series(NamedTuple):
-    """Years since the first month and passengers in thousands, the first two thirds apart from the rest."""
+    """Years since the first month, and passengers in thousands, split after the first two thirds."""
 
     x_train: NDArray[np.float64]
     passengers_train: NDArray[np.float64]
@@ -48,13 +49,13 @@ class Series(NamedTuple):
 
     @property
     def y_train(self) -> NDArray[np.float64]:
-        """What is modelled: logarithms, because the seasons grow with the trend."""
+        """The training targets: logarithms, because the seasons grow with the trend."""
         return np.log(self.passengers_train)
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """What predicts logarithms of passengers with a deviation."""
+    """A model that predicts logarithms of passengers with a standard deviation."""
 
     def predict(
         self, X: NDArray[np.float64], *, return_std: bool, include_noise: bool
@@ -69,7 +70,7 @@ def load() -> Series:
 
 
 def starts(series: Series, num_mixtures: Sequence[int], num_seeds: int) -> dict[str, Kernel]:
-    """Every kernel to begin with, by name; "spectrum" is the start that was not moved."""
+    """The kernels to start from, by name; "spectrum" is the empirical spectrum without a random shift."""
     kernels: dict[str, Kernel] = {
         f"rbf, lengthscale {length:g}": parse(f"rbf(lengthscale={length})") for length in LENGTHSCALES
     }
@@ -81,7 +82,7 @@ def starts(series: Series, num_mixtures: Sequence[int], num_seeds: int) -> dict[
 
 
 def fit(kernel: Kernel, series: Series, max_iterations: int) -> InvariantGPRegressor:
-    """Hyperparameters at the greatest evidence that is found from this start."""
+    """Learn hyperparameters by evidence from one start."""
     model = InvariantGPRegressor(kernel, inference="exact", max_iterations=max_iterations, random_state=0)
     return model.fit(series.x_train, series.y_train)
 
@@ -105,7 +106,7 @@ def judge(predictor: Predictor, series: Series) -> dict[str, float]:
 
 
 def run_start(kernel: Kernel, series: Series, max_iterations: int) -> dict[str, Any]:
-    """Fit from one start and judge."""
+    """Fit from one start, and measure the errors."""
     began = time.perf_counter()
     model = fit(kernel, series, max_iterations)
     num_parameters = 1 + sum(each.numel() for each in model.kernel_.parameters())
@@ -122,7 +123,7 @@ def run_start(kernel: Kernel, series: Series, max_iterations: int) -> dict[str, 
 
 
 def summarise(fits: dict[str, Any]) -> dict[str, Any]:
-    """Which start of each kernel the training years prefer, and what hindsight would have preferred."""
+    """The best start of each kernel by the training years, and by hindsight."""
     kinds = {
         kind: {name: each for name, each in fits.items() if name.startswith(kind)} for kind in ("rbf", "sm")
     }

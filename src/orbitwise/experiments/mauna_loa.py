@@ -1,16 +1,17 @@
-"""Mauna Loa CO2: the lecture's four components, twenty years ahead, and what was measured (Lecture 2.8).
+"""Mauna Loa CO2: forecasts by the lecture's four components, and twenty years of measurements (Lecture 2.8).
 
     python -m orbitwise.experiments.mauna_loa --out results/mauna_loa.json
 
-Monthly means to the end of 2003 train; 2004 to 2023 judge. The lecture's kernel is a long trend, a season
-that changes slowly, irregularities and correlated noise, each with an amplitude and lengthscales of its own.
-Other trends take the place of the first. None is chosen by the years that judge: hyperparameters are
-integrated out by importance sampling, and trends are weighed by their evidence on the years that train
-(Lecture 2.7). `--end 1984` asks the same twenty years earlier. A run that was stopped resumes.
+Monthly means to the end of 2003 are the training set, and 2004 to 2023 the test set. The lecture's kernel is
+the sum of a long trend, a slowly changing season, irregularities and correlated noise, each with its own
+amplitude and lengthscales. Several other trends are tried as well. Nothing is chosen by the test years:
+hyperparameters are integrated out by importance sampling, and trends are weighted by their evidence on the
+training years (Lecture 2.7). `--end 1984` makes the same forecasts twenty years earlier. A run that was
+stopped resumes.
 
-The record has one entry for each first year that is not trained on, with "models" by their trend, each at the
-optimum and with hyperparameters integrated out ("marginalised"), and "average", all trends weighed by their
-evidence: coverage, error and log density up to each horizon, and the growth per year.
+The record has one entry for each first test year. Its "models" are named by their trend, each at the optimum
+and with hyperparameters integrated out ("marginalised"); "average" weights all trends by their evidence. Each
+has the coverage, error and log density up to each horizon, and the growth per year.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ HORIZONS = (5, 10, 20)
 @final
 @dataclass(frozen=True)
 class Series:
-    """Values before and after the end of training, in years from its middle and about its mean."""
+    """Training and test values, relative to the middle and the mean of the training years."""
 
     end: int
     origin: float
@@ -60,7 +61,7 @@ class Series:
 
     @staticmethod
     def of(years: Array, values: Array, end: int = 2004, every: int = 1) -> Series:
-        """Split at the beginning of the year `end`; `every` keeps every so many training values."""
+        """Split at the beginning of the year `end`; of the training values, one in `every` is kept."""
         is_train = years < end
         kept = np.flatnonzero(is_train)[::every]
         origin, shift = float(np.round(years[kept].mean())), float(values[kept].mean())
@@ -69,12 +70,12 @@ class Series:
 
     @property
     def years_ahead(self) -> Array:
-        """How far after the training years every test value lies."""
+        """The time from the end of the training years to each test value."""
         return self.x_test[:, 0] + self.origin - self.end
 
 
 def judge(predictor: PredictiveMixture, series: Series) -> dict[str, Any]:
-    """Coverage of the 95 % band, error and log density of what was measured, up to each horizon.
+    """Coverage of the 95 % band, error and log density of the test values, up to each horizon.
 
     The bias is the mean of measured minus predicted over the last year before the horizon.
     """
@@ -99,11 +100,11 @@ def judge(predictor: PredictiveMixture, series: Series) -> dict[str, Any]:
     return record
 
 
-def growth(predictor: PredictiveMixture, series: Series, horizon: int = 20) -> dict[str, float]:
+def growth(predictor: PredictiveMixture, series: Series) -> dict[str, float]:
     """The rise per year over the first and the last five years of the horizon, predicted and measured."""
     ahead, rates = series.years_ahead, {}
     for name, values in (("predicted", predictor.predict(series.x_test)), ("measured", series.y_test)):
-        annual = [float(values[(ahead >= k) & (ahead < k + 1)].mean()) for k in range(horizon)]
+        annual = [float(values[(ahead >= k) & (ahead < k + 1)].mean()) for k in range(HORIZONS[-1])]
         rates[f"{name}_first"] = (annual[5] - annual[0]) / 5
         rates[f"{name}_last"] = (annual[-1] - annual[-6]) / 5
     return rates
@@ -120,18 +121,18 @@ TRENDS = {
     "cubic": "3e-9*polynomial(3, offset=10000)",
     "quadratic + rbf": "0.0001*polynomial(2, offset=5000) + 100*rbf(lengthscale=30)",
 }
-"""Long trends and where they start, in ppm² and years from the middle of the training years."""
+"""Long trends with starting values, in ppm² and in years from the middle of the training years."""
 
 OTHERS = {
     "season": "4*rbf(lengthscale=100)*periodic(lengthscale=1, period_length=1)",
     "irregularities": "0.5*rq(lengthscale=1, alpha=1)",
     "correlated noise": "0.03*rbf(lengthscale=0.1)",
 }
-"""What every model adds to its trend. GPyTorch's periodic kernel divides by its lengthscale, not squared."""
+"""The other components of every model. GPyTorch's periodic kernel does not square its lengthscale."""
 
 DIGITS = 12
 SPREAD = 1.0
-"""Deviation of the logarithm of every hyperparameter under its prior, around the starts above."""
+"""Standard deviation of the logarithm of each hyperparameter under its prior, around its start."""
 
 
 def load(end: int = 2004, every: int = 1) -> Series:
@@ -141,7 +142,7 @@ def load(end: int = 2004, every: int = 1) -> Series:
 
 
 def spelling_of(trend: str) -> str:
-    """One trend and all other components, with the values they start from."""
+    """The spelling of one trend and all other components, with starting values."""
     return " + ".join([TRENDS[trend], *OTHERS.values()])
 
 
@@ -155,7 +156,7 @@ def kernel_of(trend: str) -> Kernel:
 
 
 def fit(trend: str, series: Series, num_restarts: int = 0, max_iterations: int = 300) -> InvariantGPRegressor:
-    """Hyperparameters at the greatest evidence of all starts."""
+    """Learn hyperparameters by evidence, from one or more starts."""
     model = InvariantGPRegressor(
         kernel_of(trend),
         normalize_y=False,
@@ -172,7 +173,7 @@ def decompose(
 ) -> dict[str, Component]:
     """The posterior of the trend and of every other component at x; their means add up to the prediction.
 
-    A `functional` shows another side of them: `seasonal()`, what differs from the mean of the year around.
+    With a `functional`, such as `seasonal()`, the posterior is that of this functional of each component.
     """
     *trend, season, irregularities, noise = summands(model.kernel_)
     parts = [sum(trend[1:], trend[0]), season, irregularities, noise]
@@ -195,7 +196,7 @@ def marginalise(
     """The evidence with hyperparameters integrated out, and predictions averaged over their posterior."""
     fitted = fitted_hyperparameters(model, default_scale=SPREAD)
     with warnings.catch_warnings():
-        # a flat direction or few effective draws are in the record: is_peak, effective_draws, pareto_shape
+        # the record has is_peak, effective_draws and pareto_shape, which say the same as the warnings
         warnings.simplefilter("ignore", category=UserWarning)
         found = integrate_evidence(fitted.hyperparameters, "importance", num_draws)
     assert isinstance(found.details, ImportanceSample)
@@ -213,7 +214,7 @@ def marginalise(
 
 
 def described(mixture: PredictiveMixture) -> list[dict[str, Any]]:
-    """Every member of a mixture in words, so that `rebuilt` needs no second run."""
+    """The members of a mixture as text, from which `rebuilt` makes the mixture without another run."""
     return [
         {"weight": float(weight), "kernel": spell(member.kernel_, True, DIGITS), "noise": member.noise_}
         for member, weight in zip(mixture.members, mixture.weights, strict=True)
@@ -221,7 +222,7 @@ def described(mixture: PredictiveMixture) -> list[dict[str, Any]]:
 
 
 def rebuilt(members: Sequence[dict[str, Any]], series: Series) -> PredictiveMixture:
-    """The mixture that was described, conditioned on the training months again."""
+    """The mixture from its description, conditioned on the training months again."""
     models = [
         InvariantGPRegressor(
             parse(each["kernel"]),
@@ -238,7 +239,7 @@ def rebuilt(members: Sequence[dict[str, Any]], series: Series) -> PredictiveMixt
 def run_model(
     trend: str, series: Series, num_restarts: int, num_draws: int, num_members: int
 ) -> dict[str, Any]:
-    """One trend: at the optimum, and with hyperparameters integrated out."""
+    """Run one trend, at the optimum and with hyperparameters integrated out."""
     began = time.perf_counter()
     model = fit(trend, series, num_restarts)
     optimum = PredictiveMixture([model], np.ones(1))
@@ -264,7 +265,7 @@ def run_model(
 
 
 def average(models: dict[str, Any], series: Series) -> dict[str, Any]:
-    """All trends weighed by their evidence; equal prior probabilities."""
+    """The average of all trends, weighted by their evidence with equal prior probabilities."""
     evidence = np.array([each["marginalised"]["log_evidence"] for each in models.values()])
     probabilities = dict(zip(models, softmax(evidence).tolist(), strict=True))
     mixture = averaged(models, probabilities, series)

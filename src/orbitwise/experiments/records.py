@@ -1,7 +1,7 @@
 """Command lines and records of experiments and benchmarks.
 
-A record is one JSON file, written whole or not at all after every result, so that a run that was stopped
-resumes with what is missing.
+A record is one JSON file, which is written in full or not at all after every result. So a run that was
+stopped resumes with the missing results.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from orbitwise.inference.disk import write_atomically
 def command_line(
     doc: str | None, out: str | Path | None = None, is_required: bool = True
 ) -> argparse.ArgumentParser:
-    """A parser that explains itself by a module's docstring, with the option --out for the record.
+    """A parser whose description is a module's docstring, with the option --out for the record.
 
-    The option is required where there is no default, unless a run may also do without a record.
+    The option is required if it has no default, unless the record is optional.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = None if out is None else Path(out)
@@ -37,13 +37,13 @@ def command_line(
 
 
 def write_record(record: object, out: Path) -> None:
-    """Write a record as JSON, whole or not at all, in a folder that is made where it is missing."""
+    """Write a record as JSON in full or not at all; its folder is made if it is missing."""
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, json.dumps(record, indent=1) + "\n")
 
 
 def versions_and_machine(*packages: str) -> dict[str, dict[str, Any]]:
-    """What the figures of a benchmark depend on: versions, those of other packages too, and the machine."""
+    """What the figures of a benchmark depend on: the versions of packages, and the machine."""
     always = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn")
     versions = {name: version(name) for name in (*always, *packages)}
     threads = torch.get_num_threads()
@@ -55,10 +55,10 @@ def versions_and_machine(*packages: str) -> dict[str, dict[str, Any]]:
 
 @final
 class Record:
-    """What a run has found so far, in `values` and in the file `out`, if any.
+    """The results of a run so far, in `values` and, if given, in the file `out`.
 
-    A file that is there already is read first, so that a run that was stopped resumes with what is missing;
-    `empty` holds the entries of a new record.
+    An existing file is read first, so that a run that was stopped resumes with the missing results; `empty`
+    has the entries of a new record.
     """
 
     def __init__(self, out: Path | None, empty: dict[str, Any]) -> None:
@@ -67,13 +67,13 @@ class Record:
         self.values = empty | (json.loads(out.read_text(encoding="utf-8")) if out and is_there else {})
 
     def write(self, **more: object) -> None:
-        """Write the file, with more entries than before."""
+        """Add entries, and write the file."""
         self.values |= more
         if self.out is not None:
             write_record(self.values, self.out)
 
     def fill(self, part: dict[str, Any], name: str, run: Callable[[], dict[str, Any]]) -> bool:
-        """Run what a part of `values` lacks and write it down at once; return whether it was lacking."""
+        """Run an entry that a part of `values` lacks, and write it at once; return whether it was missing."""
         if name in part:
             return False
         part[name] = run()

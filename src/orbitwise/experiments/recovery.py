@@ -1,17 +1,17 @@
-"""Does learning find a known invariance, and do the stated intervals hold it?
+"""Does learning find a known invariance, and do the stated intervals contain it?
 
     python -m orbitwise.experiments.recovery --device cuda --out results/recovery.json
 
 Part "model" draws targets from the model itself, so that the ranges are known exactly, and counts how often
-the 95 % intervals hold them. A drawn target is f(x) = E_α g(x_α) with g from an RBF prior and α uniform in
+the 95 % intervals contain them. A drawn target is f(x) = E_α g(x_α) with g from an RBF prior and α uniform in
 known ranges, plus small noise; the expectation is a sum over many more nodes than learning uses. Part
-"images" moves real images within known ranges and learns these from the labels; images that varied before are
-expected to show more than the truth, and the unmoved ones say how much. The record is written after every
-fit, and fits that it has already are not run again.
+"images" moves real images within known ranges and learns these from the labels; because images vary anyway,
+the learned ranges are expected to exceed the truth, by as much as those of unmoved images. The record is
+written after every fit, and a run that was stopped resumes with the missing fits.
 
 The record has "fits", each with the true and the learned upper end of every range, its standard error and the
-ends of its 95 % interval, and "summary": the coverage of the intervals, their width, and the bias of what was
-learned, for every problem and for all problems of part "model" together ("pooled").
+ends of its 95 % interval, and "summary": the coverage and width of the intervals and the bias of the learned
+ranges, for each problem and for all problems of part "model" together ("pooled").
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ Array = NDArray[np.float64]
 Truth = Mapping[str, float]
 
 NOISE = 0.1
-"""The deviation of the noise over that of f."""
+"""The standard deviation of the noise, relative to that of f."""
 NODES_SEED = 7
-"""Of the nodes that stand for the true orbit; no fit uses them."""
+"""The seed of the nodes that represent the true orbit; no fit uses them."""
 SHAPES = {"digits": (8, 8), "mnist": (28, 28)}
 LENGTH, SAMPLES_BEFORE = 32, 1.0
 NUM_POINTS, ANGLE_BEFORE = 6, 0.2
@@ -64,8 +64,8 @@ NUM_POINTS, ANGLE_BEFORE = 6, 0.2
 class Setting:
     """A problem of part "model".
 
-    `name` says which inputs are taken; `truth` gives the half-widths of the ranges of their moves by name, in
-    the units of the orbit, and zero for a move that is offered but not used; `lengthscale` is that of g, in
+    `name` identifies the inputs. `truth` has the half-widths of the ranges by name, in the units of the
+    orbit; zero means a move that the orbit offers but that f does not need. `lengthscale` is that of g, in
     units of the inputs.
     """
 
@@ -84,7 +84,7 @@ class Setting:
         return images_of("digits", num_rows)[0]
 
     def orbit(self, widths: Truth | None = None) -> DrawnOrbit:
-        """The orbit with these half-widths, or as a user who does not know them would start."""
+        """The orbit with these half-widths; by default the one from which a user would start."""
         kind = self.name.split(",")[0]
         if kind == "signals":
             shift = SAMPLES_BEFORE if widths is None else widths["shift"]
@@ -99,7 +99,7 @@ class Setting:
 TURN = {"angle": math.radians(30)}
 PIXEL = 2 / SHAPES["digits"][0]
 SHIFT = {"shift_x": 1.3 * PIXEL, "shift_y": 0.8 * PIXEL}
-"""About a pixel, which is where learning starts."""
+"""Shifts of about one pixel, which is also the start of learning."""
 SETTINGS = (
     Setting("digits, turned", TURN, 1.5),
     Setting("digits, shifted", SHIFT, 1.5),
@@ -170,7 +170,7 @@ def _on(widths: Truth) -> dict[str, float]:
 
 
 Fit = dict[str, Any]
-"""What identifies a fit ("part", "problem", "draw"), "truth", "ranges", and how the search went."""
+"""A fit: its identity ("part", "problem", "draw"), "truth", "ranges", and the course of the search."""
 
 ANGLES = (0, 30, 45, 90, 135, 180)
 SCALES = (0.0, 0.15, 0.3)
@@ -189,7 +189,7 @@ def learned_ranges(model: LearnedOrbit) -> dict[str, dict[str, float]]:
 def measured(
     model: InvariantGPRegressor | InvariantGPClassifier, x: Array, y: NDArray[Any], truth: Truth
 ) -> Fit:
-    """Fit, and tell what was learned beside the truth, and how the search went."""
+    """Fit, and return the learned ranges, the truth, and the course of the search."""
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -207,7 +207,7 @@ def measured(
 
 
 def model_fits(arguments: argparse.Namespace, done: set[tuple[str, int]]) -> Iterator[Fit]:
-    """Targets from the model itself, for every setting and draw that is not done."""
+    """Fit targets drawn from the model itself, for all settings and draws that are missing."""
     for setting in (each for each in SETTINGS if _is_wanted(each.name, arguments.problems)):
         draws = [draw for draw in range(arguments.draws) if (setting.name, draw) not in done]
         if not draws:
@@ -226,7 +226,7 @@ def model_fits(arguments: argparse.Namespace, done: set[tuple[str, int]]) -> Ite
 
 
 def image_moves(name: str) -> dict[str, Truth]:
-    """The ranges that images of this set are moved within, by what they are called."""
+    """The ranges within which images of a set are moved, by the name of the move."""
     pixel = 2 / SHAPES[name][0]
     moves: dict[str, Truth] = {f"turned by ±{angle}°": {"angle": math.radians(angle)} for angle in ANGLES}
     for size in PIXELS[name]:
@@ -237,7 +237,7 @@ def image_moves(name: str) -> dict[str, Truth]:
 
 
 def image_fits(arguments: argparse.Namespace, done: set[tuple[str, int]]) -> Iterator[Fit]:
-    """Real images moved within known ranges, for every set, move and seed that is not done."""
+    """Fit real images moved within known ranges, for all sets, moves and seeds that are missing."""
     for name in arguments.sets:
         natural = image_widths(SHAPES[name])
         for move, truth in image_moves(name).items():
@@ -288,9 +288,10 @@ def _of_problem(fits: Sequence[Fit]) -> dict[str, Any]:
 
 
 def _pooled(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Coverage of all ranges, and how wide intervals and how far off answers are, where ranges are not zero.
+    """Coverage of all ranges; widths of intervals and errors for ranges that are not zero.
 
-    `root_mean_square_z` is that of (learned - truth)/error, which is 1 for errors that are right.
+    `root_mean_square_z` is the root mean square of (learned - truth)/error, which is 1 if the errors are
+    correct.
     """
     pairs = [(fit["ranges"][name], truth) for fit in fits for name, truth in fit["truth"].items()]
     widths = [(found["high"] - found["low"]) / 2 / truth for found, truth in pairs if truth > 0]
@@ -314,7 +315,7 @@ def _is_wanted(name: str, wanted: Sequence[str] | None) -> bool:
 
 
 def main() -> None:
-    """Read the command line, run what is not done yet, and write the record after every fit."""
+    """Read the command line, run the missing fits, and write the record after each."""
     parser = command_line(__doc__, is_required=False)
     parser.add_argument("--parts", nargs="+", choices=("model", "images"), default=["model", "images"])
     parser.add_argument("--problems", nargs="+", help="only those whose names contain one of these")
@@ -327,7 +328,7 @@ def main() -> None:
     parser.add_argument("--true-nodes", type=int, default=1024)
     parser.add_argument("--max-nodes", type=int, default=128)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="a few small fits, to see that all works")
+    parser.add_argument("--quick", action="store_true", help="a few small fits as a trial run")
     arguments = parser.parse_args()
     if arguments.quick:
         quick = {"draws": 1, "seeds": 1, "rows": 40, "outputs": 4, "images": 40}

@@ -4,9 +4,9 @@
 
 Features are scaled to mean zero and length one, the Gaussian kernel has the median distance, InvSVM keeps all
 derivatives at all points small; λ, ν and the graph are chosen by 5-fold cross-validation, in which labels
-that are held out stay as unlabelled points. The folds are drawn five times and errors averaged: 30 labels say
-little of which of 30 settings is best, and what one draw of folds adds in chance is more than the machines
-differ by. The record is written after every set, and sets that it has already are not run again.
+that are held out stay as unlabelled points. The folds are drawn five times and errors averaged, because with
+30 labels and 30 settings the random error of one draw of folds would exceed the differences between the
+machines. The record is written after every set, and a run that was stopped resumes with the missing sets.
 
 The record has "sets", and in each "cells" called "method/labels": mean and deviation of the error on all
 points without a label, in percent, with the errors and the chosen settings of every draw.
@@ -55,18 +55,18 @@ SETS = {
 }
 LABELS = (30, 60, 90)
 RATES = tuple(10.0**power for power in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0))
-"""Over the mean variance of the kernel; less makes a machine that knows the larger class alone."""
+"""Values of λ times the mean variance of the kernel; with smaller ones only the larger class is predicted."""
 STRENGTHS = tuple(10.0**power for power in range(-4, 1))
-"""In units of the squared bandwidth, which makes them free of the scale of the features."""
+"""Values of ν in units of the squared bandwidth, so that they do not depend on the scale of the features."""
 NEIGHBOURS = (3, 6, 12)
 REPEATS = 5
-"""Draws of folds."""
+"""The number of draws of folds."""
 TOLERANCE = 1e-4
-"""Of folded kernels, which are computed in single precision."""
+"""The tolerance of folded kernels, which are computed in single precision."""
 
 
 class Task(NamedTuple):
-    """A set with its draws: all points, their classes, and the numbers of the labelled points."""
+    """A set with its draws: all points, their classes, and the indices of the labelled points."""
 
     x: Float[Tensor, "t d"]
     codes: Int[Tensor, " t"]
@@ -86,7 +86,7 @@ class Task(NamedTuple):
 
 
 def _draw(codes: Tensor, seed: int) -> Tensor:
-    """The first 90 points of a random order in which every beginning has the classes' shares of the set."""
+    """The first 90 points of a random order in which any first n points have the class shares of the set."""
     order = torch.randperm(len(codes), generator=torch.Generator().manual_seed(seed))
     drawn = codes[order]
     place = torch.empty(len(codes), dtype=torch.float64)
@@ -97,7 +97,7 @@ def _draw(codes: Tensor, seed: int) -> Tensor:
 
 
 class Family(NamedTuple):
-    """Kernels k̃ of all points with the labelled ones, one for every setting, and what they cost.
+    """Kernels k̃ between all points and the labelled ones, one for each setting, and the seconds they took.
 
     k̃ = k - k(·, L) (I/ν + L k L)⁻¹ L k is the kernel of the RKHS norm plus ν times the squares of the
     functionals L, which are slopes or differences between neighbours: an SVM with k̃ is LapSVM or InvSVM.
@@ -118,7 +118,7 @@ def families(task: Task, device: str) -> dict[str, Family]:
     process, points = Process(None, kernel), task.x[task.columns]
     with torch.no_grad():
         prior = process.covariance(Evaluation().atoms(task.x), Evaluation().atoms(points))
-    # recorded as counts of slopes in the features' units
+    # recorded in the units of the features
     strengths = [width**2 * strength for strength in STRENGTHS]
     start = time.perf_counter()
     inner = gradient_rows(task.x, width).invariances(process, task.x, points)
@@ -140,7 +140,7 @@ def families(task: Task, device: str) -> dict[str, Family]:
 
 
 class Labels(NamedTuple):
-    """Some labelled points: their numbers, places among the columns, targets, and the others' numbers."""
+    """Some labelled points: their indices, positions among the columns, targets, classes and folds."""
 
     rows: Int[Tensor, " n"]
     places: Int[Tensor, " n"]
@@ -189,7 +189,7 @@ def by_laplace(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
 
 
 def by_evidence(grams: Tensor, labels: Labels, loss: Loss) -> tuple[int, float]:
-    """The setting and λ of the greatest evidence of labels taken for numbers with Gaussian noise."""
+    """The setting and λ of the greatest evidence, with labels as numbers with Gaussian noise."""
     ones, rates = torch.ones_like(labels.targets[0]), rates_of(grams)
     values = torch.stack(
         [

@@ -4,10 +4,10 @@
 
 Dense, residual and convolutional kernels, one-hot Gaussian codes, hyperparameters, noise and orbit by
 evidence. The Gram matrix of each model at the smallest size also goes through the certified sparse engine,
-which says how many inducing variables it needs: does that number foretell the test error? The engine is given
-Gram matrices as a kernel of row numbers, which also counts the different entries it asks for: kernel
-evaluations that a fit from scratch would have to pay. The record is written after every cell, cells that it
-has already are not run again, and a picture is drawn beside it.
+which determines how many inducing variables it needs: does that number predict the test error? The engine
+takes a Gram matrix as a kernel of row indices, which also counts the distinct entries that are used: these
+are the kernel evaluations that a fit from scratch would need. The record is written after every cell, a run
+that was stopped resumes with the missing cells, and a picture is drawn next to the record.
 
 The record has "cells", by model, rows, orbit and size of images: the evidence, the test error and what was
 learned; "sparsity" of the models at the smallest size: how many inducing variables bring the lower bound
@@ -67,11 +67,11 @@ class Model(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the model is called in the record and in the picture."""
+        """The name of the model in the record and in the picture."""
         return f"{self.kind} {'residual ' * self.residual}{self.activation} {self.depth}"
 
     def kernel(self, size: int) -> ScaleKernel:
-        """With a height of its own, because that of erf networks is bounded."""
+        """The kernel, with a scale because the variance of erf networks is bounded."""
         settings: dict[str, Any] = {"activation": self.activation, "residual": self.residual}
         if self.kind == "dense":
             base: Kernel = WideNetworkKernel(self.depth, **settings)
@@ -94,7 +94,7 @@ class Data(NamedTuple):
 
     @classmethod
     def of(cls, size: int, num_test: int, seed: int, device: str) -> Data:
-        """Random training images and the first test images, their pixels averaged down to the size."""
+        """Random training images and the first test images, averaged down to `size` × `size` pixels."""
         data = datasets.load("mnist")
         order = np.random.default_rng(seed).permutation(len(data.x_train))
 
@@ -115,7 +115,7 @@ class Data(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A model on so many rows, without an orbit or with a learned one."""
+    """A model on some number of rows, without an orbit or with a learned one."""
 
     model: Model
     rows: int
@@ -137,7 +137,7 @@ POOLED = Model("pooled", "relu", 2)
 
 
 def cells(sizes: list[int], size: int, pooled_size: int) -> list[Cell]:
-    """All cells, the most telling first."""
+    """All cells, the most informative first."""
     small, *large = sizes
     found = [Cell(model, small, orbit, size) for orbit in ("none", "learned") for model in MAIN]
     found += [Cell(model, small, "none", size) for model in CONVOLUTIONS]
@@ -156,7 +156,7 @@ def cells(sizes: list[int], size: int, pooled_size: int) -> list[Cell]:
 
 @final
 class TableKernel(Kernel):
-    """k(i, j) = gram[i, j], for inputs that are numbers of rows."""
+    """k(i, j) = gram[i, j], for inputs that are indices of rows."""
 
     has_lengthscale = False
     gram: Tensor
@@ -169,13 +169,13 @@ class TableKernel(Kernel):
 
     @property
     def num_evaluations(self) -> int:
-        """Different pairs asked for, (i, j) and (j, i) being one."""
+        """The number of distinct pairs that were used; (i, j) and (j, i) are one pair."""
         return int((self.seen | self.seen.T).tril().sum())
 
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
     ) -> Tensor:
-        """Look the entries up, and remember which were asked for."""
+        """Look the entries up, and record which were used."""
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
         if not diag:
             i, j = torch.broadcast_tensors(i[..., :, None], j[..., None, :])
@@ -186,8 +186,8 @@ class TableKernel(Kernel):
 class Columns:
     """The sparse engine on a Gram matrix, with inducing variables in the order of the greedy choice.
 
-    Every row of the data is an input that holds its own number, so that the inducing variables are columns of
-    the Gram matrix. `exact` is the evidence that the bounds are compared with.
+    The input of each row is its index, so that inducing variables are columns of the Gram matrix. `exact` is
+    the evidence with which the bounds are compared.
     """
 
     def __init__(self, gram: Float[Tensor, "n n"], targets: Float[Tensor, "n c"], noise: float) -> None:
@@ -200,11 +200,11 @@ class Columns:
         self.exact = log_evidence(gram, observations.targets, self.model.noise.item())
 
     def choose(self, count: int) -> Float[Tensor, "u 1"]:
-        """The numbers of the first rows of the greedy choice."""
+        """The indices of the first rows of the greedy choice."""
         return self.model.choose(count, "greedy", torch.Generator().manual_seed(0)).inducing
 
     def certify(self, count: int) -> dict[str, Any]:
-        """The bracket from `count` columns of K and its diagonal, and how far below the truth it begins."""
+        """The bracket from `count` columns of K and its diagonal, and the loss of its lower end."""
         self.model.place_inducing(self.order[:count])
         bracket, rows = self.model.bracket(refine=False), self.model.num_rows
         return {
@@ -229,7 +229,7 @@ class Columns:
 
 
 def automatic(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, tolerance: float) -> dict[str, Any]:
-    """What the estimator settles for, θ being fixed; its bracket is refined with products by all of K."""
+    """The choice of the estimator at fixed θ; it refines its bracket with products by all of K."""
     model = SparseGPRegressor(
         TableKernel(gram),
         tolerance=tolerance,
@@ -258,7 +258,7 @@ def automatic(gram: Tensor, targets: Float[Tensor, "n c"], noise: float, toleran
 def sparsity(
     gram: Tensor, targets: Tensor, noise: float, common_noise: float, tolerances: list[float]
 ) -> dict[str, Any]:
-    """Inducing variables needed at the noise of the evidence, and at one noise for all kernels."""
+    """The inducing variables needed at the noise of the evidence, and at a common noise for all kernels."""
     gram, targets = gram.cpu(), targets.cpu()
     return {
         "all_evaluations": len(gram) * (len(gram) + 1) // 2,
@@ -284,7 +284,7 @@ def correlations(record: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for name, values in columns.items():
         if len(errors) < 3 or len(set(values)) == 1 or len(set(errors)) == 1:
-            continue  # no ranks
+            continue  # ranks are not defined
         correlation, p_value = spearmanr(values, errors)
         found[name] = {"spearman": correlation, "p_value": p_value, "models": len(errors)}
     return found
@@ -301,7 +301,7 @@ def draw(record: dict[str, Any], file: Path) -> None:
     chosen = [{**record["cells"][name], **each} for name, each in record["sparsity"].items()]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     panels = [
-        (f"inducing variables: bound within {tolerance} nats a row at noise {command['common_noise']}",
+        (f"inducing variables: bound within {tolerance} nats per row at noise {command['common_noise']}",
          lambda cell: cell["needed"][tolerance]["inducing"]),
         ("log evidence, nats", lambda cell: cell["log_evidence"]),
     ]  # fmt: skip
@@ -328,7 +328,7 @@ def draw(record: dict[str, Any], file: Path) -> None:
 
 
 class Learned(NamedTuple):
-    """What evidence chose: kernel, orbit and noise, from how many rows, and the seconds that it took."""
+    """The choice by evidence: kernel, orbit and noise; the number of rows, and the seconds that it took."""
 
     kernel: ScaleKernel
     orbit: DrawnOrbit | None
@@ -337,7 +337,7 @@ class Learned(NamedTuple):
     seconds: float
 
     def state(self) -> dict[str, Any]:
-        """All of it as plain numbers, so that a later run need not learn again."""
+        """All entries as plain numbers, so that a later run need not learn again."""
         parts = {"kernel": self.kernel, "orbit": self.orbit}
         tensors = {
             name: {key: value.tolist() for key, value in part.named_parameters()}
@@ -348,7 +348,7 @@ class Learned(NamedTuple):
 
     @classmethod
     def of(cls, state: dict[str, Any], kernel: ScaleKernel, orbit: DrawnOrbit | None) -> Learned:
-        """That of a record, in a new kernel and orbit."""
+        """The entries of a record, put into a new kernel and orbit."""
         with torch.no_grad():
             for name, part in (("kernel", kernel), ("orbit", orbit)):
                 for key, value in () if part is None else part.named_parameters():
@@ -356,7 +356,7 @@ class Learned(NamedTuple):
         return cls(kernel, orbit, state["noise"], state["rows"], state["seconds"])
 
     def functional(self, num_nodes: int, seed: int, device: str) -> Functional:
-        """Averages over the orbit with fixed nodes, or values, in single precision."""
+        """Averages over the orbit with fixed nodes, or values if there is no orbit, in single precision."""
         if self.orbit is None:
             return Evaluation()
         generator = torch.Generator(device).manual_seed(seed)
@@ -364,7 +364,7 @@ class Learned(NamedTuple):
 
 
 def learn(cell: Cell, data: Data, rows: int, options: argparse.Namespace) -> Learned:
-    """Hyperparameters, and the orbit where there is one, by the exact evidence of some rows."""
+    """Learn hyperparameters, and the orbit if there is one, by the exact evidence of some rows."""
     start = time.process_time()
     classifier = InvariantGPClassifier(
         cell.model.kernel(cell.size),
@@ -396,7 +396,7 @@ def noisy_root(gram: Float[Tensor, "n n"], noise: float) -> Float[Tensor, "n n"]
 
 @dataclass(frozen=True)
 class Rows:
-    """The training rows of a cell, in single precision; matrices are made double."""
+    """The training rows of a cell in single precision; matrices are converted to double."""
 
     process: Process
     functional: Functional
@@ -421,7 +421,7 @@ class Rows:
         return torch.cat(parts).double()
 
     def atoms(self, x: Tensor) -> Block:
-        """Rows of g's values."""
+        """The rows as atoms of g."""
         return self.functional.atoms(x.float())
 
 
@@ -458,7 +458,7 @@ def measure(rows: Rows, cell: Cell, learned: Learned, num_test: int) -> dict[str
 
 
 class Bench:
-    """Runs cells; what was learned for one, now or in the record, serves others of its model and orbit."""
+    """Runs cells; the choice for one is reused for all others with the same model and orbit."""
 
     def __init__(self, options: argparse.Namespace, cells: dict[str, Any]) -> None:
         self.options = options
@@ -474,14 +474,14 @@ class Bench:
         return self.data[size]
 
     def choice(self, cell: Cell) -> Learned:
-        """What evidence chooses for a cell, from few rows where kernels or orbits are dear."""
+        """The choice by evidence for a cell, from few rows if the kernel or the orbit is expensive."""
         key = (cell.model, cell.orbit, cell.size)
         if key not in self.learned:
             self.learned[key] = self.remembered(cell) or self.learn(cell)
         return self.learned[key]
 
     def remembered(self, cell: Cell) -> Learned | None:
-        """What the record has of the same model and orbit."""
+        """The choice in the record for the same model and orbit; None if there is none."""
         options = self.options
         for rows in options.sizes:
             if (found := self.cells.get(cell._replace(rows=rows).name)) is not None:
@@ -493,7 +493,7 @@ class Bench:
         return None
 
     def learn(self, cell: Cell) -> Learned:
-        """What evidence chooses for a cell, learned now."""
+        """The choice by evidence for a cell, learned now."""
         options = self.options
         with_orbit = cell.orbit == "learned"
         rows = {
@@ -515,14 +515,14 @@ class Bench:
         return measure(self.rows(cell), cell, self.choice(cell), num_test)
 
     def sparsity(self, cell: Cell) -> dict[str, Any]:
-        """How sparse the model of a cell that was run is."""
+        """The sparsity of the model of a cell that was run."""
         options, rows = self.options, self.rows(cell)
         noise = self.cells[cell.name]["noise"]
         return sparsity(rows.gram(), rows.targets, noise, options.common_noise, options.tolerances)
 
 
 def main() -> None:
-    """Read the command line, run the cells that are missing, write record and picture."""
+    """Read the command line, run the missing cells, and write the record and the picture."""
     parser = command_line(__doc__, "results/wide_networks.json")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000])
     parser.add_argument("--test", type=int, default=1000)
@@ -540,7 +540,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", choices=["cells", "sparsity"], help="one of the two parts of the record")
-    parser.add_argument("--time-limit", type=float, help="seconds after which no cell is begun")
+    parser.add_argument("--time-limit", type=float, help="seconds after which no more cells are started")
     options = parser.parse_args()
     hidden = ("only", "out", "time_limit")
     record = Record(options.out, {"cells": {}, "sparsity": {}})

@@ -1,6 +1,7 @@
-"""The learned orbit itself as an augmentation: every image is moved by a fresh draw, pixel for pixel as in f.
+"""The learned orbit itself as an augmentation: every image is moved by a fresh draw, exactly as in the model.
 
-One module serves torchvision's and kornia's pipelines and plain torch; albumentations gets a shell of it.
+The same module works in pipelines of torchvision and kornia and in plain torch; for albumentations it is
+wrapped.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ PICTURES = ("L", "RGB", "RGBA", "F")
 
 @final
 class OrbitTransform(nn.Module):
-    """Moves each image of a batch by a draw of its own from a copy of `orbit`, whose ranges stay as they are.
+    """Moves each image of a batch by an independent draw from a copy of `orbit`, whose ranges stay fixed.
 
-    It takes tensors [*, C, H, W] or [H, W], arrays [H, W, C] or [H, W], and PIL images, and returns the like;
-    whole numbers are rounded. Further arguments, such as labels, pass unchanged: masks and boxes must not be
-    among them. An orbit of one channel moves all channels of an image alike. `fill` is what lies outside the
-    image. Draws come from `generator`, by default torch's own, which differs between workers of a DataLoader.
+    It takes tensors [*, C, H, W] or [H, W], arrays [H, W, C] or [H, W], and PIL images, and returns the same
+    kind; whole numbers are rounded. Further arguments, such as labels, are returned unchanged, so masks and
+    boxes, which would have to move with the image, must not be passed. An orbit of one channel moves all
+    channels of an image alike. `fill` is the value outside the image. Draws come from `generator`, by default
+    torch's global one, which differs between the workers of a DataLoader.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class OrbitTransform(nn.Module):
         self._check_moves()
 
     def forward(self, image: object, *others: object, generator: torch.Generator | None = None) -> object:
-        """The moved image, followed by the other arguments where there are any."""
+        """The moved image; if there are other arguments, a tuple of it and them."""
         generator = self.generator if generator is None else generator
         if isinstance(image, Tensor):
             moved = self._move_pixels(image, generator)
@@ -73,19 +75,19 @@ class OrbitTransform(nn.Module):
         return (moved, *others) if others else moved
 
     def _move_array(self, image: NDArray, generator: torch.Generator | None) -> NDArray:
-        """An array with its channels last, as albumentations and PIL have them, moved."""
+        """Move an array with channels last, as in albumentations and PIL."""
         pixels = torch.from_numpy(np.array(image))
         has_channels = pixels.dim() == 3
         moved = self._move_pixels(pixels.movedim(-1, 0) if has_channels else pixels, generator)
         return np.ascontiguousarray((moved.movedim(0, -1) if has_channels else moved).numpy())
 
     def _move_pixels(self, image: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A tensor of any precision [*, C, H, W] or [H, W], moved."""
+        """Move a tensor [*, C, H, W] or [H, W] of any precision."""
         channels, *plane = self.image_shape
         given = 1 if image.dim() == 2 else image.shape[-3] if image.dim() > 2 else 0
         if list(image.shape[-2:]) != plane or given < 1 or (channels > 1 and given != channels):
             raise ValueError(
-                f"This orbit is one of images [C, H, W] = {self.image_shape}, but got shape "
+                f"This orbit moves images [C, H, W] = {self.image_shape}, but got shape "
                 f"{tuple(image.shape)}: resize the images, or learn an orbit at their size."
             )
         exact = image.dtype in (torch.float32, torch.float64)
@@ -107,7 +109,7 @@ class OrbitTransform(nn.Module):
         return self.orbit.move(rows, noise.repeat_interleave(repeats, 0)).reshape(pixels.shape)
 
     def _check_moves(self) -> None:
-        """Raise a ValueError unless draws are images of the same shape, all of one weight."""
+        """Raise a ValueError unless all draws are images of the same shape with equal weights."""
         for part in self.orbit.modules():
             weights = getattr(part, "weights", None)
             if isinstance(weights, Tensor) and not torch.allclose(weights, weights[:1]):
@@ -145,7 +147,7 @@ def image_shape_of(orbit: object, image_shape: Sequence[int] | None = None) -> t
             "image_shape=(channels, height, width)."
         )
     if len(known) > 1:
-        raise ValueError(f"The orbit and image_shape are of images of different shapes: {sorted(known)}.")
+        raise ValueError(f"The orbit and image_shape have different image shapes: {sorted(known)}.")
     return known.pop()
 
 

@@ -1,6 +1,6 @@
-"""A learned orbit as JSON: plain numbers with their units and conventions, and nothing that is executed.
+"""A learned orbit as JSON: plain numbers with their units and conventions, and no code.
 
-What is read is checked entry by entry, so that text from anywhere gives an orbit or a ValueError.
+Every entry that is read is checked, so that untrusted text gives either an orbit or a ValueError.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 1
 MOST_TEXT = 1_000_000
 MOST_PIXELS = 2**20
 MOST_PLACES = 2**18
-"""Pixels of one channel of a tangent deformation, which has a parameter for each."""
+"""The most pixels of one channel of a tangent deformation, which has a parameter per pixel."""
 MOST_STAGES = 8
 UNITS = {
     "angle": "radians, counter-clockwise as seen on the screen",
@@ -55,14 +55,15 @@ def to_json(orbit: Orbit, image_shape: Sequence[int] | None = None) -> str:
     ----------
     orbit : Orbit
         An `ImageOrbit`, a `DeformationOrbit`, a `FiniteOrbit` of flips and quarter turns, a composition of
-        these, or one of them frozen.
+        these, or a frozen version of one of them.
     image_shape : tuple of int, default=None
         (height, width) or (channels, height, width); needed only by a finite orbit.
 
     Returns
     -------
     str
-        Numbers with their units and conventions. Ranges that were learned to be zero are left out.
+        JSON text of the numbers with their units and conventions. Ranges that were learned to be zero are
+        left out.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def to_json(orbit: Orbit, image_shape: Sequence[int] | None = None) -> str:
     text = json.dumps(
         {"format": FORMAT, "version": VERSION, "image_shape": list(shape)} | _written(orbit, shape), indent=1
     )
-    # reading it moves an image, so that what is handed out can be used
+    # a trial move of an image ensures that the text can be used
     OrbitTransform(from_json(text))
     return text
 
@@ -87,17 +88,18 @@ def from_json(text: str | bytes | Mapping[str, Any]) -> Orbit:
     Parameters
     ----------
     text : str, bytes or mapping
-        The JSON text, or what a JSON parser made of it. It may come from anywhere: nothing in it is executed.
+        The JSON text, or the mapping that a JSON parser returned. It may be untrusted: nothing in it is
+        executed.
 
     Returns
     -------
     Orbit
-        An orbit that draws and moves as the one that was written.
+        An orbit with the same draws and moves as the one that was written.
 
     Raises
     ------
     ValueError
-        If the text is not that of an orbit, or an entry is out of range; the message says which.
+        If the text does not describe an orbit, or an entry is out of range; the message names the entry.
     """
     data = _parsed(text)
     if data.get("format") != FORMAT or data.get("version") != VERSION:
@@ -129,7 +131,7 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
             "and quarter turns, and compositions of these have one."
         )
     learned = orbit.learned()
-    # what was learned to be zero is left out, as it is where it was never asked for
+    # a range that was learned to be zero is the same as one that was never asked for
     ranges = {name: pair for name, pair in orbit.bounds.intervals().items() if pair != (0.0, 0.0)}
     content: dict[str, Any] = {"kind": "image"}
     content |= {"intervals": {name: list(_inside(name, pair)) for name, pair in ranges.items()}}
@@ -140,7 +142,7 @@ def _written(orbit: Orbit, shape: tuple[int, int, int]) -> dict[str, Any]:
         content |= {"kind": "tangent", "tangent_width": orbit.transform.tangent_width}
         content |= {"clip": None if clip is None else list(clip)}
     written = {*ranges, *content}
-    # a range about a centre that is not zero may have lost its width, and is a fixed move
+    # a range around a centre other than zero may have no width left, and is then a fixed move
     learnable = [
         name for name in _learnable(orbit) if name in written and learned[name][0] != learned[name][1]
     ]
@@ -156,7 +158,7 @@ def _read(data: Mapping[str, Any], shape: tuple[int, int, int]) -> Orbit:
         if not isinstance(stages, list) or not 0 < len(stages) <= MOST_STAGES:
             raise ValueError(f"stages must be a list of 1 to {MOST_STAGES} orbits, not {_short(stages)}.")
         if not all(isinstance(stage, Mapping) and stage.get("kind") != "composed" for stage in stages):
-            raise ValueError("Every stage must be an orbit that is not composed itself.")
+            raise ValueError("Every stage must be an orbit that is not itself composed.")
         return ComposedOrbit(*[_read(stage, shape) for stage in stages])
     if kind == "finite":
         return orbit_of(_names(data, "elements"), shape)
@@ -198,7 +200,7 @@ def _parsed(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _inside(name: str, interval: Interval) -> Interval:
-    """The interval no wider than its limit, beyond which learning may go by a hair."""
+    """The interval cut to its limit, which rounding may exceed slightly during learning."""
     middle, half = (interval[0] + interval[1]) / 2, (interval[1] - interval[0]) / 2
     most = LIMITS.get(name, math.inf) * (1 - 1e-12)
     return interval if half <= most else (middle - most, middle + most)
@@ -234,9 +236,9 @@ def _number(data: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def _finite(name: str, value: object) -> float:
-    # true and false are numbers for Python, and numbers of many digits are none for a computer
+    # Python counts True and False as numbers, and its integers may be too large for a float
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        raise ValueError(f"{_short(name)} must be made of finite numbers, not {_short(value)}.")
+        raise ValueError(f"{_short(name)} must be a finite number, not {_short(value)}.")
     return float(value)
 
 

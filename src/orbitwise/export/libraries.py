@@ -1,6 +1,7 @@
-"""A learned orbit for torchvision, kornia and albumentations: our own module, or the nearest of their own.
+"""A learned orbit for torchvision, kornia and albumentations: exactly, or by their most similar transforms.
 
-All turn and shear in degrees about the same centre; they differ in signs, order, units and interpolation.
+All libraries turn and shear in degrees about the same centre, but they differ in signs, order, units and
+interpolation.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from orbitwise.export.nearest import LOST_MEAN, WHOLE_PIXELS, Builtin, Call, Con
 from orbitwise.orbits.orbit import Interval, Orbit
 
 ImageTransform = Callable[..., dict[str, Any]]
-"""A transform of albumentations, which takes and gives images by name."""
+"""A transform of albumentations, which takes images by keyword and returns a dictionary."""
 LEAST_SMOOTHNESS = 1.0
-"""Of albumentations' displacements, in pixels."""
+"""The smallest smoothness of albumentations' displacements, in pixels."""
 
 
 @final
 class Torchvision(Library):
     """torchvision's v2 transforms.
 
-    `RandomAffine` turns clockwise, shears to the left, takes the nearest pixel unless told otherwise, has one
-    scale for both axes, and rounds shifts to whole pixels.
+    `RandomAffine` turns clockwise, shears to the left, takes the nearest pixel by default, has one scale for
+    both axes, and rounds shifts to whole pixels.
     """
 
     name = "torchvision"
@@ -55,7 +56,7 @@ class Torchvision(Library):
         )
 
     def elastic(self, moves: Moves, fill: float) -> Call | None:
-        """`ElasticTransform`, whose noise is mirrored as far as its kernel reaches."""
+        """`ElasticTransform`, which mirrors its noise at the border over the radius of its kernel."""
         radius = _radius(moves.smoothness)
         if not moves.amplitude or radius >= min(moves.image_shape[1:]):
             return None
@@ -73,7 +74,7 @@ class Torchvision(Library):
         return Call("Compose", (parts,)) if parts else Call("Identity")
 
     def differences(self, moves: Moves, fill: float) -> list[str]:
-        """One scale, whole pixels, and what is lost."""
+        """One scale for both axes, whole pixels, a lost mean shift, and perhaps no displacement."""
         found = []
         if moves.scale_x != (1.0, 1.0) or moves.scale_y != (1.0, 1.0):
             found.append("both axes have one scale instead of one each")
@@ -91,7 +92,7 @@ class Torchvision(Library):
         return found
 
     def at_draw(self, module: ModuleType, moves: Moves, fill: float) -> Callable[[Tensor, Draw], Tensor]:
-        """Both transforms with what they would have drawn."""
+        """The affine map and the displacement, with the parameters of a draw."""
         affine = make(self.affine(moves, fill), module) if moves.is_affine else None
         elastic, (_, scale_at) = make(self.elastic(moves, fill), module), one_scale(moves)
         mean_x, mean_y = moves.mean_shift
@@ -115,10 +116,11 @@ class Torchvision(Library):
 
 
 def one_scale(moves: Moves) -> tuple[Interval, Callable[[Draw], float]]:
-    """The range of one scale that is nearest to the two of an orbit, and the scale that goes with a draw.
+    """The range of the single scale that is nearest to the two scales of an orbit, and the scale for a draw.
 
-    With z = log scale_x + log scale_y, E[(s - log scale_x)² + (s - log scale_y)²] is least for s that rises
-    with z; where s is uniform, of half-width h about E[z]/2, that is h = 3/2 E[r z] with the rank r of z.
+    With z = log scale_x + log scale_y, E[(s - log scale_x)² + (s - log scale_y)²] is smallest if s increases
+    with z. If s is uniform with half-width h around E[z]/2, the best h is 3/2 E[r z], where r is the rank of
+    z.
     """
     logs = [(math.log(low), math.log(high)) for low, high in (moves.scale_x, moves.scale_y)]
     even = (2 * torch.arange(101, dtype=torch.float64) + 1) / 101 - 1
@@ -130,7 +132,7 @@ def one_scale(moves: Moves) -> tuple[Interval, Callable[[Draw], float]]:
     first, last = math.exp(middle - half), math.exp(middle + half)
 
     def at(draw: Draw) -> float:
-        # the places of the draw between its bounds, which are linear in the factors
+        # the positions of the draw between its bounds, which are linear in the factors
         places = [
             0.0 if low == high else 2 * (value - low) / (high - low) - 1
             for value, (low, high) in ((draw.scale_x, moves.scale_x), (draw.scale_y, moves.scale_y))
@@ -144,7 +146,7 @@ def one_scale(moves: Moves) -> tuple[Interval, Callable[[Draw], float]]:
 
 
 def _radius(smoothness: float) -> int:
-    """That of the kernel by which torchvision smooths displacements."""
+    """The radius of the kernel by which torchvision smooths displacements."""
     return (int(8 * smoothness + 1) | 1) // 2
 
 
@@ -198,7 +200,7 @@ class Kornia(Library):
 
     def quarter_turn(self) -> Call:
         """`RandomRotation90`."""
-        # `times` is uniform and rounded, so that half a turn beyond each end makes -1, 0, 1 and 2 alike
+        # `times` is uniform and rounded; half a turn beyond each end makes -1, 0, 1 and 2 equally likely
         return Call("RandomRotation90", options={"times": (-1.5, 2.5), "p": 1.0})
 
     def chain(self, parts: list[Call]) -> Call:
@@ -206,14 +208,14 @@ class Kornia(Library):
         return Call("ImageSequential", tuple(parts))
 
     def differences(self, moves: Moves, fill: float) -> list[str]:
-        """Lost means, another order, and the border."""
+        """A lost mean shift, another order of moves, and the border."""
         found = []
         if any(moves.mean_shift):
             found.append(LOST_MEAN.format(*moves.mean_shift))
         if moves.shear != (0.0, 0.0) and moves.scale_x != (1.0, 1.0):
             found.append("the content is sheared before it is scaled, not after")
         if moves.amplitude and fill:
-            found.append("a displacement repeats the image's border where it should read `fill`")
+            found.append("the displacement repeats the image's border outside the image, instead of `fill`")
         return found
 
     def moved(self, transform: Callable[..., Any], image: Float[Tensor, "c h w"]) -> Tensor:
@@ -221,7 +223,7 @@ class Kornia(Library):
         return transform(image[None])[0]
 
     def at_draw(self, module: ModuleType, moves: Moves, fill: float) -> Callable[[Tensor, Draw], Tensor]:
-        """Both transforms with what they would have drawn."""
+        """The affine map and the displacement, with the parameters of a draw."""
         affine = make(self.affine(moves, fill), module) if moves.is_affine else None
         elastic = make(self.elastic(moves, fill), module)
         _, height, width = moves.image_shape
@@ -300,7 +302,7 @@ class Albumentations(Library):
         return Call("RandomRotate90", options={"p": 1.0})
 
     def symmetries(self, group: Sequence[str]) -> list[Call]:
-        """One transform that draws evenly from all elements."""
+        """One transform that draws all elements with equal probabilities."""
         always = {"p": 1.0}
         if len(group) == 7:
             return [Call("D4", options=always)]
@@ -309,7 +311,7 @@ class Albumentations(Library):
         flips = {"flip_horizontal": "HorizontalFlip", "flip_vertical": "VerticalFlip"}
         if len(group) == 1:
             return [Call(flips[group[0]], options={"p": 0.5})]
-        # a pipeline may give both flips the same seed, so that one choice is made among all four elements
+        # one choice among all four elements, because a pipeline may give two flips the same seed
         alone = [Call(name, options=always) for name in flips.values()]
         both = Call("Sequential", (alone,), always)
         return [Call("OneOf", ([Call("NoOp", options=always), *alone, both],), always)]
@@ -319,7 +321,7 @@ class Albumentations(Library):
         return Call("Compose", (parts,))
 
     def differences(self, moves: Moves, fill: float) -> list[str]:
-        """Whole pixels, another order, and the least smoothness."""
+        """Whole pixels, another order of moves, and the smallest smoothness."""
         found = []
         if moves.has_shifts:
             found.append(WHOLE_PIXELS)
@@ -336,7 +338,7 @@ class Albumentations(Library):
         return torch.from_numpy(np.ascontiguousarray(moved.reshape(array.shape).transpose(2, 0, 1)))
 
     def at_draw(self, module: ModuleType, moves: Moves, fill: float) -> Callable[[Tensor, Draw], Tensor]:
-        """A map made for the draw, and a displacement by its noise."""
+        """An affine map made for the draw, and the displacement by its noise."""
         elastic = make(self.elastic(moves, fill), module)
 
         def apply(image: Tensor, draw: Draw) -> Tensor:
@@ -352,7 +354,7 @@ class Albumentations(Library):
 
 @final
 class _GivenNoise:
-    """Stands in for a random generator whose next uniform numbers are these."""
+    """A random generator whose next uniform numbers are given."""
 
     def __init__(self, noise: Tensor) -> None:
         self.noise = noise.numpy()
@@ -363,14 +365,14 @@ class _GivenNoise:
 
 
 def whole(interval: Interval) -> tuple[int, int]:
-    """The whole numbers whose uniform draws are nearest to those of an interval: n spread like a length n."""
+    """The range of whole numbers nearest to an interval: n numbers spread like an interval of length n."""
     first, last = round(interval[0] + 0.5), round(interval[1] - 0.5)
     middle = round(sum(interval) / 2)
     return (first, last) if first <= last else (middle, middle)
 
 
 def _fixed(draw: Draw, moves: Moves) -> Moves:
-    """Ranges of nothing but this draw; a shift is the whole pixel at its place among those drawn."""
+    """Ranges that contain only this draw; shifts become the whole pixels at the same positions."""
     shifts = []
     for value, interval in ((draw.shift_x, moves.shift_x), (draw.shift_y, moves.shift_y)):
         first, last = whole(interval)
@@ -443,23 +445,24 @@ def to_torchvision(
     orbit : Orbit
         A learned orbit, such as `orbit_` of a fitted estimator.
     faithful : bool, default=True
-        True gives the orbit itself, pixel for pixel as the model moves images, and needs no
-        torchvision. False gives the transform of torchvision that is most like it, with its measured error.
+        True gives the orbit itself, which moves images exactly as the model does and does not need
+        torchvision. False gives the most similar transform of torchvision, with its measured error.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+        (height, width) or (channels, height, width); needed only if the orbit does not know it.
     fill : float, default=0.0
-        The pixel value outside of the image.
+        The pixel value outside the image.
     generator : torch.Generator, default=None
-        Where draws come from, one for each image of a batch; None is torch's own.
+        The generator of draws, one per image of a batch; None takes torch's global generator.
     images : array-like [n, C, H, W], default=None
-        Where the error of the most similar transform is measured; None takes a standard picture.
+        The images on which the error of the most similar transform is measured; None takes a standard
+        picture.
     num_draws : int, default=64
-        The number of draws for that.
+        The number of draws over which the error is measured.
 
     Returns
     -------
     OrbitTransform or Builtin
-        With `faithful=False` a `Builtin`: the transform, its error, and what it does differently.
+        With `faithful=False` a `Builtin`: the transform, its error, and how it differs from the orbit.
 
     Examples
     --------
@@ -498,23 +501,24 @@ def to_kornia(
     orbit : Orbit
         A learned orbit, such as `orbit_` of a fitted estimator.
     faithful : bool, default=True
-        True gives the orbit itself, pixel for pixel as the model moves images, and needs no
-        kornia. False gives the transform of kornia that is most like it, with its measured error.
+        True gives the orbit itself, which moves images exactly as the model does and does not need
+        kornia. False gives the most similar transform of kornia, with its measured error.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+        (height, width) or (channels, height, width); needed only if the orbit does not know it.
     fill : float, default=0.0
-        The pixel value outside of the image.
+        The pixel value outside the image.
     generator : torch.Generator, default=None
-        Where draws come from, one for each image of a batch; None is torch's own.
+        The generator of draws, one per image of a batch; None takes torch's global generator.
     images : array-like [n, C, H, W], default=None
-        Where the error of the most similar transform is measured; None takes a standard picture.
+        The images on which the error of the most similar transform is measured; None takes a standard
+        picture.
     num_draws : int, default=64
-        The number of draws for that.
+        The number of draws over which the error is measured.
 
     Returns
     -------
     OrbitTransform or Builtin
-        With `faithful=False` a `Builtin`: the transform, its error, and what it does differently.
+        With `faithful=False` a `Builtin`: the transform, its error, and how it differs from the orbit.
     """
     if faithful:
         return OrbitTransform(orbit, image_shape, fill, generator)
@@ -546,24 +550,25 @@ def to_albumentations(
     orbit : Orbit
         A learned orbit, such as `orbit_` of a fitted estimator.
     faithful : bool, default=True
-        True gives the orbit itself, pixel for pixel as the model moves images; draws come from the random
-        state of the pipeline. False gives the
-        transform of albumentations that is most like it, with its measured error.
+        True gives the orbit itself, which moves images exactly as the model does; draws come from the random
+        state of the pipeline. False gives the most similar transform of albumentations, with its measured
+        error.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+        (height, width) or (channels, height, width); needed only if the orbit does not know it.
     fill : float, default=0.0
-        The pixel value outside of the image.
+        The pixel value outside the image.
     probability : float, default=1.0
-        How often an image is moved.
+        The probability that an image is moved.
     images : array-like [n, C, H, W], default=None
-        Where the error of the most similar transform is measured; None takes a standard picture.
+        The images on which the error of the most similar transform is measured; None takes a standard
+        picture.
     num_draws : int, default=64
-        The number of draws for that.
+        The number of draws over which the error is measured.
 
     Returns
     -------
     ImageOnlyTransform or Builtin
-        With `faithful=False` a `Builtin`: the transform, its error, and what it does differently.
+        With `faithful=False` a `Builtin`: the transform, its error, and how it differs from the orbit.
     """
     library = LIBRARIES["albumentations"]
     if not faithful:
@@ -574,7 +579,7 @@ def to_albumentations(
 
 
 def _faithful(transform: OrbitTransform, probability: float, module: ModuleType) -> ImageTransform:
-    """A shell of albumentations' own class, which exists only where the library does."""
+    """The orbit as an `ImageOnlyTransform`; the class is made here because the library is optional."""
 
     @final
     class OrbitImageTransform(module.ImageOnlyTransform):
@@ -590,7 +595,7 @@ def _faithful(transform: OrbitTransform, probability: float, module: ModuleType)
             return transform(img, generator=torch.Generator().manual_seed(orbit_seed))
 
         def __reduce__(self) -> tuple[Any, ...]:
-            # a class made in a function cannot be found by its name, as workers that are spawned need
+            # spawned workers look classes up by name, which fails for a class made in a function
             return _again, (transform, self.p)
 
     return OrbitImageTransform(p=probability)

@@ -1,8 +1,8 @@
-"""The ranges of an orbit of images in the units of augmentation libraries, one draw of them, and symmetries.
+"""The ranges of an image orbit in the units of augmentation libraries, single draws, and symmetries.
 
-A library draws its own parameters, so pixels can be compared only where both draw alike: every parameter is
-taken at the same place between its bounds (`Moves.at`), and every pixel of a displacement at the same rank.
-Flips and quarter turns, which are exact in every library, have names.
+To compare the pixels of a library with those of an orbit, both must move the image by the same draw: every
+parameter is taken at the same position between its bounds (`Moves.at`), and the displacement of every pixel
+at the same quantile. Flips and quarter turns, which are exact in every library, have names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Moves:
 
     @property
     def mean_shift(self) -> tuple[float, float]:
-        """The middle of the shifts, which is not zero where they are learned two-sided."""
+        """The middle of the shifts, which may differ from zero if they were learned two-sided."""
         return sum(self.shift_x) / 2, sum(self.shift_y) / 2
 
     @property
@@ -119,8 +119,8 @@ def moves_of(orbit: Orbit) -> Moves:
 def place_of(
     orbit: ImageOrbit | DeformationOrbit, noise: Float[Tensor, " q"]
 ) -> tuple[Tensor, Tensor | None]:
-    """Where the noise of an orbit lies between the bounds of its six affine parameters [6], and the noise of
-    its displacement [2 h w] as uniform numbers from -1 to 1, of the same rank at every pixel.
+    """The positions [6] of an orbit's noise between the bounds of its six affine parameters, and the noise of
+    its displacement [2 h w] as uniform numbers from -1 to 1, with the same quantile at every pixel.
     """
     count = len(orbit.bounds.names)
     fields = noise[count:].reshape(2, *image_shape_of(orbit)[1:]) if orbit.deforms else None
@@ -133,9 +133,9 @@ def place_of(
 
 
 def uniform_strength(amplitude: float, smoothness: float, radius: int) -> float:
-    """The factor that gives uniform noise, smoothed by a Gaussian kernel of sum one, this deviation."""
+    """The factor by which smoothed uniform noise has the standard deviation `amplitude`."""
     weights = torch.exp(-0.5 * (torch.arange(-radius, radius + 1) / smoothness).square()).double()
-    # uniform noise has the deviation 1/√3, and a smoothing by K⊗K multiplies it by |K|²
+    # uniform noise has the deviation 1/√3, and smoothing by K⊗K, where K has the sum 1, multiplies it by |K|²
     return amplitude * math.sqrt(3) / float((weights / weights.sum()).square().sum())
 
 
@@ -144,10 +144,10 @@ def _uniform(normal: Tensor | None) -> Tensor | None:
 
 
 def _nearest(convert: Callable[[float], float], interval: Interval) -> Interval:
-    """The even draws, between converted bounds, nearest to converted even draws at the same places.
+    """The uniform distribution that is nearest to a converted uniform distribution.
 
-    (first, last) makes E[((1-u) first + u last - convert(α_u))²] least; an end that this would put outside
-    the bounds stays on them.
+    (first, last) minimises E[((1-u) first + u last - convert(α_u))²], where α_u lies at the fraction u of the
+    interval. Neither end goes beyond the converted bounds.
     """
     low, high = interval
     if low == high:
@@ -168,9 +168,9 @@ SYMMETRIES = tuple(dict.fromkeys((*FLIPS, *TURNS, *MIRRORED_TURNS)))
 
 
 def symmetries(image_shape: Sequence[int]) -> dict[str, Tensor]:
-    """Where each pixel is read from, for every symmetry of the image's rectangle; turns counter-clockwise.
+    """The index from which each pixel is read, for every symmetry of the image's rectangle.
 
-    A flipped turn is turned first, then mirrored left to right.
+    Turns are counter-clockwise. A flipped turn is turned first, then mirrored left to right.
     """
     mirrors = flips(image_shape, horizontal=True, vertical=True)
     found: dict[str, Tensor] = dict(zip(FLIPS, mirrors.index, strict=True))
@@ -186,7 +186,7 @@ def symmetries(image_shape: Sequence[int]) -> dict[str, Tensor]:
 
 
 def symmetries_of(orbit: FiniteOrbit, image_shape: Sequence[int]) -> tuple[str, ...]:
-    """The names of the orbit's elements, or a ValueError where one is neither a flip nor a quarter turn."""
+    """The names of the orbit's elements, or a ValueError if one is neither a flip nor a quarter turn."""
     transform = orbit.transform
     if not isinstance(transform, SignedPermutations) or orbit.weights is not None:
         raise ValueError(
@@ -210,15 +210,15 @@ def symmetries_of(orbit: FiniteOrbit, image_shape: Sequence[int]) -> tuple[str, 
 
 
 def orbit_of(names: Sequence[str], image_shape: Sequence[int]) -> FiniteOrbit:
-    """The finite orbit of the named flips and quarter turns; the identity comes first."""
+    """The finite orbit of the named flips and quarter turns, of which the identity is the first."""
     known = symmetries(image_shape)
     for name in names:
         if name not in known:
             raise ValueError(
-                f"{name!r} is not a symmetry of images {tuple(image_shape)}; these have {', '.join(known)}."
+                f"{name!r} is not a symmetry of images {tuple(image_shape)}, which are {', '.join(known)}."
             )
     if not names or names[0] != "identity" or len(set(names)) < len(names):
-        raise ValueError(f"Elements must start with 'identity' and be different, not {', '.join(names)}.")
+        raise ValueError(f"Elements must start with 'identity' and be distinct, not {', '.join(names)}.")
     index = torch.stack([known[name] for name in names])
     is_group = closure(SignedPermutations(index)).size == len(names)
     orbit = FiniteOrbit(SignedPermutations(index, is_group=is_group))

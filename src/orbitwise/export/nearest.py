@@ -1,7 +1,7 @@
-"""The nearest built-in equivalent of an orbit, and how near it is: an error measured on pictures.
+"""The most similar built-in transform of a library, with its error measured on pictures.
 
-A transform of a library is first a `Call`: data that make the transform where the library is installed, or
-are written down as Python where it is not.
+A transform of a library is described by a `Call`, which makes the transform if the library is installed, and
+can also be written as Python source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.orbit import FrozenOrbit, Orbit
 
 TWO_WARPS = "the displacement is a second warp after the affine one, so pixels are interpolated twice"
-UNIFORM_FIELD = "the displacement is smoothed uniform noise, not normal, and weaker or stronger at the edges"
+UNIFORM_FIELD = (
+    "the displacement is smoothed uniform noise, not normal noise, and weaker or stronger at the edges"
+)
 EVEN_SCALES = "scales are drawn uniformly as factors, not as logarithms"
 EVEN_SHEAR = "the shear is drawn uniformly as an angle, not as a slope"
 NO_THICKNESS = "strokes neither grow nor shrink"
@@ -43,13 +45,13 @@ GROUPS: tuple[tuple[str, ...], ...] = (
     ("turn_90", "turn_180", "turn_270"),
     tuple(name for name in SYMMETRIES if name != "identity"),
 )
-"""Groups of flips and quarter turns, without the identity, that libraries draw from."""
+"""Groups of flips and quarter turns, without the identity, from which libraries draw."""
 
 
 @final
 @dataclass(frozen=True)
 class Constant:
-    """A value that the library's module, or another `module`, has under this name."""
+    """A constant of this name in the library's module, or in another `module`."""
 
     name: str
     module: str | None = None
@@ -58,7 +60,7 @@ class Constant:
 @final
 @dataclass(frozen=True)
 class Call:
-    """A class of the library and the arguments it is called with: numbers, text, calls, lists of these."""
+    """A class of the library with its arguments: numbers, text, calls, and lists of these."""
 
     name: str
     arguments: tuple[object, ...] = ()
@@ -66,7 +68,7 @@ class Call:
 
 
 def make(value: object, module: object) -> Any:
-    """The object that a call makes with the classes of a module."""
+    """The object that a call describes, made from the classes of a module."""
     if isinstance(value, Call):
         given = [make(each, module) for each in value.arguments]
         return getattr(module, value.name)(*given, **make(dict(value.options), module))
@@ -79,7 +81,7 @@ def make(value: object, module: object) -> Any:
 
 
 def code(value: object, module: str) -> str:
-    """The Python expression that makes the same object, where the library's module has this name."""
+    """The Python expression for the same object, if `module` is the name of the library's module."""
     if isinstance(value, Call):
         given = [code(each, module) for each in value.arguments]
         given += [f"{name}={code(each, module)}" for name, each in value.options.items()]
@@ -108,11 +110,11 @@ def modules_of(value: object) -> set[str]:
 
 @final
 class Builtin(NamedTuple):
-    """A library's own transform, and what it does not share with the orbit.
+    """A built-in transform of a library, and how it differs from the orbit.
 
-    `error` is the root mean square distance between a picture moved by the transform and by the orbit, where
-    both draw alike, relative to the picture. Compare it with `extent`, the distance between moved and unmoved
-    pictures. `differences` says in words where the error comes from.
+    `error` is the root mean square difference between pictures moved by the transform and by the orbit with
+    the same draws, relative to the pictures. Compare it with `extent`, the same for moved and unmoved
+    pictures. `differences` describes the causes of the error.
     """
 
     transform: Callable[..., Any]
@@ -127,19 +129,19 @@ class Library(ABC):
     name: str
     module: str
     statement: str
-    """How `module` is imported in a file; the last word is what it is called there."""
+    """The import statement of `module`; its last word is the name of the module in the file."""
 
     @abstractmethod
     def affine(self, moves: Moves, fill: float) -> Call:
-        """The affine map, drawn from these ranges."""
+        """The affine map with parameters drawn from these ranges."""
 
     @abstractmethod
     def elastic(self, moves: Moves, fill: float) -> Call | None:
-        """The displacement of every pixel, or None where the library has none that is as smooth."""
+        """The displacement of every pixel, or None if the library has none that is as smooth."""
 
     @abstractmethod
     def quarter_turn(self) -> Call:
-        """One of the four quarter turns, drawn evenly."""
+        """One of the four quarter turns, with equal probabilities."""
 
     @abstractmethod
     def chain(self, parts: list[Call]) -> Call:
@@ -147,14 +149,14 @@ class Library(ABC):
 
     @abstractmethod
     def differences(self, moves: Moves, fill: float) -> list[str]:
-        """What this library does not share with an orbit of these ranges, besides what none shares."""
+        """How this library differs from an orbit with these ranges, beyond what all libraries do."""
 
     @abstractmethod
     def at_draw(self, module: ModuleType, moves: Moves, fill: float) -> Callable[[Tensor, Draw], Tensor]:
         """A function that moves an image by the library's transforms with the parameters of a draw."""
 
     def symmetries(self, group: Sequence[str]) -> list[Call]:
-        """Independent flips, after a quarter turn where there are any."""
+        """Independent flips, after a quarter turn if the group has one."""
         has_turns = "turn_90" in group
         parts = [self.quarter_turn()] if has_turns else []
         if "flip_horizontal" in group:
@@ -164,11 +166,11 @@ class Library(ABC):
         return parts
 
     def moved(self, transform: Callable[..., Any], image: Float[Tensor, "c h w"]) -> Tensor:
-        """An image moved by a transform that takes images in the form of this library."""
+        """An image moved by a transform of this library, which may need images in another form."""
         return transform(image)
 
     def load(self) -> ModuleType:
-        """The module of the library, or an ImportError that says how to get it."""
+        """The module of the library, or an ImportError that says how to install it."""
         try:
             return importlib.import_module(self.module)
         # torchvision raises these where its operators do not fit the build of torch
@@ -179,7 +181,7 @@ class Library(ABC):
             ) from error
 
     def call(self, orbit: Orbit, shape: tuple[int, int, int], fill: float = 0.0) -> Call:
-        """The nearest transform of an orbit, which needs no library to be written down."""
+        """The call of the most similar transform; the library need not be installed."""
         if isinstance(orbit, FiniteOrbit):
             parts = self.symmetries(group_of(orbit, shape))
         else:
@@ -196,7 +198,7 @@ class Library(ABC):
         images: ArrayLike | Tensor | None,
         num_draws: int,
     ) -> Builtin:
-        """The nearest transform of an orbit, made and measured."""
+        """The most similar transform of an orbit, with its measured error."""
         module, shape = self.load(), image_shape_of(orbit, image_shape)
         transform = make(self.call(orbit, shape, fill), module)
         self.try_out(transform, shape)
@@ -209,7 +211,7 @@ class Library(ABC):
         return Builtin(transform, *found, differences + self.differences(moves, fill))
 
     def try_out(self, transform: Callable[..., Any], image_shape: Sequence[int]) -> None:
-        """Move the standard picture once; a ValueError where a transform does not give a picture back."""
+        """Move the standard picture once, and raise a ValueError if the result is not a picture."""
         image = picture(image_shape)
         with torch.random.fork_rng(devices=[]):
             moved = torch.as_tensor(self.moved(transform, image))
@@ -221,7 +223,7 @@ class Library(ABC):
 
 
 def picture(image_shape: Sequence[int]) -> Float[Tensor, "c h w"]:
-    """The standard picture: a slanted F and a dot, without any symmetry, almost zero at the border."""
+    """The standard picture: a slanted F and a dot, without symmetries, and almost zero at the border."""
     channels, height, width = image_shape
     y, x = torch.meshgrid(
         (2 * torch.arange(height) + 1) / height - 1, (2 * torch.arange(width) + 1) / width - 1, indexing="ij"
@@ -261,7 +263,7 @@ def measure_group(
     images: ArrayLike | Tensor | None,
     num_draws: int,
 ) -> tuple[float, float]:
-    """Error and extent of a random flip or turn: the distance of each draw to the nearest element."""
+    """Error and extent of a random flip or turn; a draw is compared with the nearest element."""
     orbit = orbit_of(names, image_shape)
 
     def squares(image: Tensor) -> tuple[float, float]:
@@ -275,7 +277,7 @@ def measure_group(
 def _relative(
     squares: Callable[[Tensor], tuple[float, float]], images: Tensor, fill: float, num_draws: int
 ) -> tuple[float, float]:
-    """The roots of summed squares of many draws, relative to the images that they move in turn."""
+    """The root mean squares over many draws, relative to the images, which are moved in turn."""
     apart, moved, size = 0.0, 0.0, 0.0
     for number in range(num_draws):
         image = images[number % len(images)]
@@ -283,7 +285,9 @@ def _relative(
         apart, moved = apart + first, moved + second
         size += float((image - fill).square().mean())
     if size == 0:
-        raise ValueError("The error is relative to the images, but all their pixels are `fill`: give others.")
+        raise ValueError(
+            "The error is relative to the images, but all their pixels equal `fill`: pass other images."
+        )
     return math.sqrt(apart / size), math.sqrt(moved / size)
 
 
@@ -302,23 +306,23 @@ def pictures(
 
 
 def group_of(orbit: FiniteOrbit, image_shape: tuple[int, int, int]) -> tuple[str, ...]:
-    """The one of GROUPS that a finite orbit is, or a ValueError."""
+    """The member of GROUPS that equals a finite orbit, or a ValueError."""
     names = symmetries_of(orbit, image_shape)
     for group in GROUPS:
         if set(names) == {"identity", *group} and len(names) == len(group) + 1:
             return group
     raise ValueError(
-        f"No library draws evenly from {', '.join(names)} with a transform of its own: use faithful=True."
+        f"No library has a transform that draws evenly from {', '.join(names)}: use faithful=True."
     )
 
 
 def described(orbit: Orbit) -> tuple[ImageOrbit | DeformationOrbit, Moves, list[str]]:
-    """The orbit, its ranges, and the differences that every library's built-in transforms share."""
+    """The orbit, its ranges, and the differences that the transforms of all libraries have in common."""
     orbit = orbit.source if isinstance(orbit, FrozenOrbit) else orbit
     moves, differences = moves_of(orbit), []
     assert isinstance(orbit, ImageOrbit | DeformationOrbit)
     if not (moves.is_affine or moves.amplitude):
-        raise ValueError("This orbit has no move that a library knows: use faithful=True.")
+        raise ValueError("Libraries have no equivalent of the moves of this orbit: use faithful=True.")
     if moves.scale_x[0] < moves.scale_x[1] or moves.scale_y[0] < moves.scale_y[1]:
         differences.append(EVEN_SCALES)
     if moves.shear[0] < moves.shear[1]:
@@ -333,7 +337,7 @@ def described(orbit: Orbit) -> tuple[ImageOrbit | DeformationOrbit, Moves, list[
 
 
 def _apart(x: Tensor, y: Tensor, start: tuple[float, float], end: tuple[float, float]) -> Tensor:
-    """The distance of every place to a stroke."""
+    """The distance of every pixel to a stroke."""
     along_x, along_y = end[0] - start[0], end[1] - start[1]
     length = max(along_x**2 + along_y**2, 1e-12)
     part = (((x - start[0]) * along_x + (y - start[1]) * along_y) / length).clamp(0, 1)

@@ -45,21 +45,21 @@ def to_script(
 ) -> str:
     """Write the text of a Python file that makes a `transform` of an orbit.
 
-    The library need not be installed to write the file; `run_script` tells whether the file runs.
+    The library need not be installed to write the file; `run_script` checks whether the file runs.
 
     Parameters
     ----------
     orbit : Orbit
         A learned orbit of images.
     library : {"torchvision", "kornia", "albumentations"}
-        For which library.
+        The library for which the transform is made.
     image_shape : tuple of int, default=None
-        (height, width) or (channels, height, width); needed only where the orbit does not know it.
+        (height, width) or (channels, height, width); needed only if the orbit does not know it.
     faithful : bool, default=True
-        Whether the file imports Orbitwise to move images exactly as the model does. False writes a file that
-        needs the library alone, with its most similar transform.
+        True writes a file that imports Orbitwise and moves images exactly as the model does. False writes a
+        file that needs only the library and uses its most similar transform.
     fill : float, default=0.0
-        The pixel value outside of the image.
+        The pixel value outside the image.
     module : str, default="augmentation"
         The name of the file without .py, for its docstring.
 
@@ -85,8 +85,8 @@ def run_script(
 ) -> str | None:
     """Run the text of `to_script` on one image of shape `image_shape`.
 
-    Returns None if it ran, or else why the library that it needs cannot be imported. Any other error is
-    raised, because such a file must not be given to anybody.
+    Returns None if it ran, or the reason why the library that it needs cannot be imported. Any other error is
+    raised, because a file that does not run must not be handed out.
     """
     content = compile(text, f"<{library}>", "exec")
     if not faithful or library == "albumentations":

@@ -17,7 +17,7 @@ from orbitwise.declarations import FLAG, REPORTED, TEXT, Field
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior, HeldCovariance
 from orbitwise.inference.model import Posterior
-from orbitwise.inference.optimise.orbit_search import Coordinates, Found
+from orbitwise.inference.optimise.orbit_search import Coordinates, SearchResult
 from orbitwise.inference.sparse.certificate import Certificate
 from orbitwise.inference.sparse.climb import Climbed
 from orbitwise.inference.sparse.held_rows import HeldRows
@@ -63,7 +63,7 @@ class LearnedRanges:
     Error bars of the ranges follow from `found.curvature` and `found.shifts`.
     """
 
-    found: Found
+    found: SearchResult
     functional: Functional
     coordinates: Coordinates
 

@@ -1,6 +1,6 @@
-"""What the parts of the page are filled with, where that takes more than the model and its predictions.
+"""The contents of the parts of the page that need more than the model and its predictions.
 
-The words themselves are in `templates`, one file per part of the page.
+The text of the page is in `templates`, one file per part.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ NUM_SAMPLES = 8
 NUM_LISTED = 6
 MOST_COLUMNS = 6
 MOST_MATRIX = 60
-"""A confusion matrix of more classes than this is not drawn."""
+"""With more classes than this, no confusion matrix is drawn."""
 MOST_OUTPUTS = 3
 PACKAGES = ("torch", "gpytorch", "numpy", "scipy", "scikit-learn", "matplotlib")
 UNSAID = ("callback", "checkpoint", "verbose")
-"""Parameters that change nothing of what is learned."""
+"""Parameters that do not affect what is learned; they are left out of the call."""
 PLAIN = (type(None), bool, int, float, str, tuple, list)
 
 
 @final
 class Row(NamedTuple):
-    """A candidate in the table of the comparison: its learned ranges, and its error on the test set or ""."""
+    """A candidate in the table of the comparison, with its learned ranges, and its test error or ""."""
 
     candidate: Candidate
     ranges: Sequence[Range]
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 @final
 class Lead(NamedTuple):
-    """How far the model of the report is ahead of another candidate, which has this name."""
+    """The lead of the model over another candidate of this name."""
 
     name: str
     difference: Difference
@@ -69,7 +69,7 @@ class Lead(NamedTuple):
 
 @final
 class Compared(NamedTuple):
-    """All candidates by evidence, and the one that the report is about; None if it is not among them."""
+    """All candidates by evidence; `own` is the model of the report, None if it is not among them."""
 
     comparison: Comparison
     own: Candidate | None
@@ -77,12 +77,12 @@ class Compared(NamedTuple):
 
     @property
     def rivals(self) -> list[Lead]:
-        """The lead over every other candidate with an invariance."""
+        """The lead over each other candidate that has an invariance."""
         return [each for each in self._leads if each.name != NO_INVARIANCE]
 
     @property
     def against(self) -> Lead | None:
-        """The lead over no invariance, or where the model has none, over the best of the others."""
+        """The lead over no invariance; if the model itself has none, over the best of the others."""
         leads = self._leads
         if leads and self.own is not None and self.own.name == NO_INVARIANCE:
             return min(leads, key=lambda each: each.difference.nats)
@@ -104,9 +104,9 @@ def compared(
     X_test: ArrayLike | None = None,
     y_test: ArrayLike | None = None,
 ) -> Compared | None:
-    """Return the model among the candidates; with a test set, with the errors there of all of them.
+    """Return the candidates with the model among them, and with test errors if there is a test set.
 
-    `judged` are the predictions of the model itself, which need not be made again.
+    `judged` are the predictions of the model itself, which are not computed again.
     """
     if comparison is None:
         return None
@@ -121,7 +121,7 @@ def compared(
 
 
 def own_candidate(model: Model, comparison: Comparison) -> Candidate | None:
-    """The candidate that is this model, also where the model was saved and loaded since."""
+    """The candidate that is this model, even if the model was saved and loaded in the meantime."""
     for candidate in comparison.candidates:
         if candidate.estimator is model or candidate.log_evidence == model.log_evidence_:
             return candidate
@@ -130,7 +130,7 @@ def own_candidate(model: Model, comparison: Comparison) -> Candidate | None:
 
 @final
 class Strip(NamedTuple):
-    """An example as a picture, and pictures of points of its orbit."""
+    """An example as a picture, with pictures of points of its orbit."""
 
     name: str
     original: str
@@ -138,7 +138,7 @@ class Strip(NamedTuple):
 
 
 def strips_of(model: Model, exploration: Exploration, seed: int) -> list[Strip]:
-    """Examples with random points of their learned orbits (LIM figure 1), or elements of a finite one."""
+    """Examples with random points of their learned orbits (LIM figure 1), or with elements of finite ones."""
     painter = exploration.painter
     if model.orbit_ is None or not model.orbit_.learned():
         points = exploration.tracks[0].moved[:, 1 : NUM_SAMPLES + 1]
@@ -151,7 +151,7 @@ def strips_of(model: Model, exploration: Exploration, seed: int) -> list[Strip]:
 
 
 def judgement_figures(judged: Judged, seed: int) -> list[list[str]]:
-    """Confusions and reliability of classes; predictions, residuals and coverage of the first few outputs."""
+    """Figures of the predictions: one list for all classes, or one list for each of the first outputs."""
     if isinstance(judged, Labelled):
         confusion = confusion_figure(judged) if len(judged.classes) <= MOST_MATRIX else ""
         return [[confusion, reliability_figure(judged)]]
@@ -163,9 +163,10 @@ def judgement_figures(judged: Judged, seed: int) -> list[list[str]]:
 
 @final
 class Example(NamedTuple):
-    """One row of the data, its class or measured value, and what was predicted for it.
+    """One row of the data, its class or measured value, and the prediction.
 
-    `detail` says how sure the prediction was, or how far off. `picture` is "" for a table.
+    `detail` is the confidence of the prediction, or its distance from the measured value. `picture` is "" for
+    tables.
     """
 
     row: int
@@ -186,10 +187,10 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(model: Model, X: ndarray, judged: Judged, painter: Painter | None, seed: int) -> Extremes:
-    """Return the predictions that are worth a look.
+    """Return the most uncertain and the worst predictions.
 
-    Of classes, those with the lowest confidence, and those with the lowest probability of the true class; of
-    measured targets, those with the largest predicted deviation, and the furthest off in units of it.
+    For classes, these have the lowest confidence and the lowest probability of the true class. For measured
+    targets, they have the largest predicted standard deviation and the largest error in units of it.
     """
     flat = X.reshape(len(X), -1)
 
@@ -216,7 +217,7 @@ def extremes_of(model: Model, X: ndarray, judged: Judged, painter: Painter | Non
 def _predicted(
     model: Model, judged: Judged, rows: Int[ndarray, " m"], seed: int
 ) -> list[tuple[str, str, bool]]:
-    """The prediction of each row in words, how sure or how far off it was, and whether the class is wrong."""
+    """For each row: the prediction, its confidence or its error, and whether the class is wrong."""
     if not isinstance(judged, Labelled):
         first = judged.outputs[0]
         return [
@@ -244,7 +245,7 @@ def _predicted(
 
 @final
 class Learning(NamedTuple):
-    """Figures of the evidence and the ranges while they were learned, "" where there is nothing to draw."""
+    """Figures of the evidence and the ranges during learning; "" if there is nothing to draw."""
 
     evidence: str = ""
     ranges: str = ""
@@ -252,10 +253,10 @@ class Learning(NamedTuple):
 
 
 def learning_of(model: Model, ranges: Sequence[Range]) -> Learning:
-    """Return the figures of how a model was learned.
+    """Return figures of how a model was learned.
 
-    A search for ranges is shown by the evidence found on each number of nodes, any other fit by its history.
-    Ranges are drawn over iterations if `record_ranges` kept them, else from start to end.
+    A search for ranges is shown by the evidence for each number of nodes, and any other fit by its history.
+    Ranges are drawn over iterations if `record_ranges` recorded them, else from start to end.
     """
     search, recorded = getattr(model, "search_", []), recorded_ranges(model)
     evidence = ""
@@ -263,7 +264,7 @@ def learning_of(model: Model, ranges: Sequence[Range]) -> Learning:
         evidence = stages_figure([each["num_nodes"] for each in search], [each["values"] for each in search])
     elif len(model.history_) > 1:
         evidence = evidence_figure(model.history_)
-    # a search looks at several starts: its ranges are no single path
+    # a search has several starts, so its ranges do not follow a single path
     if len(recorded) > 1 and not search:
         return Learning(evidence, range_history_figure(recorded), is_recorded=True)
     has_starts = any(each.start is not None for each in ranges)
@@ -272,7 +273,7 @@ def learning_of(model: Model, ranges: Sequence[Range]) -> Learning:
 
 @final
 class Data(NamedTuple):
-    """What was fitted: the array, its fingerprint, and where images have their channels."""
+    """An array of the training data, its fingerprint, and the position of channels in images."""
 
     name: str
     array: ndarray
@@ -282,7 +283,7 @@ class Data(NamedTuple):
 
 @final
 class Reproduction(NamedTuple):
-    """How to get the model again: the command, the call in Python, the data and the versions."""
+    """How to reproduce the model: the command, the call in Python, the data and the versions."""
 
     command: str | None
     call: str
@@ -292,8 +293,8 @@ class Reproduction(NamedTuple):
 
 
 def reproduction_of(model: Model, X: ndarray, y: ndarray, command: str | None, seed: int) -> Reproduction:
-    """Command, settings, data and versions."""
-    # at import, the package that holds the version is not complete yet
+    """The command, the call in Python, the data and the versions that reproduce a model."""
+    # imported here because the package is not complete while this module is imported
     from orbitwise import __version__
 
     versions = {"orbitwise": __version__, "python": platform.python_version()}
@@ -307,16 +308,16 @@ def reproduction_of(model: Model, X: ndarray, y: ndarray, command: str | None, s
 
 
 def fingerprint(array: ndarray) -> str:
-    """The first digits of the SHA-256 of an array's bytes, by which data can be told apart.
+    """The first digits of the SHA-256 of an array's bytes, which identify the data.
 
-    Objects have no bytes of their own, so there the text of the array counts.
+    An array of objects is identified by its text, because it contains only pointers.
     """
     data = repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).tobytes()
     return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _call(model: Model) -> str:
-    """The call in Python that fits such a model, with the arguments that are not the defaults."""
+    """The call in Python that fits the model, with all arguments that differ from their defaults."""
     defaults = inspect.signature(type(model).__init__).parameters
     given = []
     for name, value in model.get_params(deep=False).items():

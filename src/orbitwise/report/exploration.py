@@ -1,7 +1,7 @@
-"""A handful of examples moved along every path, and what the model predicts there.
+"""A few examples moved along every move of an orbit, and the predictions there.
 
-A path is a list of noise vectors ε of the orbit, all entries at rest but those of one move, so that the orbit
-itself moves the examples: nothing here knows how an image is turned.
+A move is a path of noise vectors ε in which only the entries of one parameter change. The orbit itself moves
+the examples by this noise, so nothing here depends on the kind of orbit.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from orbitwise.report.predictions import Judged, Labelled, probability_bands
 from orbitwise.report.ranges import Model, label_of
 
 REACH = 2.0
-"""How far a path goes, in half-widths of the learned range."""
+"""The length of a path, in half-widths of the learned range."""
 NUM_POSITIONS = 21
 MOST_ELEMENTS = 24
 ROWS_AT_ONCE = 256
 NUM_EXAMPLES = 6
 MOST_BARS = 10
 MOST_BYTES = 1_500_000
-"""Pixels of all pictures of the grid together; larger images are shown smaller."""
+"""The most pixels in all pictures together; larger images are drawn smaller."""
 
 
 @final
 @dataclass(frozen=True)
 class Move:
-    """One move of an orbit as a path: a list of places, each with the noise that takes an example there.
+    """One move of an orbit as a path: a list of positions, each with the noise that moves an example there.
 
     Attributes
     ----------
     name, label : str
-        The parameter, such as "angle", and what people call it, such as "rotation".
+        The parameter, such as "angle", and its plain name, such as "rotation".
     symbol : str
-        The unit of the places, such as "°"; "" where there is none.
+        The unit of the positions, such as "°"; "" if there is none.
     noise : tensor of shape (places, entries)
-        The noise vectors of the path: at rest in every entry but those of this move.
+        The noise vectors of the path; all entries but those of this move are constant.
     places : tuple of float
-        Where the path goes, in its unit.
+        The positions of the path, in its unit.
     texts : tuple of str
-        The places in words.
+        The positions as text.
     inside : tuple of bool
-        Which places lie in the learned range.
+        Which positions lie in the learned range.
     rest : int
-        The number of the place that is nearest to the identity.
+        The index of the position nearest to the identity.
     is_finite : bool
-        Whether places are elements of a finite orbit, which have no order.
+        Whether the positions are elements of a finite orbit, which have no order.
     """
 
     name: str
@@ -118,7 +118,7 @@ def moves_of(orbit: Orbit, seed: int = 0) -> list[Move]:
 
 
 def along(orbit: Orbit, move: Move, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k d"]:
-    """Return t(x) for every row of x and every place of the path."""
+    """Return t(x) for each row of x and each position of the path."""
     noise = move.noise.to(x).expand(len(x), -1, -1)
     with torch.no_grad():
         return drawn_form(orbit).move(x, noise)
@@ -127,9 +127,10 @@ def along(orbit: Orbit, move: Move, x: Float[Tensor, "n d"]) -> Float[Tensor, "n
 def change_of_f(
     model: Model, x: Float[Tensor, "n d"], moved: Float[Tensor, "n k d"]
 ) -> tuple[Float[ndarray, "n k c"], Float[ndarray, "n k c"]]:
-    """Return the posterior mean and deviation of f(moved x) - f(x), in the units of the latent function.
+    """Return the posterior mean and standard deviation of f(moved x) - f(x), in units of the latent function.
 
-    The deviation is that of the difference: where f is nearly invariant it is small, however uncertain f is.
+    The standard deviation is that of the difference: if f is nearly invariant, it is small even if f is
+    uncertain.
     """
     pairs = torch.stack([moved, x[:, None].expand_as(moved)], dim=2).flatten(0, 1)
     functional = Difference() @ model.functional_
@@ -171,7 +172,7 @@ def _moves_of_stage(stage: Orbit, offset: int, rest: Tensor, draw: Tensor) -> li
 
 def _bounded(name: str, interval: tuple[float, float], unit: Unit, entry: int, rest: Tensor) -> Move:
     middle, half = (interval[0] + interval[1]) / 2, (interval[1] - interval[0]) / 2
-    # more than half a turn to each side is a turn seen before
+    # turns by more than half a circle repeat others
     reach = max(1.0, min(REACH, math.pi / half)) if name.startswith("angle") else REACH
     at = np.linspace(-reach, reach, NUM_POSITIONS)
     noise = rest.repeat(len(at), 1)
@@ -182,7 +183,7 @@ def _bounded(name: str, interval: tuple[float, float], unit: Unit, entry: int, r
 
 
 def _unbounded(stage: DrawnOrbit, offset: int, first: int, rest: Tensor, draw: Tensor) -> list[Move]:
-    """The move that is no interval: a field of displacements, a jitter, a zoom."""
+    """The move that is not an interval: a displacement field, a jitter or a zoom."""
     entries = torch.zeros_like(rest, dtype=torch.bool)
     entries[offset + first : offset + stage.num_noise] = True
     learned = stage.learned()
@@ -219,7 +220,7 @@ def _move(
     rest: int,
     signed: bool = False,
 ) -> Move:
-    """A move to these places, which lie in the learned range where their `size` is at most 1."""
+    """A move to these positions, which lie in the learned range if their `size` is at most 1."""
     largest = max(abs(place) for place in places)
     decimals = max(0, 1 - math.floor(math.log10(largest))) if largest > 0 else 0
     texts = tuple(number(place, decimals, signed) + symbol for place in places)
@@ -230,7 +231,7 @@ def _move(
 def _elements(stage: Orbit, offset: int, rest: Tensor) -> Move:
     size = stage.size or 1
     noise = rest.repeat(size, 1)
-    # the middles of the cells that a composition reads
+    # a composition reads the middles of equal cells of [-1, 1]
     noise[:, offset] = (2 * torch.arange(size, dtype=torch.float64) + 1) / size - 1
     texts = ("as it is", *(f"element {number} of {size}" for number in range(2, size + 1)))
     places = tuple(float(place) for place in range(size))
@@ -240,14 +241,15 @@ def _elements(stage: Orbit, offset: int, rest: Tensor) -> Move:
 @final
 @dataclass(frozen=True)
 class Track:
-    """One move of all n examples to all k places, and what the model predicts there.
+    """One move of all n examples to all k positions, and the predictions there.
 
     Attributes
     ----------
     moved : array of shape (n, k, d)
         The moved examples.
     change, deviation : array of shape (n, k)
-        Posterior mean and deviation of f(moved x) - f(x), for the example's own class or the first output.
+        Posterior mean and standard deviation of f(moved x) - f(x), for the true class of each example or for
+        the first output.
     middle, low, high : array of shape (n, k, c)
         The prediction for each of c classes or outputs, and its 16 % and 84 % quantiles over the posterior.
     """
@@ -264,7 +266,7 @@ class Track:
 @final
 @dataclass(frozen=True)
 class Exploration:
-    """The chosen examples (their numbers in the judged set, names and rows), and their tracks."""
+    """The chosen examples (their indices in the judged set, their names and rows), and their tracks."""
 
     chosen: Int[ndarray, " n"]
     names: tuple[str, ...]
@@ -274,7 +276,7 @@ class Exploration:
 
     @property
     def painter(self) -> Painter:
-        """What turns rows of pixels into pictures."""
+        """The painter that turns rows of pixels into pictures."""
         return painter_for(self.rows, self.layout)
 
 
@@ -287,7 +289,7 @@ def choose_examples(judged: Judged, seed: int, count: int = NUM_EXAMPLES) -> Int
         for place, row in enumerate(order):
             turn[place] = seen[judged.codes[row]]
             seen[judged.codes[row]] += 1
-        # one of each class before a second of any
+        # one example of each class before a second one of any class
         first = order[np.argsort(turn, kind="stable")][:count]
         return first[np.argsort(judged.codes[first], kind="stable")]
     order = np.argsort(judged.measured[:, 0], kind="stable")
@@ -303,18 +305,18 @@ def explore(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Exploration:
-    """Move the chosen rows of X along every move of the orbit, and predict them there.
+    """Move the chosen rows of X along every move of the orbit, and predict the moved rows.
 
     Parameters
     ----------
     X : array-like
-        The inputs, laid out as those that the model was fitted to.
+        The inputs, in the same form as the training inputs.
     judged : Labelled or Measured
-        The predictions of the rows of X; they say which class or target is an example's own.
+        The predictions for the rows of X, with the true classes or targets.
     chosen : array of int
-        The numbers of the rows.
+        The indices of the rows.
     seed : int, default=0
-        Seeds the field that stands for a random deformation, and the draws behind probability bands.
+        Seeds the displacement field of a random deformation, and the draws for probability bands.
     progress : callable, default=None
         Called with a few words before each move.
     """
@@ -340,7 +342,7 @@ def own_change(
     mean: Float[ndarray, "n k c"],
     deviation: Float[ndarray, "n k c"],
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"]]:
-    """The change of the one output that counts: the score of the example's own class, or the first target."""
+    """The change of one output: the score of the example's true class, or the first target."""
     if not isinstance(judged, Labelled):
         assert not isinstance(model, InvariantGPClassifier)
         scale = float(model.target_scale_.scale[0])
@@ -348,7 +350,8 @@ def own_change(
     codes, columns = judged.codes[chosen], mean.shape[-1]
     column, sign = np.minimum(codes, columns - 1), np.ones(len(codes))
     if columns < len(judged.classes):
-        # a column of two classes speaks for the second, a stick for its own class, the last against it
+        # with two classes, a positive f favours the second; in stick-breaking, stick k favours class k,
+        # and the last stick disfavours the last class
         assert isinstance(model, InvariantGPClassifier)
         last = codes == 0 if isinstance(model.likelihood_, Gaussian) else codes == columns
         sign = np.where(last, -1.0, 1.0)
@@ -371,7 +374,7 @@ def _predict(model: Model, pixels: Float[ndarray, "n k d"], seed: int) -> tuple[
 
 
 def page_data(exploration: Exploration, judged: Judged) -> dict[str, object]:
-    """Everything that the page's script needs, as plain data; probabilities in thousandths."""
+    """All data for the script of the page; probabilities are in thousandths."""
     tracks, painter = exploration.tracks, _small_painter(exploration)
     examples, spans = [], []
     for i, (row, name) in enumerate(zip(exploration.chosen, exploration.names, strict=True)):
@@ -385,7 +388,7 @@ def page_data(exploration: Exploration, judged: Judged) -> dict[str, object]:
         spans.append([float(np.ptp(np.array(places)[:, own, 0])) for places in answers])
         sheet = painter.sprite(_sheet(tracks, i))
         examples.append({"name": name, "shown": outputs, "own": own, "sheet": sheet, "answers": answers})
-    # the page opens at the example and the move whose prediction changes most
+    # the page starts with the example and the move whose prediction changes most
     start = np.unravel_index(int(np.argmax(spans)), (len(examples), len(tracks)))
     height, width = painter.size
     return {
@@ -419,14 +422,14 @@ def _small_painter(exploration: Exploration) -> Painter:
 
 
 def _sheet(tracks: Sequence[Track], example: int) -> Float[ndarray, "r k d"]:
-    """One row of pictures per move; finite moves with fewer places are filled up with their last."""
+    """One row of pictures per move; shorter rows are filled with copies of their last picture."""
     longest = max(track.moved.shape[1] for track in tracks)
     rows = [track.moved[example] for track in tracks]
     return np.stack([np.concatenate([row, np.repeat(row[-1:], longest - len(row), axis=0)]) for row in rows])
 
 
 def _answers(track: Track, example: int, shown: Sequence[int], is_labelled: bool) -> list[list[list[float]]]:
-    """[place][shown class or output][middle, low, high]."""
+    """The bands as [position][shown class or output][middle, low, high]."""
     bands = np.stack([track.middle[example], track.low[example], track.high[example]], axis=-1)[:, shown]
     if is_labelled:
         return np.round(1000 * bands).astype(int).tolist()

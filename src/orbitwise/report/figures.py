@@ -1,6 +1,6 @@
-"""The figures of the report as SVG inside the page, the same bytes whenever they are drawn.
+"""The figures of the report as SVG images, byte for byte the same each time they are drawn.
 
-Figures are one panel each and narrow, so that a page can set them side by side or one below the other.
+Each figure is one narrow panel, so that a page can show them side by side or one below the other.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ COLOURS = (BLUE, ORANGE, GREEN, "#9a5b8f", "#8a6d00", "#3b8ea5", "#7a4419", GREY
 WIDTH, HEIGHT, SMALL_WIDTH = 4.0, 2.9, 3.4
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 MOST_CLASSES = 12
-"""Cells of more classes than these are drawn without their counts."""
+"""With more classes than this, cells are drawn without their counts."""
 MOST_POINTS = 400
 
 with resources.as_file(resources.files("orbitwise.report") / "templates" / "figures.mplstyle") as _file:
     STYLE = matplotlib.rc_params_from_file(_file, use_default_template=False)
-"""The look of all figures, also of those that the command draws."""
+"""The style of all figures, including those of the command."""
 
 
 def panel(
     height: float = HEIGHT, width: float = WIDTH
 ) -> Callable[[Callable[Concatenate[Axes, P], None]], Callable[P, str]]:
-    """Turn a function that draws into axes into one that returns the drawing, as the URI of an SVG image.
+    """Turn a function that draws into axes into one that returns the drawing as a data URI of an SVG image.
 
-    The image has the size in inches and the look of `STYLE`. Text stays text, in fonts of the reader's
-    system, and the bytes are the same whenever the same is drawn.
+    The size is in inches, and the style is `STYLE`. Text stays text, in fonts of the reader's system, and
+    equal drawings have equal bytes.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def panel(
         @wraps(draw)
         def drawn(*arguments: P.args, **named: P.kwargs) -> str:
             with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-                # the browser has fonts of its own for names in any script
+                # the browser has fonts for all scripts
                 warnings.filterwarnings("ignore", message="(?s).*[Gg]lyph")
                 figure = Figure(figsize=(width, height), layout="constrained")
                 FigureCanvasSVG(figure)
@@ -85,7 +85,7 @@ def panel(
 
 
 def shortened(text: str, length: int = 14) -> str:
-    """A name that fits a tick."""
+    """A name shortened to fit beside a tick."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
@@ -118,7 +118,7 @@ def stages_figure(axes: Axes, num_nodes: Sequence[int], values: Sequence[Sequenc
 
 @panel()
 def ranges_figure(axes: Axes, ranges: Sequence[Range]) -> None:
-    """Each range from where it started to where it ended, as multiples of its start.
+    """Each range at its start and at its end, as multiples of its start.
 
     Whiskers are 95 % intervals. Ranges that the data do not determine are orange diamonds.
     """
@@ -167,7 +167,7 @@ def change_figure(axes: Axes, track: Track, unit: str) -> None:
     """f(moved x) - f(x) along a move: a line per example, and their mean with the posterior deviation."""
     move, places = track.move, np.array(track.move.places)
     middle = track.change.mean(0)
-    # the deviation of one example's change, not of the mean over the examples
+    # the standard deviation of the change of one example, not of the mean over examples
     spread = np.sqrt(np.square(track.deviation).mean(0))
     inside = places[np.array(move.inside)]
     if not move.is_finite:
@@ -213,7 +213,7 @@ def confusion_figure(axes: Axes, judged: Labelled) -> None:
 def reliability_figure(axes: Axes, judged: Labelled) -> None:
     """The share of right predictions against the confidence in them, with 95 % intervals.
 
-    Larger dots stand for more predictions; on the dashed line confidence is what it should be.
+    Larger dots mean more predictions; on the dashed line the confidence is correct.
     """
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     for confidence, hits, low, high, count in judged.reliability():
@@ -238,7 +238,7 @@ def predicted_figure(axes: Axes, output: Output, seed: int = 0) -> None:
 
 @panel(height=3.1, width=SMALL_WIDTH)
 def residual_figure(axes: Axes, output: Output, seed: int = 0) -> None:
-    """Residuals in predicted standard deviations against the prediction; 95 % should lie in the band."""
+    """Residuals, in predicted standard deviations, against predictions; 95 % should lie in the band."""
     chosen = some(len(output.mean), seed)
     mean, scores = output.mean[chosen], output.scores[chosen]
     axes.axhspan(-1.96, 1.96, color="#eef3f7", zorder=0, linewidth=0)
@@ -251,18 +251,18 @@ def residual_figure(axes: Axes, output: Output, seed: int = 0) -> None:
 
 @panel(height=3.1, width=SMALL_WIDTH)
 def coverage_figure(axes: Axes, output: Output) -> None:
-    """How many targets lie in intervals that should hold so many, with 95 % intervals of the share."""
+    """The share of targets in intervals against the share that they should contain, with 95 % intervals."""
     shares, count = output.coverage(), len(output.mean)
     low, high = np.array([wilson(share * count, count) for share in shares]).T
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     axes.fill_between(LEVELS, low, high, color=BLUE, alpha=0.18, linewidth=0)
     axes.plot(LEVELS, shares, color=BLUE)
-    axes.set(xlabel="intervals that should hold", ylabel="share that they hold")
+    axes.set(xlabel="share that intervals should contain", ylabel="share that they contain")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
 
 
 def some(count: int, seed: int) -> Int[ndarray, " m"]:
-    """All rows, or as many as can be told apart in a figure."""
+    """All rows, or at most `MOST_POINTS` random ones, because more points overlap in a figure."""
     if count <= MOST_POINTS:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).choice(count, MOST_POINTS, replace=False))

@@ -1,4 +1,4 @@
-"""Numbers for people: rounded to what their uncertainty leaves of them, with intervals of shares."""
+"""Numbers as text, rounded to the digits that their uncertainty leaves, and intervals of shares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
-from scipy.stats import norm
+from scipy.stats import binomtest, sem
 
 from orbitwise.orbits.certainty import decimals_of
 
@@ -39,7 +39,7 @@ def number(value: float, decimals: int | None = None, signed: bool = False) -> s
 
 
 def with_error(value: float, error: float | None, unit: str = "", signed: bool = False) -> str:
-    """`value ± error` to the digits that the error leaves; the value alone where there is no error.
+    """`value ± error`, rounded to the digits that the error leaves; only the value if there is no error.
 
     An error that begins with 1 is written with two digits, any other with one.
 
@@ -67,24 +67,20 @@ def share(count: int, total: int) -> str:
     return f"{number(100 * count / total, decimals)} % (95 % interval {ends})"
 
 
-def wilson(count: float, total: float, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval of a share: `count` of `total` independent trials.
+def wilson(count: float, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share: `count` of `total` independent trials.
 
-    With p = count/total and z the quantile of the level, its ends are
-    (p + z²/2n ± z √(p(1 - p)/n + z²/4n²)) / (1 + z²/n). Unlike p ± z √(p(1 - p)/n) it never collapses where
-    there is no mistake, or nothing but mistakes.
+    Unlike p ± z √(p(1 - p)/n) it never collapses where there is no mistake, or nothing but mistakes.
     """
     if total == 0:
         return 0.0, 1.0
-    z = float(norm.ppf(0.5 + level / 2))
-    middle = (count + z**2 / 2) / (total + z**2)
-    half = z / (total + z**2) * math.sqrt(count * (total - count) / total + z**2 / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    interval = binomtest(round(count), total).proportion_ci(method="wilson")
+    return interval.low, interval.high
 
 
 def mean_with_error(values: Float[ndarray, " n"]) -> tuple[float, float | None]:
     """The mean of independent values and its standard error, None for a single value."""
-    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    error = float(sem(values)) if len(values) > 1 else None
     return float(np.mean(values)), error
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file: readable on a phone and in print, interactive, and without any network."""
+"""The report as one interactive HTML file that needs no network, readable on a phone and in print."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from orbitwise.selection.compare import Comparison
 
 Progress = Callable[[str], None]
 PAINTED_ROWS = 1000
-"""The brightness of pictures is that of so many rows."""
+"""The number of rows from which the brightness of pictures is computed."""
 
 
 @final
 @dataclass(frozen=True)
 class Page:
-    """All that the page shows; parts that a model does not have are None or empty.
+    """The contents of the page; parts that a model does not have are None or empty.
 
     Attributes
     ----------
     judged : Labelled or Measured
-        Predictions with what they should have been.
+        Predictions with the true classes or targets.
     ranges : sequence of Range
-        What was learned.
+        The learned ranges.
     no_errors : str
-        Why ranges have no error bars; "" where they have.
+        Why ranges have no error bars; "" if they have.
     compared : Compared or None
         The model among other candidates.
     exploration : Exploration or None
@@ -67,13 +67,13 @@ class Page:
     strips : sequence of Strip
         These examples with points of their orbits.
     changes : dict of str to str
-        Figures of how f changes, by the label of the move.
+        Figures of the change of f, by the label of the move.
     figures : sequence of sequences of str
-        Figures of the predictions: one list per output, or one for all classes.
+        Figures of the predictions: one list for all classes, or one per output.
     extremes, learning, reproduction : Extremes, Learning and Reproduction
-        Examples worth a look, how the model was learned, and how to get it again.
+        Examples worth a look, how the model was learned, and how to reproduce it.
     data : dict or None
-        What the script of the page reads.
+        The data for the script of the page.
     """
 
     title: str
@@ -111,31 +111,31 @@ def write_report(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Path:
-    """Write what a fitted model has learned to one self-contained HTML file.
+    """Write a report on a fitted model to one self-contained HTML file.
 
-    Predictions are judged on the test set. Without one they are judged by leave-one-out where the posterior
-    is exact, else on the training set; the page says which.
+    Predictions are judged on the test set. Without a test set they are judged by leave-one-out if the
+    posterior is exact, and on the training set otherwise; the page says which.
 
     Parameters
     ----------
     path : str or path-like
-        The file. It is written in full or not at all; a symbolic link is replaced, and not followed.
+        The file. It is written in full or not at all; a symbolic link is replaced, not followed.
     model : InvariantGPClassifier, InvariantGPRegressor or SparseGPRegressor
         The fitted model.
     X, y : array-like
-        The training data, as they were given to `fit`.
+        The training data that were passed to `fit`.
     X_test, y_test : array-like, default=None
         The test set: both or neither.
     comparison : Comparison, default=None
-        What `compare` returned, to show the model among the other candidates.
+        The result of `compare`, to show the model among the other candidates.
     command : str, default=None
         The command that reproduces the model.
     title : str, default=None
         The heading of the page.
     seed : int, default=0
-        Seeds which examples and points are shown, and the draws behind bands.
+        Seeds the choice of examples and points, and the draws for bands.
     progress : callable, default=None
-        Called with a few words on what is being computed.
+        Called with a short description of each step.
 
     Returns
     -------
@@ -160,13 +160,13 @@ def page_of(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Page:
-    """What the page of a model shows, with the arguments of `write_report`."""
+    """The contents of the page; the arguments are those of `write_report`."""
     check_is_fitted(model)
     tell = (lambda what: None) if progress is None else progress
     rows, targets = np.asarray(X), np.asarray(y)
     shown = rows if X_test is None else np.asarray(X_test)
     with warnings.catch_warnings():
-        # rows are taken from a table by number here, and lose the names of its columns
+        # rows are taken from a table by index here, without the names of its columns
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         tell("judging predictions")
         judged = judge(model, rows, targets, X_test, y_test)
@@ -184,7 +184,7 @@ def page_of(
             changes = {each.move.label: change_figure(each, unit) for each in moving}
         painter = None
         if model.form_.image_shape is None or exploration is None or not exploration.tracks:
-            exploration = None  # there is no picture to move
+            exploration = None  # only images can be moved on the page
         if model.form_.image_shape is not None:
             painted = shown.reshape(len(shown), -1).astype(np.float64)[:PAINTED_ROWS]
             painter = painter_for(painted, model.form_)
@@ -209,7 +209,7 @@ def page_of(
 def rendered(page: Page, template: str = "page.html") -> str:
     """Return the HTML of the whole page, or of the part of one template.
 
-    Whatever is not part of a template is escaped, and a name that a template does not know is an error.
+    Everything that is not part of a template is escaped, and an undefined name in a template is an error.
     """
     templates = Environment(
         loader=PackageLoader("orbitwise.report"),
@@ -228,7 +228,7 @@ def rendered(page: Page, template: str = "page.html") -> str:
     functions = (mean_with_error, share, shortfall, symmetry_phrase, with_error)
     templates.globals |= {each.__name__: each for each in functions} | {"most_points": MOST_POINTS}
     script = resource("page.js")
-    # only this script may run, so that text that slipped through as HTML could do nothing
+    # only this script may run, so that text that was not escaped by mistake would be harmless
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     style = Markup(resource("page.css"))
     return templates.get_template(template).render(
@@ -237,17 +237,17 @@ def rendered(page: Page, template: str = "page.html") -> str:
 
 
 def printable(value: object) -> object:
-    """Text from outside with a mark in place of each character that cannot be printed; all else as it is."""
+    """Text with "�" in place of each character that cannot be printed; other values unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in value)
 
 
 def unbroken(piece: str) -> Markup:
-    """A piece of HTML in which numbers stay on one line with their units and errors."""
+    """A piece of HTML in which there are no line breaks between numbers and their units and errors."""
     return Markup(re.sub(r"(?<=\d)\s(?=%|±|nats\b|× 10)|(?<=±) (?=\d)", "\u00a0", escape(piece)))
 
 
 def resource(name: str) -> str:
-    """The text of a file beside the templates."""
+    """The text of a file in the folder of the templates."""
     return resources.files("orbitwise.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Images as small PNG files inside the page: ink on paper where images are mostly background."""
+"""Images as small PNG files in data URIs; images that are mostly background are drawn as ink on paper."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Painter:
     image_shape : tuple of int
         (channels, height, width) of the images.
     low, high : float
-        The values that are drawn darkest and brightest.
+        The values of the darkest and the brightest pixels.
     is_ink : bool
-        Whether high values are drawn dark, as ink on paper.
+        Whether high values are drawn dark, like ink on paper.
     step : int, default=1
         Blocks of step × step pixels are drawn as one, by their mean.
     channels : {"first", "last"}, default=None
-        Where the rows have their channels.
+        The position of the channels in the rows.
     """
 
     image_shape: tuple[int, int, int]
@@ -55,7 +55,7 @@ class Painter:
         return 3 if self.image_shape[0] == 3 else 1
 
     def pixels(self, rows: Float[ndarray, "n d"]) -> UInt8[ndarray, "n h w c"]:
-        """The rows as pictures of whole numbers from 0 to 255."""
+        """The rows as pictures with whole numbers from 0 to 255."""
         channels, height, width = self.image_shape
         first = InputForm(self.image_shape, self.channels).inward(rows)
         images = first.reshape(len(rows), channels, height, width)
@@ -78,9 +78,9 @@ class Painter:
 
 
 def painter_for(rows: Float[ndarray, "n d"], images: InputForm | Sequence[int], step: int = 1) -> Painter:
-    """A painter with the brightness of the rows; one channel of mostly darkest pixels is ink on paper.
+    """A painter whose brightness suits the rows; one channel that is mostly dark is drawn as ink on paper.
 
-    `images` is how the rows are laid out, or their shape with the channels first.
+    `images` is the form of the rows, or their shape with channels first.
     """
     layout = images if isinstance(images, InputForm) else InputForm(tuple(images))
     shape = check_image_shape(layout.image_shape or ())
@@ -99,7 +99,7 @@ def png_uri(pixels: UInt8[ndarray, "h w c"]) -> str:
 
 
 def _shrunk(images: Float[ndarray, "n c h w"], step: int) -> Float[ndarray, "n c h2 w2"]:
-    """Blocks of step×step pixels averaged, those at the edges as far as they go."""
+    """Images in which blocks of step × step pixels are averaged; incomplete blocks repeat the edge."""
     if step == 1:
         return images
     padding = [(0, 0), (0, 0), *((0, -size % step) for size in images.shape[2:])]

@@ -1,7 +1,7 @@
-"""Predictions to be judged: of a test set, else leave-one-out of the training set, else of the training set.
+"""Predictions to be judged: on a test set, by leave-one-out, or on the training set.
 
-Leave-one-out predictions of an exact posterior cost no further fit. Other posteriors are judged on rows that
-they have seen, and the report says so.
+Without a test set, an exact posterior is judged by leave-one-out, which needs no further fit. Other
+posteriors are judged on their training rows, and the report says so.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.typing import ArrayLike
 from scipy.stats import norm
+from sklearn.metrics import confusion_matrix
 from sklearn.utils.validation import check_consistent_length
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from orbitwise.report.numbers import mean_with_error, number, wilson, with_error
 from orbitwise.report.ranges import Model, Regressor
 
 Source = Literal["test", "leave-one-out", "training"]
-"""Which predictions are judged: of a test set, of training rows left out in turn, or of training rows."""
+"""Which predictions are judged: on a test set, by leave-one-out, or on the training set."""
 
 BAND = (0.16, 0.84)
 LEVELS = np.linspace(0.05, 0.95, 19)
@@ -38,7 +39,7 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 @final
 @dataclass(frozen=True)
 class Labelled:
-    """Predicted class probabilities beside the true classes.
+    """Predicted class probabilities and the true classes.
 
     Attributes
     ----------
@@ -47,7 +48,7 @@ class Labelled:
     probabilities : array of shape (n, classes)
         The predicted probability of each class.
     codes : array of shape (n,)
-        The true classes, as numbers of `classes`.
+        The true classes, as indices of `classes`.
     classes : tuple of str
         The names of the classes.
     moments : tuple of tensor
@@ -77,12 +78,12 @@ class Labelled:
 
     @property
     def is_wrong(self) -> Bool[ndarray, " n"]:
-        """Which rows were given another class than their own."""
+        """Which rows are predicted to have a wrong class."""
         return self.chosen != self.codes
 
     @property
     def num_wrong(self) -> int:
-        """The number of rows that were given another class than their own."""
+        """The number of rows with a wrong class."""
         return int(self.is_wrong.sum())
 
     @property
@@ -92,7 +93,7 @@ class Labelled:
         return -np.log(np.maximum(own, 1e-15))
 
     def name(self, row: int) -> str:
-        """What an example is called: its class."""
+        """The name of an example, which is its class."""
         return self.classes[self.codes[row]]
 
     def error(self) -> str:
@@ -102,13 +103,11 @@ class Labelled:
         return with_error(100 * wrong / count, error, " %")
 
     def confusion(self) -> Int[ndarray, "k k"]:
-        """How many examples of each true class (row) were given each class (column)."""
-        size = len(self.classes)
-        counts = np.bincount(self.codes * size + self.chosen, minlength=size * size)
-        return counts.reshape(size, size)
+        """The number of examples for each true class (row) and each predicted class (column)."""
+        return confusion_matrix(self.codes, self.chosen, labels=range(len(self.classes)))
 
     def reliability(self, num_bins: int = 10) -> list[tuple[float, float, float, float, int]]:
-        """(mean confidence, share right, its Wilson interval, count) per bin that is not empty."""
+        """(mean confidence, share right, its Wilson interval, count) for each bin that is not empty."""
         bins = np.minimum((self.confidence * num_bins).astype(int), num_bins - 1)
         found = []
         for each in np.unique(bins):
@@ -134,12 +133,12 @@ class Output:
 
     @property
     def scores(self) -> Float[ndarray, " n"]:
-        """Residuals in units of the predicted deviation: standard normal if the predictions are right."""
+        """Residuals in units of the predicted standard deviation; ideally they are standard normal."""
         return self.residuals / np.maximum(self.deviation, 1e-300)
 
     @property
     def root_mean_square(self) -> tuple[float, float | None]:
-        """√(mean of squared residuals) and its standard error: that of the mean over twice the root."""
+        """The root mean square error, and its standard error: that of the mean square over twice the root."""
         mean, error = mean_with_error(np.square(self.residuals))
         root = math.sqrt(mean)
         return root, None if error is None or root == 0 else error / (2 * root)
@@ -187,7 +186,7 @@ class Measured:
         return [Output(*each) for each in columns]
 
     def name(self, row: int) -> str:
-        """What an example is called: its first target."""
+        """The name of an example, which is its first target."""
         return number(float(self.measured[row, 0]))
 
     def error(self) -> str:
@@ -201,16 +200,17 @@ Judged = Labelled | Measured
 def judge(
     model: Model, X: ArrayLike, y: ArrayLike, X_test: ArrayLike | None, y_test: ArrayLike | None
 ) -> Judged:
-    """Return the predictions that the report shows, with what they should have been.
+    """Return the predictions that the report shows, with the true classes or targets.
 
-    Those of the test set if there is one. Else each training row is predicted from all the others, if the
-    posterior is exact and these are its training data; else training rows are predicted as they are.
+    The test set is predicted if there is one. Otherwise each training row is predicted from all other rows if
+    the posterior is exact and X and y are its training data; if not, the training rows are predicted as
+    usual.
 
     Raises
     ------
     ValueError
-        If only one of X_test and y_test is given, if inputs and targets differ in length, if the targets have
-        other columns than the model has outputs, or if they name a class that the model does not have.
+        If only one of X_test and y_test is given, if inputs and targets differ in length, if the number of
+        columns of the targets differs from that of the model, or if a class is unknown to the model.
     """
     if (X_test is None) != (y_test is None):
         raise ValueError("A test set is X_test and y_test: give both, or neither.")
@@ -231,7 +231,7 @@ def judge(
     if measured.shape[1] != outputs:
         raise ValueError(
             f"The model has {outputs} output{'s' if outputs > 1 else ''}, but y has {measured.shape[1]} per "
-            "row: give targets with the columns that the model was fitted to."
+            "row: give targets with the same columns as in the fit."
         )
     held_out = None if is_test else _held_out_targets(model, X, measured)
     source = "test" if is_test else "training" if held_out is None else "leave-one-out"
@@ -242,7 +242,7 @@ def judge(
 
 
 def class_codes(model: InvariantGPClassifier, y: ArrayLike) -> Int[ndarray, " n"]:
-    """The number of each label among the classes of the model."""
+    """The index of each label among the classes of the model."""
     labels = np.asarray(y).ravel()
     known = {label: code for code, label in enumerate(model.classes_.tolist())}
     unknown = sorted({str(label) for label in labels.tolist() if label not in known})
@@ -260,10 +260,10 @@ def probability_bands(
 ) -> tuple[Float[ndarray, "n k"], Float[ndarray, "n k"], Float[ndarray, "n k"]]:
     """Return class probabilities from the moments of f, and their 16 % and 84 % quantiles over draws of f.
 
-    The band says how uncertain the probability itself is: it shrinks to nothing where f is known.
+    The band is the uncertainty of the probability itself, which vanishes if f is known.
     """
     generator = torch.Generator().manual_seed(seed)
-    # the same noise for every row, so that a band along a path is as smooth as f
+    # the same noise for all rows makes a band along a path as smooth as f
     noise = torch.randn(num_draws, 1, mean.shape[1], generator=generator, dtype=mean.dtype)
     draws = (mean + variance.sqrt() * noise).flatten(0, 1)
     if isinstance(model.likelihood_, Dirichlet | Softmax):
@@ -300,7 +300,7 @@ def _held_out_classes(
 def _held_out_targets(
     model: Regressor, X: ArrayLike, measured: Float[ndarray, "n c"]
 ) -> tuple[Float[ndarray, "n c"], Float[ndarray, "n c"]] | None:
-    """Rows with equal inputs were merged, in the order of the inputs: they are left out together."""
+    """Leave-one-out predictions of an exact regressor, which leave out rows of equal inputs together."""
     posterior = model.posterior_
     if not isinstance(posterior, ExactPosterior):
         return None
@@ -314,10 +314,10 @@ def _held_out_targets(
     sums = torch.zeros(count, measured.shape[1], dtype=torch.float64)
     sums.index_add_(0, place, torch.from_numpy(measured))
     if not torch.allclose(sums / counts, to.targets(posterior.targets[:count])):
-        return None  # sample weights, or other data than the model was fitted to
+        return None  # the fit had sample weights or other data
     with torch.no_grad():
         held_out = posterior.leave_one_out()
-        # the diagonal of Σ = LLᵀ - K: the noise of the mean of the targets that were merged in a row
+        # the diagonal of Σ = LLᵀ - K: the noise of the mean of the merged targets of each row
         merged = (
             posterior.lower.square().sum(1)[:count] - posterior.process.variance(block) - posterior.jitter
         )

@@ -1,4 +1,4 @@
-"""Learned ranges: where they started, where they ended, how well the data determine them, every iteration."""
+"""Learned ranges: their starts, their ends, their errors, and their history over iterations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from orbitwise.report.numbers import number
 
 Regressor = InvariantGPRegressor | SparseGPRegressor
 Model = InvariantGPClassifier | Regressor
-"""What a report is written of."""
+"""Models for which a report can be written."""
 
 ERROR_SECONDS = 20.0
-"""Error bars of ranges take one gradient per parameter: they are left out where that takes longer."""
+"""Error bars need one gradient per parameter; they are left out if that takes more seconds than this."""
 
 LABELS = {
     "amplitude": "deformation",
@@ -48,20 +48,20 @@ LABELS = {
 @final
 @dataclass(frozen=True)
 class Range:
-    """One learned range, with where it started and how well its upper end is known.
+    """One learned range, with its start and the error of its upper end.
 
     Attributes
     ----------
     name : str
         The parameter of the orbit, such as "angle".
     unit : Unit
-        What converts the raw numbers for people, such as radians to degrees.
+        The unit for display, which converts raw numbers, for example radians to degrees.
     low, high : float
         The ends of the range, in raw numbers.
     start : tuple of float, default=None
-        The range where learning began; None where that is not known.
+        The range at the start of learning; None if it is not known.
     error : float, default=None
-        The standard error of the upper end; None where it was not computed.
+        The standard error of the upper end; None if it was not computed.
     interval : tuple of float, default=None
         The 95 % interval of the upper end.
     """
@@ -76,12 +76,12 @@ class Range:
 
     @property
     def certainty(self) -> Certainty:
-        """How well the range is known."""
+        """The certainty of the range."""
         return Certainty(self.name, self.unit, (self.low, self.high), self.error, self.interval)
 
     @property
     def label(self) -> str:
-        """The move in plain words."""
+        """The plain name of the move."""
         return label_of(self.name)
 
     @property
@@ -91,30 +91,30 @@ class Range:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of the error."""
+        """Whether the error is known at least in part."""
         return self.certainty.kind is not Kind.UNKNOWN
 
     @property
     def is_needed(self) -> bool:
-        """Whether the range has not collapsed to nothing."""
+        """Whether the range has not collapsed to zero."""
         return self.certainty.kind not in (Kind.NOT_NEEDED, Kind.NOT_RULED_OUT)
 
     def start_text(self) -> str:
-        """The range where learning started."""
+        """The range at the start of learning, as text."""
         return "not known" if self.start is None else interval_text(self.start, self.unit)
 
     def text(self) -> str:
-        """The range alone: ±21°, −13 to +15 %, 0.3 pixels, or that there is none."""
+        """The range without its error, such as ±21°, −13 to +15 %, 0.3 pixels, or "not needed"."""
         if not self.is_needed:
             return "not needed" if self.certainty.is_determined else "not determined"
         return interval_text((self.low, self.high), self.unit, self.certainty.shown_error)
 
     def error_text(self) -> str:
-        """The standard error of the upper end, or what else is known of it."""
+        """The standard error of the upper end, or another statement about its uncertainty."""
         return self.certainty.text() or "–"
 
     def phrase(self) -> str:
-        """What f does not care about: rotation up to ±21° (± 2°)."""
+        """The move with its range, such as "rotation up to ±21° (± 2°)"."""
         if not self.is_needed:
             words = f"{self.label} {self.text()}"
         elif self.name.startswith("smoothness"):
@@ -128,13 +128,13 @@ class Range:
         return words + self.remark()
 
     def remark(self) -> str:
-        """What is known of the upper end, in brackets behind the range; "" where nothing is known."""
+        """The error of the upper end in brackets, to follow the range; "" if it is not known."""
         text = self.certainty.text() if self.is_known else ""
         return f" ({text})" if text else ""
 
 
 def interval_text(interval: Interval, unit: Unit, error: float | None = None) -> str:
-    """An interval in its unit, to the digits that the error of an end leaves."""
+    """An interval in its unit, rounded to the digits that the error of an end leaves."""
     low, high = (unit.convert(end) for end in interval)
     largest = max(abs(low), abs(high))
     if error is not None and error > 0:
@@ -149,7 +149,7 @@ def interval_text(interval: Interval, unit: Unit, error: float | None = None) ->
 
 
 def label_of(name: str) -> str:
-    """A parameter in plain words; the number of a stage of a composition stays behind it."""
+    """The plain name of a parameter, followed by the number of its stage in a composition."""
     stem, _, last = name.rpartition("_")
     if name in LABELS:
         return LABELS[name]
@@ -160,7 +160,7 @@ def label_of(name: str) -> str:
 
 def orbit_of(model: Model) -> Orbit | None:
     """The orbit in a fitted model: the learned one, else a finite one, else None."""
-    # models of earlier versions remember learned orbits only
+    # models of earlier versions store learned orbits only
     return orbit_in(model.functional_) if model.orbit_ is None else model.orbit_
 
 
@@ -177,8 +177,8 @@ class RangeErrors:
 def range_errors(model: Model) -> RangeErrors:
     """Return the errors of all ranges.
 
-    There are none, but a reason, where they would take more than `ERROR_SECONDS` to compute, or where the
-    model was loaded without the training data that they need.
+    Errors are replaced by a reason if they would take more than `ERROR_SECONDS` to compute, or if the model
+    was loaded without the training data that they need.
     """
     try:
         seconds = model.expected_error_seconds()
@@ -199,7 +199,7 @@ def _too_long(seconds: float) -> str:
 
 
 def learned_ranges(model: Model, known: RangeErrors | None = None) -> list[Range]:
-    """The learned ranges of a fitted model, with their errors where these can be computed in time."""
+    """The learned ranges of a fitted model, with their errors if these can be computed in time."""
     orbit = model.orbit_
     if orbit is None or not orbit.learned():
         return []
@@ -220,14 +220,14 @@ def learned_ranges(model: Model, known: RangeErrors | None = None) -> list[Range
 
 
 def start_of(model: Model) -> Mapping[str, Interval]:
-    """Where the ranges started: those of the invariance that the model was given."""
+    """The ranges at the start of learning, which are those of the invariance that the model was given."""
     functional = functional_of(model.invariance, model.n_features_in_, input_shape(model))
     orbits = learnable_orbits(functional)
     return orbits[0].learned() if orbits else {}
 
 
 def symmetry_phrase(model: Model) -> str:
-    """What a finite orbit makes f indifferent to, or "" where there is no finite orbit."""
+    """The symmetry of a finite orbit in words; "" if there is no finite orbit."""
     orbit = orbit_of(model)
     if orbit is None or orbit.size is None:
         return ""
@@ -240,14 +240,14 @@ def symmetry_phrase(model: Model) -> str:
 
 @final
 class RangeHistory:
-    """A callback that keeps the ranges of its estimator's orbit after every iteration of `fit`.
+    """A callback that records the ranges of its estimator's orbit after each iteration of `fit`.
 
     Attributes
     ----------
     estimator : estimator
-        The estimator whose ranges are kept.
+        The estimator whose ranges are recorded.
     then : callable or None
-        The callback that the estimator had before, which is still called.
+        The previous callback of the estimator, which is still called.
     ranges : list of dict
         The interval of each parameter, one dictionary per iteration.
     """
@@ -270,10 +270,11 @@ class RangeHistory:
 
 
 def record_ranges(estimator: Model) -> RangeHistory:
-    """Have the next `fit` of the estimator keep its ranges, so that the report draws them over iterations.
+    """Record the ranges during the next `fit` of the estimator, so that the report draws them over
+    iterations.
 
-    The callback of the estimator is still called. A clone of the estimator records nothing: call this for the
-    clone.
+    The callback of the estimator is still called. A clone of the estimator does not record its ranges: call
+    this function for the clone.
 
     Examples
     --------
@@ -290,6 +291,6 @@ def record_ranges(estimator: Model) -> RangeHistory:
 
 
 def recorded_ranges(model: Model) -> list[dict[str, Interval]]:
-    """What `record_ranges` kept of the model's fit; empty where nothing was recorded."""
+    """The ranges that `record_ranges` recorded during the fit; empty if nothing was recorded."""
     history = model.callback
     return history.ranges if isinstance(history, RangeHistory) and history.estimator is model else []

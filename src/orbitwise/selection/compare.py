@@ -39,38 +39,39 @@ from orbitwise.selection.table import ResultTable
 DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")
 OF_TABLES: tuple[Invariance, ...] = (None, "negation")
 FEW_COLUMNS = 5
-"""Permutations of more columns have orbits of more than 120 points."""
+"""Permutations of more columns than these have orbits of more than 120 points."""
 
 Model = TypeVar("Model", bound=BaseEstimator)
 Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
-"""Fits a family again from the solution of its member, both given with their evidence on common nodes."""
+"""Refits a candidate from the solution of a member; both have their evidence on common nodes."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidates from the most evidence to the least; the simplest of those that tie for it is the best.
+    """Candidates ranked by evidence; the simplest of those that tie for the highest evidence is the best.
 
     Parameters
     ----------
     candidates : tuple of Candidate
-        The candidates, from the most evidence to the least.
+        The candidates, from the highest evidence to the lowest.
     num_nodes : int, default=None
-        The number of common nodes that differences were taken on, None where there were none.
+        The number of common nodes on which differences were computed; None if no nodes were needed.
 
     Attributes
     ----------
     leader : Candidate
-        The candidate with the most evidence.
+        The candidate with the highest evidence.
     best : Candidate
-        The simplest candidate that ties for the most evidence: none, or the fewest learned ranges.
+        The simplest candidate that ties for the highest evidence: no invariance, or the fewest learned
+        ranges.
     best_estimator : estimator
         The estimator of `best`, fitted.
     tied : tuple of str
-        The other candidates within log 3 nats, or two standard errors, of the most evidence.
+        The other candidates within log 3 nats, or two standard errors, of the highest evidence.
     undecided : tuple of str
-        Candidates that may be ahead of the leader with more nodes or inducing points.
+        Candidates that might overtake the leader with more nodes or inducing points.
     verdict : str
-        Who is best, by how much, and what would decide it where that is left open.
+        Which candidate is best, by how much, and how to decide what is still open.
 
     Examples
     --------
@@ -87,24 +88,24 @@ class Comparison:
 
     @property
     def leader(self) -> Candidate:
-        """The candidate with the most evidence."""
+        """The candidate with the highest evidence."""
         return max(self.candidates, key=lambda each: each.score)
 
     @property
     def best(self) -> Candidate:
-        """The simplest candidate that ties for the most evidence: none, or the fewest learned ranges."""
+        """The simplest candidate that ties for the highest evidence: none, or the fewest learned ranges."""
         leader = self.leader
         tied = [each for each in self.candidates if self.difference(leader, each).is_tie]
         return min(tied, key=lambda each: (each.name != NO_INVARIANCE, len(each.learned), -each.score))
 
     @property
     def best_estimator(self) -> Any:
-        """The winner, fitted."""
+        """The fitted estimator of `best`."""
         return self.best.estimator
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """The other candidates within log 3 nats, or two standard errors, of the most evidence."""
+        """The other candidates within log 3 nats, or two standard errors, of the highest evidence."""
         best, leader = self.best, self.leader
         return tuple(
             each.name for each in self.candidates if each is not best and self.difference(leader, each).is_tie
@@ -112,12 +113,12 @@ class Comparison:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Candidates that may be ahead of the leader with more nodes or inducing points."""
+        """Candidates that might overtake the leader with more nodes or inducing points."""
         return tuple(each.name for each, difference in self._others if difference.doubt is not None)
 
     @property
     def verdict(self) -> str:
-        """Who is best, by how much, and what would decide it where that is left open."""
+        """Which candidate is best, by how much, and how to decide what is still open."""
         return verdict_of(self.leader, self.best, self._others, self.num_nodes)
 
     def difference(self, first: Candidate, second: Candidate) -> Difference:
@@ -126,7 +127,7 @@ class Comparison:
 
     @property
     def _others(self) -> list[tuple[Candidate, Difference]]:
-        """All but the leader, each with its distance from it, the nearest first."""
+        """All candidates but the leader, with their differences from it, the smallest first."""
         leader = self.leader
         others = [(each, self.difference(leader, each)) for each in self.candidates if each is not leader]
         return sorted(others, key=lambda pair: pair[1].nats)
@@ -172,33 +173,34 @@ def compare(
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features) or (n_samples, ...)
-        Rows, or images, signals and point clouds with dimensions of their own.
+        Rows, or images, signals and point clouds with their own dimensions.
     y : array-like of shape (n_samples,)
         Labels or targets.
     invariances : sequence of (None, str, Orbit or Functional), default=None
-        The candidates. None takes those of the data's form: none, rotation, affine maps and these with
-        deformations for images; none, and the sign of a row, for a table; there its few columns may be
-        permuted as well.
+        The candidates. None chooses them by the form of X. For images they are no invariance, rotation,
+        affine maps, and affine maps with deformations. For a table they are no invariance and the sign of a
+        row, and with few columns also permutations of the columns.
     estimator : estimator, default=None
-        What is fitted for every candidate. None takes `InvariantGPClassifier` or `InvariantGPRegressor`, by
-        the kind of y.
+        The estimator that is fitted for each candidate. None takes `InvariantGPClassifier` or
+        `InvariantGPRegressor`, depending on y.
     n_jobs : int, default=None
-        Fits that run at the same time, through joblib, so its back-ends for clusters serve them.
+        The number of fits that run at the same time, through joblib, which also has back-ends for clusters.
     **settings
-        Parameters of the estimator. Images that come with their dimensions need no `image_shape`.
+        Parameters of the estimator. If X has the dimensions of images, `image_shape` is not needed.
 
     Returns
     -------
     Comparison
-        The candidates from the most evidence to the least. Printing it shows a table; `best_estimator` is the
-        winner, fitted; `verdict` says in words who is best, by how much, and what is left undecided by the
-        nodes or the inducing points.
+        The candidates from the highest evidence to the lowest. It prints as a table; `best_estimator` is the
+        fitted estimator of the best candidate; `verdict` states in words which candidate is best, by how
+        much, and what more nodes or inducing points might still change.
 
     Notes
     -----
-    Exact fits on nodes are compared on common nodes that none was fitted on, and a family that
-    ends behind one of its members (rotations are affine maps) is fitted once more from the member's solution.
-    Of candidates that tie the simplest is kept. One ConvergenceWarning names all fits that did not converge.
+    Nodes are fixed points that represent an orbit. Exact fits on nodes are compared on common nodes that none
+    of them was fitted on. If a family has less evidence than one of its members (rotations are affine maps),
+    it is fitted once more from the member's solution. Of candidates that tie, the simplest is the best. One
+    ConvergenceWarning names all fits that did not converge.
 
     Examples
     --------
@@ -210,7 +212,7 @@ def compare(
     'permutation'
     """
     if invariances is not None and not len(invariances):
-        raise ValueError("compare needs at least one invariance; None stands for no invariance.")
+        raise ValueError("compare needs at least one invariance; None means no invariance.")
     if estimator is None:
         is_regression = type_of_target(np.asarray(y)).startswith("continuous")
         estimator = InvariantGPRegressor() if is_regression else InvariantGPClassifier()
@@ -220,7 +222,7 @@ def compare(
     meant = next((each for each in invariances if is_of_images(each)), None)
     dimensions = np.asarray(X).shape[1:]
     if meant is not None and len(dimensions) > 1 and given.get("image_shape", ()) is None:
-        # what is an image to one candidate is one to all, also to none
+        # all candidates, also no invariance, must treat the rows as the same images
         check_picture(meant, dimensions)
         settings = {**settings, "image_shape": dimensions}
     copies = [
@@ -244,21 +246,22 @@ def compare(
 def judge(
     candidates: Sequence[Candidate], X: ArrayLike, y: ArrayLike, refit: Refit | None = None
 ) -> Comparison:
-    """Compare fitted candidates, on common nodes where they were fitted on nodes; see `compare`.
+    """Compare fitted candidates, on common nodes if they were fitted on nodes; see `compare`.
 
     Parameters
     ----------
     candidates : sequence of Candidate
         Fitted candidates.
     X, y : array-like
-        The data of the fits. Models that were loaded from files are given them again.
+        The training data of the candidates, which models loaded from files do not contain.
     refit : callable, default=None
-        Fits a family again that ended behind its member; None takes `fit_from_member`.
+        The function that refits a family that has less evidence than its member; None takes
+        `fit_from_member`.
 
     Returns
     -------
     Comparison
-        The candidates from the most evidence to the least, each with its difference from the leader.
+        The candidates from the highest evidence to the lowest, each with its difference from the leader.
     """
     nodes = common_nodes([each.estimator for each in candidates])
     if nodes is not None:
@@ -280,7 +283,7 @@ def _on_nodes(candidate: Candidate, nodes: CommonNodes, X: ArrayLike, y: ArrayLi
 
 
 def _with_data(estimator: EvidenceModel, X: ArrayLike, y: ArrayLike) -> EvidenceModel:
-    """A fitted estimator, or where it was loaded without its training data, one like it that has them."""
+    """The estimator; if it was loaded without its training data, an equal one that has them."""
     num_nodes = nodes_of(estimator)
     if num_nodes is None or not isinstance(estimator, EngineEstimator) or has_data(estimator):
         return estimator
@@ -292,7 +295,7 @@ def _with_data(estimator: EvidenceModel, X: ArrayLike, y: ArrayLike) -> Evidence
 def _refined(
     candidates: Sequence[Candidate], nodes: CommonNodes, X: ArrayLike, y: ArrayLike, refit: Refit
 ) -> list[Candidate]:
-    """The candidates, each fitted again where it ended behind a member of it, from small to large ones."""
+    """The candidates, from small to large; those with less evidence than a member are refitted from it."""
     done: list[Candidate] = []
     for candidate in sorted(candidates, key=lambda each: len(each.learned)):
         for member in sorted(done, key=lambda each: -each.score):
@@ -312,7 +315,7 @@ def fit_from_member(
     y: ArrayLike,
     callback: Callable[[int, float], None] | None = None,
 ) -> Candidate:
-    """The best of a candidate, its fit that begins at a member's solution, and that solution itself."""
+    """The best of a candidate, its refit from a member's solution, and that solution itself."""
     best, given = candidate, candidate.estimator
     most = iterations_of(given)
     for iterations in (most, 0) if most > 0 else ():
@@ -320,7 +323,7 @@ def fit_from_member(
         estimator.begin_at(Start(member.estimator, nodes.num_nodes, iterations))
         estimator, seconds = _fit(estimator, X, y)
         estimator.set_params(checkpoint=given.checkpoint, callback=given.callback)
-        # on one number of nodes a fit does not see what their doubling gains; the first fit may have
+        # a refit on one number of nodes does not see the gain from doubling them; the first fit may have
         estimator.log_evidence_error_ = max(estimator.log_evidence_error_, given.log_evidence_error_)
         if iterations == 0:
             estimator.converged_ = member.estimator.converged_
@@ -333,7 +336,7 @@ def fit_from_member(
 
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
-    """Candidates for images where X or `image_shape` says that there are some, else for a table."""
+    """Candidates for images if X or `image_shape` has the dimensions of images, else for a table."""
     shape = np.asarray(X).shape
     if len(shape) != 2 or given.get("image_shape") is not None:
         return DEFAULT_INVARIANCES
@@ -347,7 +350,7 @@ def _fit(estimator: Model, X: ArrayLike, y: ArrayLike) -> tuple[Model, float]:
 
 
 def candidate_of(name: str, estimator: EvidenceModel, seconds: float, count: int) -> Candidate:
-    """A fitted estimator as a candidate; `count` rows were fitted."""
+    """A fitted estimator as a candidate; `count` is the number of training rows."""
     orbit = getattr(estimator, "orbit_", None)
     certificate = getattr(estimator, "certificate_", None)
     result = getattr(estimator, "fit_result_", None)
@@ -366,6 +369,6 @@ def candidate_of(name: str, estimator: EvidenceModel, seconds: float, count: int
 
 
 def learned_text(candidate: Candidate) -> str:
-    """What a candidate learned, in natural units."""
+    """The learned ranges of a candidate, in natural units."""
     orbit = getattr(candidate.estimator, "orbit_", None)
     return "" if orbit is None else orbit.describe()

@@ -1,4 +1,4 @@
-"""The difference between the evidence of two candidates, on common nodes, and what may still turn it."""
+"""The difference between the evidence of two candidates on common nodes, and what might still reverse it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orbitwise.estimators.learned_ranges import (
 from orbitwise.orbits.orbit import FrozenOrbit
 
 HELD_OUT = (1, 2, 3, 4)
-"""Sets of nodes that candidates are compared on. Fits take set 0; the next three say how sure a fit is."""
+"""Sets of nodes on which candidates are compared. Fits use set 0; sets 1 to 3 also give their errors."""
 
 
 @runtime_checkable
@@ -36,9 +36,10 @@ class EvidenceModel(Protocol):
 @final
 @dataclass(frozen=True)
 class CommonNodes:
-    """So many nodes for every candidate, and the numbers of the sets; with `is_own` a candidate's own kind.
+    """Nodes on which all candidates are compared: how many, and the numbers of the sets.
 
-    That is for the only drawn candidate: Gauss's nodes, in one or two dimensions, are nearer to exact.
+    If only one candidate is drawn, `is_own` takes the nodes of its own kind, because Gauss's nodes, in one or
+    two dimensions, are more accurate.
     """
 
     num_nodes: int
@@ -46,7 +47,7 @@ class CommonNodes:
     is_own: bool = False
 
     def evidences(self, estimator: EvidenceModel) -> tuple[tuple[float, ...], float]:
-        """The evidence of a fitted estimator on every set of nodes, and what it gained from half as many."""
+        """The evidence of a fitted estimator on each set of nodes, and its gain over half as many nodes."""
         if nodes_of(estimator) is None or not isinstance(estimator, EngineEstimator):
             return (estimator.log_evidence_,) * len(self.sets), 0.0
         values = self._on(estimator, self.num_nodes)
@@ -61,7 +62,7 @@ class CommonNodes:
 
 
 def common_nodes(estimators: Sequence[EvidenceModel]) -> CommonNodes | None:
-    """The nodes to compare fitted estimators on; None where nothing is drawn or some evidence is a bound."""
+    """The nodes on which to compare estimators; None if nothing is drawn or if any evidence is a bound."""
     drawn = [each for each in estimators if nodes_of(each) is not None]
     if not drawn or any(each.evidence_kind_ != "exact" for each in estimators):
         return None
@@ -75,7 +76,7 @@ def common_nodes(estimators: Sequence[EvidenceModel]) -> CommonNodes | None:
 
 
 def nodes_of(estimator: object) -> int | None:
-    """How many nodes a fit ended with; None where nothing was drawn."""
+    """The final number of nodes of a fit; None if nothing was drawn."""
     functional = getattr(estimator, "functional_", None)
     parts = [] if functional is None else functional.modules()
     sizes = [len(each.nodes) for each in parts if isinstance(each, FrozenOrbit)]
@@ -85,7 +86,7 @@ def nodes_of(estimator: object) -> int | None:
 
 
 def has_data(estimator: EngineEstimator) -> bool:
-    """Whether the training data are there, which are not stored with a model."""
+    """Whether an estimator still has its training data, which model files do not contain."""
     return len(estimator.model_.observations[0]) > 0
 
 
@@ -94,10 +95,10 @@ def has_data(estimator: EngineEstimator) -> bool:
 class Candidate:
     """One invariance, fitted.
 
-    `difference` is its evidence less that of the leader, in nats, and `difference_error` the standard error
-    of that; both are known after a comparison. Where nodes were used, `evidences` are those on common sets of
-    nodes, and `gain` says how much they rose from half as many. `half_bound` is the bound of half as many
-    inducing points, `upper` a bound from above, where there are such bounds.
+    `difference` is its evidence minus that of the leader, in nats, and `difference_error` the standard error
+    of this difference; both are None before a comparison. If nodes were used, `evidences` are the values on
+    common sets of nodes, and `gain` is their gain over half as many nodes. `half_bound` is the bound with
+    half as many inducing points, and `upper` an upper bound; both are None if they do not exist.
     """
 
     name: str
@@ -117,15 +118,15 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """What candidates are ranked by: the mean evidence on common nodes, or the evidence itself."""
+        """The number by which candidates are ranked: the mean evidence on common nodes, or the evidence."""
         return sum(self.evidences) / len(self.evidences) if self.evidences else self.log_evidence
 
 
 WORTH_MENTIONING = math.log(3)
-"""Odds below three to one are not worth more than a bare mention (Kass and Raftery 1995): a tie."""
+"""Odds below three to one are "not worth more than a bare mention" (Kass and Raftery 1995): a tie."""
 
 Doubt = Literal["nodes", "draws", "learning", "family", "order", "trend", "brackets"]
-"""What leaves a difference undecided; the last three are about inducing points."""
+"""Why a difference may be undecided; the last three reasons concern inducing points."""
 
 LONGER = "Longer learning (num_steps, max_iterations or max_nodes)"
 MORE_INDUCING = "More inducing points (num_inducing)"
@@ -138,11 +139,11 @@ DOUBTS: dict[Doubt, tuple[str, str]] = {
     "trend": ("and {other} caught up by more when the inducing points doubled", MORE_INDUCING),
     "brackets": ("and the brackets of their evidence overlap", MORE_INDUCING),
 }
-"""Why a difference is undecided, and what would decide it."""
+"""For each reason, its explanation and the remedy."""
 
 
 def is_tie(difference: float, error: float) -> bool:
-    """Whether evidences differ by no more than two standard errors, or than is worth mentioning."""
+    """Whether evidences differ by at most two standard errors, or by odds of at most three to one."""
     return abs(difference) <= max(WORTH_MENTIONING, 2 * error)
 
 
@@ -151,11 +152,11 @@ def is_tie(difference: float, error: float) -> bool:
 class Difference:
     """How much more evidence one candidate has than another, in nats.
 
-    `spread` is the standard error over sets of nodes or draws. `trend` says how much the last doubling of the
-    nodes added to the difference, `half` what it was with half as many inducing points, and `overlap` by how
-    much the brackets of both overlap, where these are known. `kind` is that of the evidence. `is_inverted`
-    says that the one behind is a family that contains the one ahead, so that its learning ended too early.
-    `is_unsettled` says that the learning of either had not converged.
+    `spread` is the standard error over sets of nodes or draws, and `trend` the change of the difference when
+    the nodes were last doubled. `half` is the difference with half as many inducing points, and `overlap` the
+    overlap of the brackets of both; they are None if not known. `kind` is the kind of the evidence.
+    `is_inverted` means that the candidate with less evidence is a family that contains the other one, so its
+    learning ended too early. `is_unsettled` means that the learning of at least one has not converged.
     """
 
     nats: float
@@ -169,20 +170,21 @@ class Difference:
 
     @property
     def error(self) -> float:
-        """The standard error, with the trend where more nodes speak against the one that is ahead.
+        """The standard error, including the trend if more nodes favour the candidate that is behind.
 
-        A drawn orbit that is ahead on few nodes would be further ahead on more; none may not stay ahead.
+        With more nodes, a drawn orbit gains evidence and no invariance does not; so a lead of the orbit would
+        only grow, but a lead of no invariance may shrink.
         """
         return math.hypot(self.spread, self.trend) if self.trend * self.nats < 0 else self.spread
 
     @property
     def is_tie(self) -> bool:
-        """Whether it is within two standard errors of nothing, or not worth mentioning."""
+        """Whether the difference is within two standard errors of zero, or below odds of three to one."""
         return is_tie(self.nats, self.error)
 
     @property
     def doubt(self) -> Doubt | None:
-        """What leaves open which is ahead, or whether any is; None where only other data could change it."""
+        """Why the order is undecided; None if only other data could change it."""
         if self.overlap is not None:
             return "brackets" if self.overlap > WORTH_MENTIONING else None
         if self.is_inverted and not self.is_tie:
@@ -190,7 +192,7 @@ class Difference:
         if self.half is not None and max(abs(self.nats), abs(self.half)) > WORTH_MENTIONING:
             if self.half * self.nats <= 0:
                 return "order"
-            # as much once more would turn it
+            # the same change once more would reverse the order
             if abs(self.half) >= 2 * abs(self.nats):
                 return "trend"
         if self.is_tie and max(2 * self.error, abs(self.trend)) > WORTH_MENTIONING:
@@ -199,7 +201,7 @@ class Difference:
 
     @property
     def tie_reason(self) -> str:
-        """Why a tie is one."""
+        """The reason why the difference is a tie."""
         return "within two standard errors" if abs(self.nats) <= 2 * self.error else "odds below 3 to 1"
 
     def text(self) -> str:
@@ -211,7 +213,7 @@ class Difference:
 
 
 def difference_between(first: Candidate, second: Candidate) -> Difference:
-    """The lead of one candidate over another: on common nodes, where both were evaluated there."""
+    """The lead of one candidate over another, on common nodes if both were evaluated there."""
     kind = "exact" if first.evidence_kind == second.evidence_kind == "exact" else "lower bound"
     unsettled = _is_unsettled(first) or _is_unsettled(second)
     if first.evidences and len(first.evidences) == len(second.evidences):
@@ -237,7 +239,7 @@ def _half(candidate: Candidate) -> float | None:
 
 
 def _is_unsettled(candidate: Candidate) -> bool:
-    """Whether the learning of a candidate ended too early, so that its evidence may still rise."""
+    """Whether the learning of a candidate has not converged, so that its evidence may still rise."""
     return hasattr(candidate.estimator, "fit") and shortfall(candidate.estimator) is not None
 
 
@@ -247,7 +249,7 @@ def verdict_of(
     others: Sequence[tuple[Candidate, Difference]],
     num_nodes: int | None,
 ) -> str:
-    """Who is best, by how much, and what would decide it; `others` are not the leader, the nearest first."""
+    """The verdict of a comparison in words; `others` are all but the leader, the nearest first."""
     if not others:
         return f"{leader.name} is the only candidate."
     sentences = []

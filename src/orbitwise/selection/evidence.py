@@ -1,7 +1,7 @@
 """The evidence of a model with its hyperparameters integrated out: log ∫ p(y | θ, H) p(θ | H) dθ.
 
-By Laplace's method, a normal approximation at the mode; by importance sampling from a Student-t around it; by
-bridge sampling (Meng and Wong 1996); by thermodynamic integration (Lartillot and Philippe 2006).
+The methods are Laplace's (a normal approximation at the mode), importance sampling from a Student-t around
+the mode, bridge sampling (Meng and Wong 1996), and thermodynamic integration (Lartillot and Philippe 2006).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orbitwise.inference.sampling import StudentProposal, effective_sample_size,
 def _log_densities(
     log_density: Callable[[Float[Tensor, " p"]], Float[Tensor, ""]], points: Float[Tensor, "q p"]
 ) -> Float[Tensor, " q"]:
-    """The log density at every point, in double precision; -∞ where it is not a number."""
+    """The log density at every point in double precision, with -∞ in place of NaN."""
     with torch.no_grad():
         values = torch.stack([log_density(point) for point in points]).double()
     return torch.where(values.isnan(), -torch.inf, values)
@@ -35,7 +35,7 @@ def _log_densities(
 
 STEP = 1e-4
 FLATTEST = 1e-3
-"""A curvature below this says that the density is not log-concave at its mode: cut off here."""
+"""Below this curvature the mode is not a peak; smaller curvatures are raised to it."""
 
 
 @final
@@ -43,7 +43,7 @@ FLATTEST = 1e-3
 class LaplaceFit:
     """Laplace's approximation: the mode of z's posterior and its covariance, the inverse of -∂² log p(y, z).
 
-    `is_peak` says whether the curvature is positive in all directions, without which it means nothing.
+    `is_peak` says whether the curvature is positive in all directions; otherwise the result is meaningless.
     """
 
     log_evidence: float
@@ -54,20 +54,20 @@ class LaplaceFit:
 
     @property
     def standard_error(self) -> float | None:
-        """None, because the error of a normal approximation is not known; 0 without hyperparameters."""
+        """None, because the error of a normal approximation is unknown; 0 without hyperparameters."""
         return None if len(self.mode) else 0.0
 
     def proposal(self) -> StudentProposal:
-        """A Student-t of this location and scale: its tails keep the weights of draws bounded."""
+        """A Student-t with this location and scale, whose heavy tails keep importance weights bounded."""
         return StudentProposal(self.mode, torch.linalg.cholesky(self.covariance), share=0.0)
 
 
 def laplace(
     hyperparameters: Hyperparameters, max_iterations: int = 200, start: Float[Tensor, " p"] | None = None
 ) -> LaplaceFit:
-    """Find the mode from `start` (the present parameters by default), and the curvature there.
+    """Find the mode from `start`, by default from the present parameters, and the curvature there.
 
-    The modules' parameters stay unchanged.
+    The parameters of the modules do not change.
     """
     z = nn.Parameter((hyperparameters.vector() if start is None else start).double().clone())
     if not len(z):
@@ -98,7 +98,8 @@ def laplace_log_evidence(log_joint: float, curvatures: Float[Tensor, " p"]) -> f
 def hessian(hyperparameters: Hyperparameters, z: Float[Tensor, " p"]) -> Float[Tensor, "p p"]:
     """The second derivatives of the log density, by central differences of its gradient.
 
-    Backward passes of GPyTorch are not all differentiable themselves.
+    They are not computed by automatic differentiation, because some backward passes of GPyTorch are not
+    differentiable.
     """
 
     def gradient(point: Vector) -> Vector:
@@ -120,9 +121,10 @@ class ImportanceSample:
     Attributes
     ----------
     effective_size : float
-        The number of equally weighted samples that would say as much.
+        The number of equally weighted samples with the same precision.
     pareto_shape : float
-        How heavy the tail of the weights is; from about 0.7 on neither estimate nor error can be trusted.
+        How heavy the tail of the weights is; above about 0.7 neither the estimate nor its error can be
+        trusted.
     """
 
     log_evidence: float
@@ -134,7 +136,7 @@ class ImportanceSample:
 
     @property
     def is_degenerate(self) -> bool:
-        """Whether a few weights make up the estimate."""
+        """Whether the estimate is dominated by a few weights."""
         too_few = self.effective_size < max(10.0, SMALLEST_SHARE * len(self.points))
         return too_few or not self.pareto_shape <= LARGEST_SHAPE
 
@@ -146,10 +148,10 @@ def importance(
     num_adaptations: int = 1,
     generator: torch.Generator | None = None,
 ) -> ImportanceSample:
-    """Sample around a Laplace fit; each adaptation first moves the proposal to the posterior that it saw.
+    """Sample around a Laplace fit; each adaptation first matches the proposal to weighted samples.
 
-    An adaptation uses a quarter of `num_samples`, which are then thrown away, so that the estimate stays
-    unbiased.
+    An adaptation uses a quarter of `num_samples` additional samples, which are discarded, so that the
+    estimate stays unbiased.
     """
     if num_samples < 50:
         raise ValueError(f"num_samples={num_samples} is too few to judge the weights; take at least 50.")
@@ -203,7 +205,7 @@ def pareto_shape(logarithms: Float[Tensor, " q"]) -> float:
     likelihood = size * ((-grid / shapes).log() - shapes - 1)
     b = (torch.softmax(likelihood, 0) * grid).sum()
     shape = torch.log1p(-b * tail).mean().item()
-    # a weak prior around ½ steadies small samples
+    # a weak prior around ½ stabilises small samples
     return (size * shape + 10 * 0.5) / (size + 10)
 
 
@@ -218,7 +220,7 @@ def _weighted(
 @final
 @dataclass(frozen=True)
 class BridgeEstimate:
-    """log p(y), its standard error, and whether the iteration settled."""
+    """log p(y), its standard error, and whether the iteration converged."""
 
     log_evidence: float
     standard_error: float
@@ -235,8 +237,8 @@ def bridge(
 ) -> BridgeEstimate:
     """Estimate log ∫ exp(log_density) from samples of that density (Meng and Wong 1996).
 
-    A normal proposal q has the moments of the first half of the samples. The other half and as many draws of
-    q are weighed against each other by the optimal bridge, whose own value is found by iteration:
+    A normal proposal q has the moments of the first half of the samples. The other half is compared with as
+    many draws of q by the optimal bridge, whose value r is found by iteration:
     r = E_q[p/(s₁p + s₂qr)] / E_p[q/(s₁p + s₂qr)], with shares s of the effective numbers of samples.
     """
     chains, count, size = samples.shape
@@ -259,7 +261,7 @@ def bridge(
         + constant
         for points in (posterior, proposed)
     )
-    # a chain on which l is constant says all that there is to know
+    # if l is constant on a chain, its samples are as good as independent
     effective = effective_sample_size(at_posterior.reshape(chains, -1)).nan_to_num(nan=len(posterior)).item()
     share = torch.tensor(effective / (effective + len(proposed)), dtype=torch.float64)
     centre = at_posterior.median()
@@ -272,7 +274,8 @@ def bridge(
     converged = change <= tolerance
     if not converged:
         warnings.warn(
-            f"The bridge estimate still moves by {change:.2g} after {max_iterations} iterations.",
+            f"The bridge estimate still changes by {change:.2g} after {max_iterations} iterations: take more "
+            "samples.",
             stacklevel=2,
         )
     # f₁ = p(z | y)/(s₁ p(z | y) + s₂ q) under q, and f₂ = q/(s₁ p(z | y) + s₂ q) under the posterior
@@ -314,8 +317,8 @@ def thermodynamic(
 ) -> ThermodynamicEstimate:
     """Estimate log p(y) = ∫₀¹ E_β[log p(y | θ)] dβ under p(y | θ)^β p(θ), by the corrected trapezoidal rule.
 
-    Chains of one power β follow each other from the posterior down to the prior; each starts where the last
-    one ended. Powers lie densely near the prior, where the expectation changes most.
+    One chain is run for each power β, from the posterior (β = 1) down to the prior (β = 0); each starts where
+    the previous one ended. Powers are dense near the prior, where the expectation changes most.
     """
     if num_powers < 3:
         raise ValueError(f"num_powers={num_powers} is too few for an integral; take at least 3.")
@@ -333,8 +336,8 @@ def thermodynamic(
         chains = chains.reshape(samples.shape[:2])
         if not bool(chains.isfinite().all()):
             raise ValueError(
-                f"log p(y | θ) is not finite for samples at power {power:.2g}: the hyperpriors reach where "
-                "it cannot be computed; narrow them, or use method='bridge'."
+                f"log p(y | θ) is not finite for samples at power {power:.2g}: the hyperpriors are so wide "
+                "that it cannot be computed everywhere; narrow them, or use method='bridge'."
             )
         means.append(chains.mean().item())
         variances.append(chains.var().item())
@@ -358,7 +361,7 @@ Details = LaplaceFit | ImportanceSample | BridgeEstimate | ThermodynamicEstimate
 class EvidenceEstimate:
     """log p(y | H) by one of the methods, the fit at the mode, and what the method returned.
 
-    `samples` [chains, n, p] are draws of z's posterior, where the method took some.
+    `samples` [chains, n, p] are draws from the posterior of z; None if the method took none.
     """
 
     method: str
@@ -373,13 +376,13 @@ class EvidenceEstimate:
 
     @property
     def standard_error(self) -> float | None:
-        """The standard error of the log evidence, None where the method has none."""
+        """The standard error of the log evidence; None if the method has none."""
         return self.details.standard_error
 
     def resampled(self, num_samples: int, seed: int = 0) -> tuple[Float[Tensor, "q p"], NDArray[np.float64]]:
-        """About so many draws of z's posterior: distinct values, and how often each was drawn.
+        """Distinct values of z from about `num_samples` draws of its posterior, and how often each was drawn.
 
-        The mode alone where the method took no draws.
+        If the method took no draws, the only value is the mode.
         """
         if isinstance(self.details, ImportanceSample):
             # Systematic resampling: value i is picked ⌊S w_i⌋ or ⌈S w_i⌉ times.
@@ -405,18 +408,18 @@ def integrate_evidence(
     sampler: Sampler | None = None,
     start: Tensor | None = None,
 ) -> EvidenceEstimate:
-    """log p(y | H) by one of four methods; every one begins at the mode that Laplace's method finds.
+    """log p(y | H) by one of four methods; each starts at the mode that Laplace's method finds.
 
-    `num_samples` counts draws of the proposal, samples of all chains, or samples at each power. `sampler`
-    draws from a log density, (log density, start, number, seed) -> [chains, n, p]; by default it is NUTS, in
-    coordinates in which the Laplace fit is a standard normal (it needs the extra `bayes`). The modules'
-    parameters stay unchanged.
+    `num_samples` is the number of draws of the proposal, of samples of all chains, or of samples per power.
+    `sampler` draws from a log density: (log density, start, number, seed) -> [chains, n, p]. The default is
+    NUTS, which needs the extra `bayes`, in coordinates in which the Laplace fit is a standard normal. The
+    parameters of the modules do not change.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}.")
     with warnings.catch_warnings():
         if method != "laplace":
-            # the other methods do without the curvature
+            # the other methods do not need the curvature
             warnings.simplefilter("ignore", category=UserWarning)
         fit = laplace(hyperparameters, start=start)
     if method == "laplace" or not len(fit.mode):
@@ -438,7 +441,7 @@ def integrate_evidence(
 def whitened_nuts(fit: LaplaceFit, num_chains: int = 2, num_warmup: int = 150) -> Sampler:
     """NUTS in coordinates u with z = z* + L u, L Lᵀ the covariance of a Laplace fit.
 
-    Chains that did not mix are warned of; R-hat of few samples is not quite 1 even where they did.
+    It warns of chains that did not mix; the limit allows for the noise of R-hat with few samples.
     """
     lower = torch.linalg.cholesky(fit.covariance)
 

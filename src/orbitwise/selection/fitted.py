@@ -1,7 +1,7 @@
 """The hyperparameters of a fitted regressor: kernel, mean, noise, and the bounds of its orbit.
 
-Default hyperpriors are centred where the fit *began*, at the scale of the data, not where it ended: around
-the optimum they would count the targets twice.
+Default hyperpriors are centred at the *start* of the fit, at the scale of the data. Centred at the optimum
+they would use the targets twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orbitwise.likelihoods.gaussian import NOISE_FLOOR
 @final
 @dataclass(frozen=True)
 class ModelEvidence:
-    """log p(y | θ) of a regression model, of the targets as they were given, hyperpriors not counted."""
+    """log p(y | θ) of a regression model for the original targets, without hyperpriors."""
 
     model: RegressionModel
 
@@ -44,7 +44,7 @@ class ModelEvidence:
 @final
 @dataclass(frozen=True)
 class FittedHyperparameters:
-    """The hyperparameters of a copy of a regressor's model, and regressors at other values of them."""
+    """The hyperparameters of a copy of a regressor's model; it makes regressors at other values."""
 
     estimator: InvariantGPRegressor
     model: RegressionModel
@@ -53,7 +53,7 @@ class FittedHyperparameters:
     def regressor(self, vector: Tensor) -> InvariantGPRegressor:
         """The regressor with its hyperparameters at z, conditioned on the same data."""
         self.hyperparameters.set(vector)
-        # Data are shared; what carries hyperparameters is copied.
+        # copies share the data, but not the hyperparameters
         model = replace(self.model, latent=copy.deepcopy(self.model.latent))
         with torch.no_grad():
             return _conditioned(self.estimator, model)
@@ -64,7 +64,7 @@ def hyperparameters_of(
     priors: Mapping[str, Distribution] | None = None,
     default_scale: float = DEFAULT_SCALE,
 ) -> Hyperparameters:
-    """The hyperparameters of a fitted exact regressor, standing where the fit ended.
+    """The hyperparameters of a fitted exact regressor, with the values at which the fit ended.
 
     They belong to a copy: the estimator does not change. Hyperpriors are those registered on its kernel,
     those of `priors` by name ("noise", "lengthscale", …), and defaults around the start of the fit.
@@ -77,12 +77,12 @@ def fitted_hyperparameters(
     priors: Mapping[str, Distribution] | None = None,
     default_scale: float = DEFAULT_SCALE,
 ) -> FittedHyperparameters:
-    """Return the same, with the copy of the model that they belong to.
+    """The hyperparameters of a fitted exact regressor, with the copy of the model to which they belong.
 
     Raises
     ------
     ValueError
-        If the estimator is no exact regressor, whose evidence at other hyperparameters is not known.
+        If the estimator is not an exact regressor: its evidence at other hyperparameters is not known.
     """
     check_is_fitted(estimator)
     if not isinstance(estimator, InvariantGPRegressor) or not isinstance(
@@ -90,7 +90,7 @@ def fitted_hyperparameters(
     ):
         kind = getattr(estimator, "inference_", type(estimator).__name__)
         raise ValueError(
-            f"Hyperparameters are integrated out of exact regressors only, not of {kind}: fit "
+            f"Hyperparameters can be integrated out of exact regressors only, not of {kind}: fit "
             "InvariantGPRegressor(inference='exact')."
         )
     model = estimator.model_.at(estimator.functional_)
@@ -106,7 +106,7 @@ def fitted_hyperparameters(
 
 
 def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str, Tensor]:
-    """Where a fit of this estimator begins: the kernel's values or the data's scale, the orbit's start."""
+    """The parameters at which a fit of this estimator begins."""
     data = model.observations[0]
     functional = copy.deepcopy(
         functional_of(estimator.invariance, estimator.n_features_in_, input_shape(estimator))
@@ -133,7 +133,7 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
 
 
 def _named_parameters(model: RegressionModel) -> dict[str, NamedParameter]:
-    """Noise variances in units of the targets squared; of the first output, where there are several."""
+    """Noise variances in squared units of the targets, or of the first of several outputs."""
     unit = model.target_scale.scale[0].square().item()
     names = ["noise", *(f"observation_noise.{i}" for i in range(len(model.latent.others)))]
     floors = [getattr(each, "floor", NOISE_FLOOR) for each in model.latent.likelihoods]
@@ -155,7 +155,7 @@ def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:
 
 
 def _conditioned(estimator: InvariantGPRegressor, model: RegressionModel) -> InvariantGPRegressor:
-    """A copy of the estimator that predicts by this model."""
+    """A copy of the estimator with this model."""
     other = copy.copy(estimator)
     posterior = model.exact.posterior()
     other.model_, other.posterior_ = model, posterior

@@ -31,34 +31,33 @@ from orbitwise.selection.table import ResultTable
 Model = BaseEstimator | Kernel
 
 LIGHTEST = 1e-12
-"""Members with less weight than this are not asked."""
-
+"""Members with less weight than this are ignored."""
 
 Array = NDArray[np.float64]
 Prediction = Array | tuple[Array, Array]
-"""The mean of every row, or mean and deviation."""
+"""The mean per row, or mean and standard deviation."""
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """A fitted regressor, or a mixture of some."""
+    """A fitted regressor, or a mixture of regressors."""
 
     def predict(self, X: ArrayLike, return_std: bool = False, *, include_noise: bool = True) -> Prediction:
-        """The mean of new targets, and their deviation."""
+        """The mean of new targets and, if asked for, their standard deviation."""
         ...
 
 
 @final
 @dataclass(frozen=True)
 class PredictiveMixture:
-    """Fitted regressors with weights, which together predict as one.
+    """A weighted mixture of fitted regressors.
 
     Parameters
     ----------
     members : sequence of regressors
-        Fitted regressors, or mixtures of some.
+        Fitted regressors, or mixtures of regressors.
     weights : array of shape (members,)
-        Weights that are not negative; they are scaled to a sum of 1.
+        Non-negative weights; they are scaled to a sum of 1.
     """
 
     members: Sequence[Any]
@@ -80,7 +79,7 @@ class PredictiveMixture:
     def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Prediction: ...
 
     def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Prediction:
-        """The mean and the deviation of new targets; with `include_noise=False`, the deviation of f."""
+        """The mean of new targets and their standard deviation, or with `include_noise=False` that of f."""
         weights, means, deviations = self._predictions(X, include_noise)
         # Σ w m, and Σ w s² + Σ w (m - mean)²
         mean = np.tensordot(weights, means, 1)
@@ -90,7 +89,7 @@ class PredictiveMixture:
         return mean, np.sqrt(variance)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
-        """log p(y_i | x_i, data) of every new target: the logarithm of a mixture of normals."""
+        """log p(y_i | x_i, data) for each new target, under a mixture of normals."""
         targets = np.asarray(y, dtype=float)
         weights, means, deviations = self._predictions(X, include_noise=True)
         if targets.shape != means.shape[1:]:
@@ -101,7 +100,7 @@ class PredictiveMixture:
         return np.asarray(logsumexp(each + logarithms, axis=0))
 
     def quantile(self, X: ArrayLike, level: float, include_noise: bool = True) -> Array:
-        """The quantile of a new y (without noise, of f) of every row: 0.025 and 0.975 bound a 95 % band."""
+        """A quantile of a new target per row, or without noise of f: 0.025 and 0.975 bound a 95 % band."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, not {level}.")
         weights, means, deviations = self._predictions(X, include_noise)
@@ -115,7 +114,7 @@ class PredictiveMixture:
         return (low + high) / 2
 
     def _predictions(self, X: ArrayLike, include_noise: bool) -> tuple[Array, Array, Array]:
-        """Weights, means and deviations of all members that count."""
+        """Weights, means and standard deviations of all members with a weight above `LIGHTEST`."""
         kept = [i for i, weight in enumerate(self.weights) if weight > LIGHTEST]
         pairs = [self.members[i].predict(X, return_std=True, include_noise=include_noise) for i in kept]
         means, deviations = (np.stack(each) for each in zip(*pairs, strict=True))
@@ -133,9 +132,9 @@ def average_hyperparameters(
 ) -> PredictiveMixture:
     """A mixture of the fitted regressor at `num_samples` values of its hyperparameters from their posterior.
 
-    "importance" draws `num_draws` values around the mode and resamples them by their weights; "nuts" takes
-    evenly spaced ones of as many samples of a chain. Each distinct value costs one factorisation now, none
-    when predicting. Hyperpriors are as in `hyperparameters_of`.
+    "importance" draws `num_draws` values around the mode and resamples them by their weights. "nuts" draws as
+    many samples by chains and takes evenly spaced ones. Each distinct value costs one factorisation now and
+    none when predicting. Hyperpriors are as in `hyperparameters_of`.
     """
     if method not in ("importance", "nuts"):
         raise ValueError(f"method must be 'importance' or 'nuts', not {method!r}.")
@@ -151,7 +150,7 @@ def average_hyperparameters(
 def mixture_of(
     fitted: FittedHyperparameters, found: EvidenceEstimate, num_samples: int, seed: int = 0
 ) -> PredictiveMixture:
-    """The mixture over hyperparameters that an estimate of the evidence has seen."""
+    """The mixture over draws of hyperparameters from which the evidence was estimated."""
     points, counts = found.resampled(num_samples, seed)
     return PredictiveMixture([fitted.regressor(point) for point in points], counts / counts.sum())
 
@@ -159,7 +158,7 @@ def mixture_of(
 @final
 @dataclass(frozen=True)
 class ModelEvidenceEntry:
-    """One model: fitted, with its log evidence, the evidence's error (None: unknown), and its probability."""
+    """One fitted model with its posterior probability and its log evidence; an error of None is unknown."""
 
     name: str
     probability: float
@@ -174,7 +173,7 @@ class ModelEvidenceEntry:
 @final
 @dataclass(frozen=True)
 class ModelPosterior:
-    """Models from the most probable to the least, and predictions averaged over them.
+    """Models ranked by their posterior probability, and predictions averaged over them.
 
     Attributes
     ----------
@@ -199,7 +198,7 @@ class ModelPosterior:
 
     @property
     def tied(self) -> tuple[str, ...]:
-        """Models that tie with the best: odds below three to one, or within two errors of the difference."""
+        """Models that tie with the best: odds below three to one, or within two standard errors."""
         return tuple(model.name for model in self.models[1:] if self._ties(model))
 
     def mixture(self) -> PredictiveMixture:
@@ -208,7 +207,7 @@ class ModelPosterior:
         return PredictiveMixture(members, np.array([model.probability for model in self.models]))
 
     def predict(self, X: ArrayLike, return_std: bool = False, include_noise: bool = True) -> Prediction:
-        """Bayesian model averaging: the mean over models and the deviation of a new y, or of f alone."""
+        """Bayesian model averaging: the mean and standard deviation of new targets, or of f."""
         return self.mixture().predict(X, return_std, include_noise)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Array:
@@ -250,43 +249,42 @@ def model_posterior(
     num_members: int = 16,
     seed: int = 0,
 ) -> ModelPosterior:
-    """Fit every model and weigh it by its evidence: p(H | y) ∝ p(y | H) p(H).
+    """Fit each model and weight it by its evidence: p(H | y) ∝ p(y | H) p(H).
 
     Parameters
     ----------
     models : sequence or mapping of str to estimators or kernels
-        The models; a kernel stands for an `InvariantGPRegressor` with it.
+        The models; a kernel means an `InvariantGPRegressor` with this kernel.
     X, y : array-like
         The data.
     prior : sequence or mapping of str to float, default=None
         p(H), scaled to a sum of 1; None makes all models equally probable.
     method : {"laplace", "optimum", "importance", "bridge", "thermodynamic"}, default="laplace"
-        "optimum" takes the evidence at the best hyperparameters, which flatters models with many of them, but
-        works for any estimator with `log_evidence_`. The others integrate hyperparameters out of exact
-        regressors (`integrate_evidence`).
+        "optimum" takes the evidence at the best hyperparameters, which favours models with many of them, but
+        works for any estimator with `log_evidence_`. The other methods integrate the hyperparameters of exact
+        regressors out (`integrate_evidence`).
     hyperpriors : mapping of str to mappings, default=None
-        Hyperpriors as `hyperpriors[model][parameter]`. Others are registered on the kernel, or defaults.
+        Hyperpriors as `hyperpriors[model][parameter]`. Other parameters have the hyperpriors that are
+        registered on the kernel, or default ones.
     num_samples : int, default=1000
         Draws for the evidence of each model.
     num_members : int, default=16
-        "importance" and "bridge" average the predictions of each model over so many values of its
-        hyperparameters; the other methods take them at the optimum.
+        The number of hyperparameter values over which "importance" and "bridge" average the predictions of
+        each model; the other methods predict at the optimum.
     seed : int, default=0
         Seeds all draws.
 
     Returns
     -------
     ModelPosterior
-        The models from the most probable to the least; it predicts as their average.
+        The models, the most probable first; its predictions are averaged over them.
     """
     named = _named(models)
     if method not in ("optimum", *METHODS):
         raise ValueError(f"method must be one of optimum, {', '.join(METHODS)}, not {method!r}.")
     for name in hyperpriors or {}:
         if name not in named:
-            raise ValueError(
-                f"There is no model {name!r} to give hyperpriors to; there are {', '.join(named)}."
-            )
+            raise ValueError(f"hyperpriors names {name!r}, but the models are {', '.join(named)}.")
     chances = _prior(prior, list(named))
     rows = []
     for name, model in named.items():
@@ -317,12 +315,14 @@ def _judged(
     num_members: int,
     seed: int,
 ) -> tuple[float, float | None, Predictor]:
-    """The log evidence of a fitted model, its standard error, and what predicts for it."""
+    """The log evidence of a fitted model, its standard error, and the regressor or mixture that predicts."""
     over_nodes = getattr(estimator, "log_evidence_error_", 0.0)
     if method == "optimum":
         value = getattr(estimator, "log_evidence_", None)
         if value is None or not isinstance(estimator, Predictor):
-            raise ValueError(f"{type(estimator).__name__} has no log_evidence_ to be weighed by.")
+            raise ValueError(
+                f"{type(estimator).__name__} has no log_evidence_ for its weight: use a Gaussian process."
+            )
         return value, over_nodes, estimator
     fitted = fitted_hyperparameters(estimator, priors)
     found = integrate_evidence(fitted.hyperparameters, method, num_samples, seed)
@@ -363,7 +363,7 @@ def _prior(prior: Sequence[float] | Mapping[str, float] | None, names: list[str]
         or not chances.any()
     ):
         raise ValueError(
-            f"prior needs {len(names)} numbers, none negative and not all zero, but it is {prior}."
+            f"prior needs {len(names)} finite numbers, none negative and not all zero, but it is {prior}."
         )
     return chances / chances.sum()
 

@@ -1,4 +1,4 @@
-"""Tables of results that print as text wherever they are shown."""
+"""Tables of results that can be printed as text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ResultTable(Table):
     Parameters
     ----------
     title : str
-        What stands above the table.
+        The text above the table.
     headings : sequence of str
         Names of the columns.
     words : collection of str, default=()
-        Columns of words beside the first one. All others hold numbers, which are set to the right.
+        Columns of words, in addition to the first. All others hold numbers and are aligned to the right.
     caption : str, default=None
-        What stands below the table.
+        The text below the table.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from orbitwise.estimators.machines.task import (
     RATES,
     Choice,
     MachineTask,
-    first_that_tells,
+    first_with_several_classes,
     rank_by_cross_validation,
     rank_by_evidence,
     rate_grid,
@@ -25,7 +25,7 @@ from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.calibration import one_class
 from orbitwise.inference.risk import DenseGram, Problem, Term, newton
 from orbitwise.inference.risk.evidence import laplace_evidence
-from orbitwise.inference.risk.machines import decided, held_out_scores
+from orbitwise.inference.risk.machines import held_out_scores, predicted_classes
 from orbitwise.losses import Logistic, Loss, Squared, SquaredHinge
 
 
@@ -196,7 +196,7 @@ def test_constant_machines_are_tried_twice_a_strength_with_one_task_in_memory(mo
 
     monkeypatch.setattr(MachineTask, "cross_grams", followed)
     monkeypatch.setattr(choosing, "one_class", lambda *given: tried.append(1) or "training")
-    assert first_that_tells(choices) is choices[0]
+    assert first_with_several_classes(choices) is choices[0]
     # the first rate of a strength and the highest
     assert len(tried) == 3 * 8
     assert folded_widths == [0.5, 1.0, 2.0]
@@ -206,8 +206,8 @@ def test_constant_machines_are_tried_twice_a_strength_with_one_task_in_memory(mo
 def test_the_first_choice_that_tells_is_taken_whatever_its_task(monkeypatch):
     tasks = [task_of(0.5), task_of(2.0)]
     choices = [Choice(rate, 0.1, 0.0, task) for rate in (1e-6, 100.0) for task in tasks]
-    assert first_that_tells(choices) is choices[2]
-    assert first_that_tells(choices[1:]) is choices[2]
+    assert first_with_several_classes(choices) is choices[2]
+    assert first_with_several_classes(choices[1:]) is choices[2]
 
 
 def test_rates_are_over_the_variance_of_the_kernel_unless_given():
@@ -223,8 +223,8 @@ def test_rates_are_over_the_variance_of_the_kernel_unless_given():
 
 
 def test_classes_are_decided_by_signs_or_by_the_greatest():
-    assert decided(torch.tensor([[-1.0, 0.0, 2.0]])).tolist() == [0, 0, 1]
-    assert decided(torch.tensor([[1.0, 0.0], [0.5, 2.0], [-1.0, math.pi]])).tolist() == [0, 2]
+    assert predicted_classes(torch.tensor([[-1.0, 0.0, 2.0]])).tolist() == [0, 0, 1]
+    assert predicted_classes(torch.tensor([[1.0, 0.0], [0.5, 2.0], [-1.0, math.pi]])).tolist() == [0, 2]
 
 
 def test_one_class_for_all_rows_is_seen_and_chance_is_not():

@@ -104,9 +104,9 @@ def test_no_invariance_and_a_graph_of_one_point():
         ([(Gradient(), X[:, :3])], "inputs of width 4 are expected"),
         (
             [(Gradient(), X, np.ones(5))],
-            r"12 rows of Gradient take as many positive weights, not shape \(5,\)",
+            r"12 rows of Gradient need as many positive weights, not shape \(5,\)",
         ),
-        ([(Gradient(), X, np.zeros(12))], "12 rows of Gradient take as many positive weights"),
+        ([(Gradient(), X, np.zeros(12))], "12 rows of Gradient need as many positive weights"),
         ([(Gradient(), np.full((2, 4), np.nan))], "NaN"),
         (average_minus_value(JitterOrbit(4, 0.1)), "freeze its orbit first"),
     ],

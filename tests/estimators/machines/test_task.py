@@ -118,14 +118,14 @@ def test_no_strength_is_no_invariance():
 def test_a_basis_that_invariances_see_is_not_folded_away():
     """Slopes of a linear basis count as those of the kernel's part do."""
     task = task_of(Squared(), basis="linear")
-    assert task.is_basis_seen
+    assert task.penalises_basis
     machine, solutions = task.fit(2.0, 1e4, tolerance=1e-12)
     assert machine.values(Gradient(), distinct_points(X, MORE)).abs().max() < 1e-2
     assert machine.beta.shape == (3, 1)
     assert len(solutions[0].coefficients) == 12 + 36
-    assert not task_of(basis="bias").is_basis_seen
-    assert not task_of(basis="none").is_basis_seen
-    assert not replace(task, rows=laplacian_rows(X, 3, "heat", True)).is_basis_seen
+    assert not task_of(basis="bias").penalises_basis
+    assert not task_of(basis="none").penalises_basis
+    assert not replace(task, rows=laplacian_rows(X, 3, "heat", True)).penalises_basis
 
 
 def test_several_outputs_are_single_ones_side_by_side():

@@ -46,7 +46,7 @@ def test_which_claims_are_tried():
         ("mirror", "'auto', None or a list"),
         (["miror"], "Unknown invariance 'miror'.*Did you mean 'mirror'"),
         (["mirror[2]"], "names a column that inputs of 2 columns do not have"),
-        (["swap[0]"], "names two columns"),
+        (["swap[0]"], "needs two columns"),
         (["period[0,1]"], "belongs to one column"),
     ],
 )

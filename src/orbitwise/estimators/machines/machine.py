@@ -45,7 +45,7 @@ from orbitwise.estimators.machines.task import (
     InvarianceRows,
     MachineTask,
     distinct_points,
-    first_that_tells,
+    first_with_several_classes,
     invariance_rows,
     is_isotropic,
     median_distance,
@@ -65,7 +65,7 @@ from orbitwise.estimators.validation import (
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns, warn_of_one_class
 from orbitwise.inference.optimise.cost import check_cost, users_level
-from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, decided, held_out_scores
+from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, held_out_scores, predicted_classes
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
 from orbitwise.process.process import Process
@@ -248,7 +248,7 @@ class RiskMachine(KernelMachine, ABC):
     def _is_bandwidth_free(self) -> bool:
         return self.kernel is None and self.bandwidth == "median"
 
-    def _of_bandwidths(self, task: MachineTask) -> list[MachineTask]:
+    def _at_bandwidths(self, task: MachineTask) -> list[MachineTask]:
         """The task at several bandwidths if the evidence chooses one, else the task alone."""
         widths = [factor * task.bandwidth for factor in BANDWIDTHS if self._is_bandwidth_free]
         return [
@@ -256,17 +256,17 @@ class RiskMachine(KernelMachine, ABC):
             for width in widths
         ] or [task]
 
-    def _of_folds(self, task: MachineTask) -> list[MachineTask]:
+    def _tasks_to_compare(self, task: MachineTask) -> list[MachineTask]:
         """The tasks from which cross-validation chooses."""
         return [task]
 
-    def _first(self, ranked: Sequence[Choice]) -> Choice:
+    def _select(self, ranked: Sequence[Choice]) -> Choice:
         """The selected one of the ranked choices."""
         return ranked[0]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
         """Set `C_`, `strength_` and `bandwidth_` to the given values, or by evidence or cross-validation."""
-        self._announce(task)
+        self._check_cost(task)
         for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
             vars(self).pop(chosen, None)
         if not isinstance(self.strength, str):
@@ -277,7 +277,7 @@ class RiskMachine(KernelMachine, ABC):
         strengths = usual if self.strengths is None else [float(each) for each in self.strengths]
         rates = None if self.Cs is None else [float(each) for each in self.Cs]
         if self.strength == "evidence":
-            choice = self._first(rank_by_evidence(self._of_bandwidths(task), strengths, rates))
+            choice = self._select(rank_by_evidence(self._at_bandwidths(task), strengths, rates))
             self.log_evidence_ = choice.score
             self.evidence_kind_ = "laplace" if isinstance(task.loss, Logistic) else "exact"
         else:
@@ -285,8 +285,8 @@ class RiskMachine(KernelMachine, ABC):
             if smallest < 2:
                 raise ValueError("strength='cross_validation' needs at least two labels of every class.")
             folds = stratified_folds(task.codes, min(self.num_folds, smallest), seed)
-            ranked = rank_by_cross_validation(self._of_folds(task), folds, strengths, rates)
-            choice = self._first(ranked)
+            ranked = rank_by_cross_validation(self._tasks_to_compare(task), folds, strengths, rates)
+            choice = self._select(ranked)
             self.cv_error_ = choice.score
         self.C_, self.strength_, self.bandwidth_ = choice.rate, choice.strength, choice.task.bandwidth
         return choice.task
@@ -296,7 +296,7 @@ class RiskMachine(KernelMachine, ABC):
         asked = f"strength={self.strength!r} goes with"
         if not isinstance(task.invariance_loss, Squared):
             raise ValueError(f"{asked} invariance_loss='squared'.")
-        if task.is_basis_seen:
+        if task.penalises_basis:
             raise ValueError(
                 f"{asked} a basis that the invariance does not see, but it is not zero for all functions of "
                 f"basis={self.basis!r}: use basis='bias' or 'none'."
@@ -305,17 +305,17 @@ class RiskMachine(KernelMachine, ABC):
             names = " or ".join(repr(kind.__name__.lower()) for kind in self._evidence_losses)
             raise ValueError(f"{asked} loss={names}.")
 
-    def _announce(self, task: MachineTask) -> None:
+    def _check_cost(self, task: MachineTask) -> None:
         """Warn if a fit takes long, and raise a ValueError if it needs too much memory."""
         if self.strength == 0:
             return
-        what, count, cheaper = self._work(task)
+        what, count, cheaper = self._describe_cost(task)
         if len(cheaper) > 1:
             cheaper[-1] = f"or {cheaper[-1]}"
         doing = f"{type(self).__name__}.fit with {what} {len(task.points):,} points"
         check_cost(task.cost.times(count), doing, ", ".join(cheaper))
 
-    def _work(self, task: MachineTask) -> tuple[str, int, list[str]]:
+    def _describe_cost(self, task: MachineTask) -> tuple[str, int, list[str]]:
         """What makes a fit expensive, how often it is done, and cheaper alternatives."""
         num_rows = 0 if task.rows is None else task.rows.num_rows
         cheaper = ["pass fewer unlabelled rows", "reduce the features (PCA)"]
@@ -403,7 +403,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         task = self._choose(task, seed)
         self._certify(self._minimise(task, seed))
         with torch.no_grad():
-            predicted = decided(self.machine_.values(Evaluation(), task.points).mT)
+            predicted = predicted_classes(self.machine_.values(Evaluation(), task.points).mT)
         advice = CHOOSE
         if self.unlabeled_label is None and any(each == -1 for each in self.classes_):
             advice += "; if -1 marks rows without a label, pass unlabeled_label=-1"
@@ -475,8 +475,8 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
             )
         return loss
 
-    def _first(self, ranked: Sequence[Choice]) -> Choice:
-        return first_that_tells(ranked)
+    def _select(self, ranked: Sequence[Choice]) -> Choice:
+        return first_with_several_classes(ranked)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
         """The softmax scale from cross-validation; losses of invariances are treated as squared."""

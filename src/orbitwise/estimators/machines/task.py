@@ -40,13 +40,13 @@ from orbitwise.inference.risk.machines import (
     Machine,
     Scores,
     basis_rows,
-    decided,
     fold,
     fold_weights,
     gram_of,
     held_out_scores,
     nearest_positive,
     places_among,
+    predicted_classes,
     problems_at_once,
     solve,
 )
@@ -331,7 +331,7 @@ class MachineTask:
     @property
     def codes(self) -> Int[Tensor, " n"]:
         """The numbers of the labels' classes."""
-        return decided(self.targets)
+        return predicted_classes(self.targets)
 
     @property
     def has_no_label(self) -> Bool[Tensor, " t"]:
@@ -341,7 +341,7 @@ class MachineTask:
         return found
 
     @property
-    def is_basis_seen(self) -> bool:
+    def penalises_basis(self) -> bool:
         """Whether an invariance does not vanish on all unpenalised functions, as folding requires.
 
         Smoothness over a graph applies to the penalised part of f only, as in LapSVM.
@@ -353,7 +353,7 @@ class MachineTask:
     @property
     def is_folded(self) -> bool:
         """Whether the invariances are folded into the kernel instead of being further rows."""
-        return isinstance(self.invariance_loss, Squared) and not self.is_basis_seen
+        return isinstance(self.invariance_loss, Squared) and not self.penalises_basis
 
     @property
     def cost(self) -> Cost:
@@ -528,7 +528,7 @@ def rank_by_cross_validation(
     return [choice for _, choice in sorted(ranked, key=lambda each: each[0])]
 
 
-def first_that_tells(choices: Sequence[Choice]) -> Choice:
+def first_with_several_classes(choices: Sequence[Choice]) -> Choice:
     """The first choice that predicts several classes at points without labels, else the first of all.
 
     Few labels hardly distinguish machines, and one that always predicts the larger class is not useful.
@@ -538,13 +538,13 @@ def first_that_tells(choices: Sequence[Choice]) -> Choice:
     for task in {id(each.task): each.task for each in choices}.values():
         places = [place for place in range(first) if choices[place].task is task]
         if places:
-            found = _first_of_task([choices[place] for place in places])
+            found = _first_of_one_task([choices[place] for place in places])
             first = first if found is None else places[found]
     return choices[first % len(choices)]
 
 
 @torch.no_grad()
-def _first_of_task(choices: Sequence[Choice]) -> int | None:
+def _first_of_one_task(choices: Sequence[Choice]) -> int | None:
     """The index of the first choice, all of one task, that predicts several classes; None if there is none.
 
     A machine that predicts one class also does so at lower rates, at which labels have less weight. So after
@@ -556,23 +556,23 @@ def _first_of_task(choices: Sequence[Choice]) -> int | None:
     everywhere = basis_rows([Evaluation().atoms(task.points)], task.basis_name)
     basis, has_no_label, codes = task.basis, task.has_no_label, task.codes
 
-    def tells(strength: float, rate: float) -> bool:
+    def has_several_classes(strength: float, rate: float) -> bool:
         at = strengths.index(strength)
         terms = [Term(task.loss, task.targets, rate * task.weights)]
         machine = newton(Problem(DenseGram(grams[at]), terms, basis), tolerance=CHOICE_TOLERANCE)
         scores = machine.coefficients @ kernels[at].mT + machine.beta @ everywhere.mT
-        return one_class(decided(scores), has_no_label, codes) is None
+        return one_class(predicted_classes(scores), has_no_label, codes) is None
 
-    silent: dict[float, float] = {}
+    failed: dict[float, float] = {}
     for place, choice in enumerate(choices):
         strength, rate = choice.strength, choice.rate
-        if strength in silent and rate <= silent[strength]:
+        if strength in failed and rate <= failed[strength]:
             continue
-        if tells(strength, rate):
+        if has_several_classes(strength, rate):
             return place
         highest = max(each.rate for each in choices if each.strength == strength)
-        is_first = strength not in silent and rate < highest
-        silent[strength] = highest if is_first and not tells(strength, highest) else rate
+        is_first = strength not in failed and rate < highest
+        failed[strength] = highest if is_first and not has_several_classes(strength, highest) else rate
     return None
 
 
@@ -598,7 +598,7 @@ def ranked_errors(
     scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
 ) -> dict[tuple[int, int], HeldOut]:
     """The errors of the scores of every strength and λ, by their indices."""
-    classes = decided(scores.values)
+    classes = predicted_classes(scores.values)
     errors = ((classes != codes) * weights).sum(-1) / weights.sum()
     is_constant = (classes == classes[..., :1]).all(-1)
     return {

@@ -32,7 +32,7 @@ from orbitwise.inference.optimise.training import (
     climb_many,
     curvature_at,
     evaluate,
-    made_positive,
+    positive_definite,
     recorded,
     why_cut_short,
 )
@@ -225,7 +225,7 @@ class Stage:
 
 @final
 @dataclass
-class Found:
+class SearchResult:
     """The result of a search: the best point, its value, and how much both depend on the choice of nodes.
 
     `value` and `gradient` are those of the objective at the `point`, on `num_nodes` nodes. `message` says why
@@ -279,13 +279,13 @@ class Found:
         return math.hypot(self.spread, doubling)
 
 
-def covariance_of(found: Found, coordinates: Coordinates) -> NDArray[np.float64]:
+def covariance_of(found: SearchResult, coordinates: Coordinates) -> NDArray[np.float64]:
     """The covariance of the coordinates, from the curvature; coordinates at a bound have variance zero."""
     if found.curvature is None:
         raise ValueError(
             "The curvature is unknown: there are too many coordinates, or the search was cut short."
         )
-    free = ~coordinates.box.held(found.point, found.gradient)
+    free = ~coordinates.box.at_bound(found.point, found.gradient)
     covariance = np.zeros_like(found.curvature)
     covariance[np.ix_(free, free)] = np.linalg.inv(found.curvature[np.ix_(free, free)])
     return covariance
@@ -388,11 +388,11 @@ class OrbitSearch:
         self._start, self._count = time.monotonic(), 0
         self._bests: dict[int, _Best] = {}
         self._failure = ""
-        self._result: Found | None = None
+        self._result: SearchResult | None = None
         # the evaluations before the present number of nodes, and when it began
         self._stage_start = (0, self._start)
 
-    def run(self, is_resumed: bool = False) -> Found:
+    def run(self, is_resumed: bool = False) -> SearchResult:
         """Search, and leave the parameters at the answer.
 
         With `is_resumed` there is no screening: the search resumes from the present parameters, on
@@ -422,7 +422,7 @@ class OrbitSearch:
             *(each for each in phases_of_search(self.max_nodes) if (each.num_nodes or 0) >= nodes),
         )
 
-    def finished(self, found: Found) -> Found:
+    def finished(self, found: SearchResult) -> SearchResult:
         """Finish in this precision what a search in another precision found."""
         self._result = found
 
@@ -432,7 +432,7 @@ class OrbitSearch:
 
         return self._complete(finish, found.point)
 
-    def _complete(self, search: Callable[[], str], given: Vector) -> Found:
+    def _complete(self, search: Callable[[], str], given: Vector) -> SearchResult:
         """The result of a search, or the best so far if it was cut short; the parameters are set to it."""
         try:
             message = search()
@@ -452,7 +452,7 @@ class OrbitSearch:
         self.coordinates.assign(self._result.point)
         return self._result
 
-    def _finish(self, found: Found, begin: Evaluation | None) -> None:
+    def _finish(self, found: SearchResult, begin: Evaluation | None) -> None:
         """Climb as far as possible on the present nodes, then take the last step that the quadratic model
         predicts.
 
@@ -472,7 +472,7 @@ class OrbitSearch:
             if not after.failure and after.value > found.value:
                 found.point, found.value, found.gradient = other, after.value, after.gradient
 
-    def _cut_short(self, found: Found | None) -> Found | None:
+    def _cut_short(self, found: SearchResult | None) -> SearchResult | None:
         """The best point so far: that on the most nodes if anything was gained there, else the one before."""
         nodes = max(self._bests, default=0)
         best = self._bests.get(nodes)
@@ -488,14 +488,16 @@ class OrbitSearch:
             found.point, found.value, found.has_settled = best.point, best.value, False
         return found
 
-    def _found(self, point: Vector, nodes: int, value: float, settled: bool, gradient: Vector) -> Found:
-        return Found(point, nodes, value, "", self.stages, self.history, settled, gradient)
+    def _found(
+        self, point: Vector, nodes: int, value: float, settled: bool, gradient: Vector
+    ) -> SearchResult:
+        return SearchResult(point, nodes, value, "", self.stages, self.history, settled, gradient)
 
     @property
     def _failure_message(self) -> str:
         return f"The objective could not be computed at any start: {self._failure}"
 
-    def _is_final(self, found: Found) -> bool:
+    def _is_final(self, found: SearchResult) -> bool:
         """Whether neither other nodes nor more of them would change evidence or ranges noticeably."""
         if not found.is_converged(self.num_rows) or found.gain > DOUBLING * self.num_rows:
             return False
@@ -557,7 +559,7 @@ class OrbitSearch:
         """The objective for curvatures: on half the nodes, which costs a quarter and is accurate enough."""
         return self._objective(nodes if nodes <= 2 * FIRST_NODES else nodes // 2, is_ascent=False)
 
-    def _refine(self, summits: Sequence[Summit], found: Found, nodes: int) -> list[Summit]:
+    def _refine(self, summits: Sequence[Summit], found: SearchResult, nodes: int) -> list[Summit]:
         """The summits above the best point (at first above all) on more nodes, ranges of zero tried again."""
         objective = self._objective(nodes)
         followed = summits if found.num_nodes == FIRST_NODES else summits[:1]
@@ -608,7 +610,7 @@ class OrbitSearch:
         curvature = np.eye(len(start)) if curvature is None else curvature
         return climb(objective, start, box, curvature, most, tolerance, begin)
 
-    def _assess(self, before: Found | None, summit: Summit, nodes: int) -> Found:
+    def _assess(self, before: SearchResult | None, summit: Summit, nodes: int) -> SearchResult:
         """The summit with its curvature and, if it may be the final result, its values on other nodes."""
         found = self._found(summit.point, nodes, summit.value, summit.has_settled, summit.gradient)
         found.gain = math.inf if before is None else summit.value - before.value
@@ -627,7 +629,7 @@ class OrbitSearch:
         found.centre = self._widened(found.point)
         found.slope = few(found.centre).gradient
         box = self.coordinates.box
-        found.curvature = made_positive(curvature_at(few, found.centre, box, found.slope))
+        found.curvature = positive_definite(curvature_at(few, found.centre, box, found.slope))
         for other in range(1, 1 + OTHERS) if may_end else ():
             objective = self._objective(max(2, nodes // 2), other, is_ascent=False)
             again = self._climb(objective, box.clip(found.point), None, found.curvature, self._roughly, AGAIN)

@@ -332,7 +332,7 @@ def finite_difference_hessian(
     return (rows + rows.T) / 2
 
 
-def made_positive(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
+def positive_definite(curvature: NDArray[np.float64]) -> NDArray[np.float64]:
     """The matrix with the moduli of its eigenvalues, so that steps lead away from saddle points."""
     values, vectors = np.linalg.eigh(curvature)
     least = max(FLATTEST, float(np.max(np.abs(values), initial=0.0)) / STEEPEST)
@@ -400,7 +400,7 @@ class Box:
         """The nearest point of the box."""
         return np.clip(point, self.lower, self.upper)
 
-    def held(self, point: Vector, gradient: Vector) -> NDArray[np.bool_]:
+    def at_bound(self, point: Vector, gradient: Vector) -> NDArray[np.bool_]:
         """Which coordinates are at a bound, with the gradient pointing out of the box."""
         at_low, at_high = point <= self.lower + 1e-9, point >= self.upper - 1e-9
         return (at_low & (gradient < 0)) | (at_high & (gradient > 0))
@@ -471,7 +471,7 @@ def climb(
     if begin.failure:
         return Summit.failed(point)
     value, gradient, _ = begin
-    curvature = made_positive(curvature)
+    curvature = positive_definite(curvature)
     radius, promise, used = 1.0, np.inf, 0
     while True:
         step, promise = best_step(point, gradient, curvature, box, 1.0)
@@ -537,7 +537,7 @@ def best_step(
     try:
         factor = np.linalg.cholesky(within)
     except np.linalg.LinAlgError:  # rounding has made the updated matrix indefinite
-        factor = np.linalg.cholesky(made_positive(within))
+        factor = np.linalg.cholesky(positive_definite(within))
     aim = np.linalg.solve(factor, gradient[free])
     step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
     return step, float(gradient @ step - 0.5 * step @ curvature @ step)

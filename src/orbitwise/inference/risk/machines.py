@@ -533,6 +533,6 @@ def problems_at_once(gram: Float[Tensor, "n n"], count: int) -> int:
     return max(1, SYSTEMS_AT_ONCE // (count * gram.numel()))
 
 
-def decided(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
+def predicted_classes(scores: Float[Tensor, "*batch c n"]) -> Int[Tensor, "*batch n"]:
     """The indices of the classes with the highest scores."""
     return (scores[..., 0, :] > 0).long() if scores.shape[-2] == 1 else scores.argmax(-2)

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.sparse.inducing import (
     Inducing,
-    ProjectedRows,
     Projection,
     inducing_factor,
     project,
@@ -35,7 +34,7 @@ NEGLIGIBLE = 1e-6
 ROWS_AT_ONCE = 512
 
 
-class Best(NamedTuple):
+class FittedQ(NamedTuple):
     """The q with the greatest bound, and the bound."""
 
     q: Whitened
@@ -43,13 +42,17 @@ class Best(NamedTuple):
 
 
 @torch.no_grad()
-def best_q(
-    projected: ProjectedRows,
+def fit_q(
+    process: Process,
+    functional: Functional,
     likelihood: Likelihood,
+    inducing: Inducing,
+    x: Float[Tensor, "n columns"],
     targets: Float[Tensor, "n c"],
     start: Whitened | None = None,
-) -> Best:
-    """The q with the greatest bound, by steps that each raise it; the default `start` is the prior."""
+) -> FittedQ:
+    """The best q of exact or frozen rows, by steps that each raise the bound; by default from the prior."""
+    projected = project_rows(process, functional, inducing, x)
     columns = projected.columns.mT
     # k_n = |a_n|² + r_n
     variance = columns.square().sum(-1) + projected.residual
@@ -68,7 +71,7 @@ def best_q(
         q, terms, bound = raised
         if gain < NEGLIGIBLE:
             break
-    return Best(q, float(bound))
+    return FittedQ(q, float(bound))
 
 
 def bound_at(
@@ -91,19 +94,6 @@ def bound_at(
     for part, observed in zip(x.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True):
         total = total + checkpoint(data, part, observed, lower, use_reentrant=False)
     return total
-
-
-def best_of(
-    process: Process,
-    functional: Functional,
-    likelihood: Likelihood,
-    inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    start: Whitened | None = None,
-) -> Best:
-    """The best q of exact or frozen rows at the present hyperparameters."""
-    return best_q(project_rows(process, functional, inducing, x), likelihood, targets, start)
 
 
 def _bound(

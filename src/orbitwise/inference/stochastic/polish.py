@@ -114,7 +114,7 @@ class Polished(NamedTuple):
     """The posterior with the best q of frozen rows, the unbiased bound, and the rows if noise is Gaussian."""
 
     posterior: SparsePosterior
-    statistics: HeldRows | None
+    rows: HeldRows | None
     bound: BoundEstimate
 
 
@@ -137,5 +137,5 @@ def polish(
     parts = (x, targets, projected.residual, found.tilt, generator)
     bound = unbiased_bound(found.posterior, functional, likelihood, *parts, weight=weight)
     is_gaussian = isinstance(likelihood, Gaussian)
-    statistics = HeldRows(projected, targets.double(), weight) if is_gaussian else None
-    return Polished(found.posterior, statistics, bound)
+    rows = HeldRows(projected, targets.double(), weight) if is_gaussian else None
+    return Polished(found.posterior, rows, bound)

@@ -1,7 +1,7 @@
 """AutoGPRegressor: a Gaussian process whose kernel and invariances are searched for.
 
-The search sees inputs of mean 0 and deviation 1, and columns of dates as decimal years; what it learned is
-said in the units of the data, component by component (Lecture 2.8).
+The search sees inputs with mean 0 and standard deviation 1, and dates as decimal years; the result is
+described in the units of the data, component by component (Lecture 2.8).
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from orbitwise.selection.search.hypotheses import (
 from orbitwise.selection.table import ResultTable
 
 STEPS = {"structure": str, "score": (int, float), "log_likelihood": (int, float), "num_parameters": int}
-"""What each entry of `history_` tells of a step, beside its number."""
+"""The entries of a row of `history_`, apart from the number of the step."""
 
 
 def decimal_years(dates: object) -> NDArray[np.float64]:
-    """Year plus the fraction of that year which has passed, for dates of any resolution."""
+    """Dates of any resolution as years and fractions of the year."""
     moments = np.asarray(dates, dtype="datetime64[us]")
     if np.isnat(moments).any():
-        raise ValueError("Dates contain NaT (a missing date): drop those rows, or fill them in.")
+        raise ValueError("Dates contain NaT (a missing date): drop these rows, or fill the dates in.")
     years = moments.astype("datetime64[Y]")
     start, end = years.astype("datetime64[us]"), (years + np.timedelta64(1, "Y")).astype("datetime64[us]")
     fraction = (moments - start).astype(np.float64) / (end - start).astype(np.float64)
@@ -70,7 +70,7 @@ def decimal_years(dates: object) -> NDArray[np.float64]:
 
 @runtime_checkable
 class Frame(Protocol):
-    """A data frame, of whatever library."""
+    """A data frame of any library."""
 
     columns: Sequence[str]
 
@@ -82,7 +82,7 @@ class Frame(Protocol):
 
 
 def without_dates(X: ArrayLike | Frame) -> tuple[ArrayLike | Frame, bool]:
-    """X with columns of dates as decimal years, and whether there were any; anything else stays as it is."""
+    """X with dates converted to decimal years, and whether there were any; other columns do not change."""
     if isinstance(X, Frame):
         dated = {name: decimal_years(X[name]) for name in X.columns if _is_dated(X[name])}
         return (X.assign(**dated) if dated else X), bool(dated)
@@ -99,7 +99,7 @@ def without_dates(X: ArrayLike | Frame) -> tuple[ArrayLike | Frame, bool]:
 def _is_dated(column: ArrayLike) -> bool:
     """Whether a column holds dates, by its type or by its first entry."""
     if getattr(getattr(column, "dtype", None), "kind", None) == "M":
-        return True  # also with a time zone, which an array does not have
+        return True  # this includes dates with a time zone, which arrays do not have
     first = np.asarray(column)[:1]
     return first.dtype.kind == "M" or any(isinstance(each, date | np.datetime64) for each in first)
 
@@ -111,10 +111,10 @@ POWERS = {
     "mixture_means": -1.0,
     "mixture_scales": -1.0,
 }
-"""With which power of the scale a hyperparameter grows."""
+"""The power of the scale by which a hyperparameter is multiplied when inputs are scaled back."""
 
 ABOUT_THE_ORIGIN = ("arc", "dot", "polynomial")
-"""Kernels that a shift of the inputs changes into others: with them, inputs are looked at as they are."""
+"""Kernels that depend on the origin of the inputs: if one of them is searched, inputs are not scaled."""
 
 
 @final
@@ -127,7 +127,7 @@ class Scaling:
 
     @staticmethod
     def of(x: NDArray[np.float64], names: list[str]) -> Scaling:
-        """The shift and scale of the inputs; none where a base kernel has its own origin."""
+        """The shift and scale of the inputs; 0 and 1 if a base kernel depends on the origin."""
         if any(name in ABOUT_THE_ORIGIN for name in names):
             return Scaling(0.0, 1.0)
         spread = float(np.sqrt(np.square(x - x.mean(0)).mean()))
@@ -137,7 +137,7 @@ class Scaling:
 
     @property
     def inverse(self) -> Scaling:
-        """From u back to x: `inverse.undo` takes a hypothesis in the units of the data to scaled inputs."""
+        """From u back to x: `inverse.undo` converts a hypothesis in units of the data to scaled inputs."""
         return Scaling(-self.shift / self.scale, 1 / self.scale)
 
     def apply(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -145,12 +145,12 @@ class Scaling:
         return (x - self.shift) / self.scale
 
     def undo(self, hypothesis: Hypothesis) -> Hypothesis:
-        """The hypothesis for the inputs as they were."""
+        """The hypothesis in the units of the data."""
         claims = tuple(self._claim(claim) for claim in hypothesis.claims)
         return replace(hypothesis, expression=self._expression(hypothesis.expression), claims=claims)
 
     def scaled_claim(self, claim: Claim) -> Claim:
-        """A claim whose value was given in the units of the data, for scaled inputs."""
+        """A claim in the units of the data, converted to scaled inputs."""
         return self.inverse._claim(claim)
 
     def _claim(self, claim: Claim) -> Claim:
@@ -176,7 +176,7 @@ class Scaling:
 
 
 class Component(NamedTuple):
-    """One additive part of f, in units of the targets: its spelling, in words, its mean and its deviation."""
+    """One additive part of f: spelling, description, and mean and standard deviation in units of y."""
 
     spelling: str
     description: str
@@ -185,7 +185,7 @@ class Component(NamedTuple):
 
 
 def additive_parts(kernel: Kernel) -> list[Expression]:
-    """The additive parts of a kernel with their values, products of sums multiplied out."""
+    """The additive parts of a kernel with their values, after products of sums are multiplied out."""
     return summands(expression_of(kernel, values=True, digits=17))
 
 
@@ -193,14 +193,12 @@ def additive_parts(kernel: Kernel) -> list[Expression]:
 def part_moments(
     parts: Sequence[Expression], num_dims: int, posterior: Posterior, functional: Functional, x: torch.Tensor
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Posterior mean and deviation of L f_i at x for each of the parts of f, for standardised targets."""
+    """Posterior mean and standard deviation at x of each part of f, in units of standardised targets."""
     if not isinstance(posterior, ExactPosterior):
-        raise ValueError(
-            "Components need exact inference: fit to at most 1,500 rows, or look at `predict` alone."
-        )
+        raise ValueError("Components need exact inference: fit to at most 1,500 rows, or use `predict` only.")
     kernels = [build(part, num_dims) for part in parts]
     found = components(posterior, functional.atoms(x), kernels)
-    # without the constant that f lies around
+    # without the constant mean
     return [
         (each.mean[:, 0].numpy(), each.variance.sqrt().numpy()) for each in found if each.kernel is not None
     ]
@@ -215,9 +213,9 @@ def refitted(
     y: NDArray[np.float64],
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[InvariantGPRegressor, tuple[Claim, ...], bool]:
-    """Fit a hypothesis by the regressor, from the values it has, until `is_over`.
+    """Fit a hypothesis by the regressor, starting from its values, until `is_over`.
 
-    Returns the regressor, the claims with what was learned of them, and whether time ended the fit before it
+    Returns the regressor, the claims with their learned values, and whether time ran out before the fit
     converged.
     """
 
@@ -225,9 +223,9 @@ def refitted(
         nonlocal is_cut_short
         if is_over():
             is_cut_short = True
-            raise KeyboardInterrupt  # which keeps the best so far
+            raise KeyboardInterrupt  # the regressor then keeps the best values so far
 
-    # a sparse fit asks at its first iteration
+    # a sparse fit calls `stop` at its first iteration
     is_cut_short = engine_for(len(x)) == "exact" and is_over()
     moved, width = relocated(hypothesis.expression, hypothesis.claims, x.shape[1])
     functional = functional_of_claims(hypothesis.claims, x.shape[1])
@@ -241,7 +239,7 @@ def refitted(
         inference=engine_for(len(x)),
         callback=stop,
     )
-    # the search itself says whether its winner converged, and whether time was up
+    # the search reports itself whether the fit converged and whether time ran out
     fit_quietly(estimator, x, y)
     estimator.set_params(callback=None)
     return estimator, learned_claims(hypothesis.claims, estimator.functional_), is_cut_short
@@ -249,40 +247,41 @@ def refitted(
 
 @final
 class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
-    """Gaussian-process regression that finds its own kernel, and what f does not care about.
+    """Gaussian-process regression that finds its kernel, and the invariances of f.
 
-    A greedy search adds, multiplies and exchanges base kernels and tries invariances, scored by evidence; the
-    winner is fitted to all rows by `InvariantGPRegressor`.
+    A greedy search adds, multiplies and exchanges base kernels and tries invariances, and compares structures
+    by evidence. The best structure is fitted to all rows by `InvariantGPRegressor`.
 
     Parameters
     ----------
     scoring : {"bic", "laplace"}, default="bic"
-        How structures are compared: the log likelihood less half the number of learned numbers times the
-        logarithm of the number of rows, or the evidence by Laplace's approximation over hyperparameters,
-        which takes longer. Both at the mode under the weak hyperpriors of
-        `orbitwise.inference.optimise.hyperpriors.weak_hyperpriors`.
+        The score by which structures are compared. "bic" is the log likelihood minus half the number of
+        hyperparameters times the logarithm of the number of rows. "laplace" is the evidence by Laplace's
+        approximation over hyperparameters, which takes longer. Both are computed at the mode under the weak
+        hyperpriors of `orbitwise.inference.optimise.hyperpriors.weak_hyperpriors`.
     max_depth : int, default=3
-        Steps of growth after the base kernels. Raise it for series with several seasons.
+        The number of growth steps after the base kernels. Raise it for series with several seasons.
     base_kernels : sequence of str, default=("rbf", "periodic", "linear", "rq")
-        Names of base kernels, as `orbitwise.kernels.parse` knows them. With several columns each is tried for
-        every column, smooth ones for all columns together too.
+        Names of base kernels, as in `orbitwise.kernels.parse`. With several columns, each is tried on every
+        column, and smooth ones also on all columns together.
     invariances : "auto", None or sequence of str, default="auto"
-        What f may not care about: "mirror" (f is even about a learned centre), "odd", "swap" (two columns),
-        "permutation" (all columns), "period" (f repeats itself exactly, under any kernel); a column is named
-        as in "mirror[0]", a known centre as in "mirror[0](centre=0)". "auto" tries all, in up to six columns;
-        "permutation" in up to four, because an orbit of more has hundreds of points.
+        Invariances to try: "mirror" (f is even about a learned centre), "odd", "swap" (of two columns),
+        "permutation" (of all columns), "period" (f repeats itself exactly). A column is given as in
+        "mirror[0]", and a known centre as in "mirror[0](centre=0)". "auto" tries all of them for up to six
+        columns, but "permutation" only for up to four, because its orbit has more than a hundred points for
+        five.
     max_seconds : float, default=None
-        Seconds after which no evaluation begins, neither of the search nor of the last fit, and the best so
-        far is taken; a ConvergenceWarning and `stopped_` say so. None searches to the end, and only then are
-        results the same on every machine.
+        Seconds after which no further evaluation starts, neither in the search nor in the final fit. The best
+        structure so far is then used; a ConvergenceWarning and `stopped_` report it. None searches to the
+        end, and only then are results the same on every machine.
     search_rows : int, default=300
-        The search looks at so many rows, drawn at random where there are more. The best structures are then
-        compared on all rows (on up to 1,500), the best of them is grown further there (with up to 600), and
-        the winner is fitted to all rows.
+        The number of rows used in the search, drawn at random if there are more. Then the leading structures
+        are compared on all rows (at most 1,500), the best of them is grown further if there are at most 600
+        rows, and the result is fitted to all rows.
     num_restarts : int, default=2
-        Starts from the data of every promising structure, beside the one that its parent gives.
+        The number of starts from the data for each promising structure, in addition to that from its parent.
     n_jobs : int, default=None
-        Structures fitted at the same time, through joblib.
+        The number of structures that are fitted at the same time, through joblib.
     random_state : int, RandomState or None, default=None
         Seeds restarts and the choice of rows.
     verbose : bool, default=True
@@ -299,7 +298,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     functional_ : Functional
         L, with f(x) = L_x g.
     score_ : float
-        The score of the winner on the rows that were compared.
+        The score of the best structure on the rows on which it was compared.
     log_evidence_ : float
         log p(y) of all rows at the learned hyperparameters, in nats.
     evidence_kind_ : str
@@ -307,15 +306,15 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     noise_ : float
         The noise variance.
     mean_ : float
-        The constant that f lies around.
+        The constant mean of f.
     posterior_ : Posterior
         The posterior of g.
     stopped_ : str
-        "complete" where the search came to its end, "time_limit" where it was cut short.
+        "complete", or "time_limit" if time ran out before the search ended.
     history_ : list of dict
-        All fits of the search, in order; `table()` shows them.
+        All fits of the search, in order; `table()` shows the best.
     search_rows_ : int
-        The number of rows that the search looked at.
+        The number of rows used in the search.
     n_features_in_ : int
         Number of features of a row.
 
@@ -385,8 +384,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         require(fits, "extents of other inputs")
         for row in self.history_:
             fits = "step" in row and all(isinstance(row.get(key), kind) for key, kind in STEPS.items())
-            require(fits, "a history that cannot be told")
-        # what it found can be put into words
+            require(fits, "a history with other entries")
+        # a description that fails would fail later, for the user
         self.summary()
 
     def __init__(
@@ -416,12 +415,12 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     @learning("log_evidence_", "noise_")
     def fit(self, X: ArrayLike, y: ArrayLike) -> AutoGPRegressor:
-        """Search for a structure, and learn its hyperparameters by the evidence of y.
+        """Search for a structure, and learn its hyperparameters by the evidence.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), or dates
-            Rows; columns of dates are taken as decimal years.
+            Rows; dates are converted to decimal years.
         y : array-like of shape (n_samples,)
             Targets.
 
@@ -443,7 +442,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
             max_depth=self.max_depth, num_restarts=self.num_restarts, n_jobs=self.n_jobs, seed=seed
         )
         if np.ptp(targets) <= 1e-12 * np.abs(targets).max():
-            bases, claims = [Term("constant")], []  # there is nothing to find
+            bases, claims = [Term("constant")], []  # constant targets have no structure
         search = Search(whole.some_rows(self.search_rows, seed), bases, claims, effort)
         console = Console(stderr=True)
         if self.verbose and console.is_terminal:
@@ -483,7 +482,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         y: NDArray[np.float64],
         is_over: Callable[[], bool],
     ) -> bool:
-        """Fit the winner and keep it; return whether time ended that fit."""
+        """Fit and keep the best structure; return whether time ran out during the fit."""
         hypothesis = scaling.undo(found.hypothesis)
         estimator, claims, is_cut_short = refitted(hypothesis, x, y, is_over)
         self._claims = [astuple(claim) for claim in claims]
@@ -506,9 +505,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         return is_cut_short
 
     def components(self, X: ArrayLike) -> list[Component]:
-        """The posterior mean and deviation of every additive component of f, in units of y.
+        """The posterior mean and standard deviation of each additive component of f, in units of y.
 
-        With the constant `mean_` the means add up to `predict`.
+        The means and the constant `mean_` add up to `predict`.
         """
         x = self._inputs(X)
         words, scale = self._words(""), float(self.target_scale_.scale[0])
@@ -522,26 +521,26 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     @property
     def mean_(self) -> float:
-        """The constant that f lies around, in units of y."""
+        """The constant mean of f, in units of y."""
         check_is_fitted(self)
         constant = next(self.model_.latent.process.mean_module.parameters(), torch.zeros(())).item()
         return constant * float(self.target_scale_.scale[0]) + float(self.target_scale_.shift[0])
 
     def describe(self, unit: str = "") -> str:
-        """The winner in plain words; `unit` is what x is counted in, such as "years"."""
+        """The structure in plain words; `unit` is the unit of x, such as "years"."""
         check_is_fitted(self)
         claims = self._learned_claims
         parts = [located_back(part, claims) for part in additive_parts(self.kernel_)]
         return summary(parts, self._shares, claims, self._words(unit), math.sqrt(self.noise_))
 
     def summary(self, unit: str = "") -> str:
-        """The structure, its evidence, and what it says."""
+        """The structure, its evidence, and its description."""
         text = self.spelling_ + (f" | {self.invariance_}" if self.invariance_ else "")
         evidence = f"log evidence {self.log_evidence_:,.1f} ({self.evidence_kind_})"
         return f"{text}\n{evidence}, {self.scoring} {self.score_:,.1f}\n{self.describe(unit)}"
 
     def table(self, most: int = 20) -> ResultTable:
-        """The best fits of the search, each structure once, as a table that can be printed."""
+        """The best fits of the search as a table, with each structure once."""
         check_is_fitted(self)
         headings = ("structure", "score", "log likelihood", "numbers learned", "step")
         table = ResultTable("Structures by score", headings)
@@ -559,11 +558,11 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
 
     @property
     def _learned_claims(self) -> list[Claim]:
-        """The claims of the winner; model files hold them as plain tuples."""
+        """The claims of the structure, which model files hold as plain tuples."""
         return [Claim(*claim) for claim in self._claims]
 
     def _width(self) -> int:
-        """The number of columns that g lives on: a period makes two of one."""
+        """The number of columns of the inputs of g: a period replaces one column by two."""
         return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)
 
     def _words(self, unit: str) -> Words:

@@ -1,4 +1,4 @@
-"""What a searched structure says, in plain words: one phrase for a component, one sentence for a claim."""
+"""A structure in plain words: one phrase per component and one sentence per invariance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = {1: "a straight line", 2: "a quadratic trend", 3: "a cubic trend"}
 
 @final
 class Words:
-    """How inputs are called: the names of the columns, the unit of x, and the range of each column."""
+    """The names of the columns, the unit of x, and the range of each column."""
 
     def __init__(self, names: Sequence[str], extents: NDArray[np.float64], unit: str = "") -> None:
         self.names, self.extents, self.unit = list(names), extents, unit
@@ -44,7 +44,7 @@ class Words:
 
 
 def component_phrase(component: Expression, words: Words) -> str:
-    """A component, that is a product of base kernels, in words."""
+    """A component, which is a product of base kernels, in words."""
     groups: dict[tuple[int, ...], list[Term]] = {}
     for term in terms(component):
         groups.setdefault(term.columns or tuple(range(len(words.names))), []).append(term)
@@ -87,7 +87,7 @@ def _cycle(term: Term, words: Words) -> str:
 
 
 def _smooth(group: Sequence[Term], columns: tuple[int, ...], words: Words) -> str:
-    """Smooth factors by the shortest of them; with a lengthscale for each column, all of these are told."""
+    """A product of smooth factors, described by the shortest; several lengthscales are all named."""
     term = min(group, key=lambda each: _value(each, "lengthscale"))
     lengths = dict(term.values).get("lengthscale", (1.0,))
     is_trend = bool((np.array(lengths) > TREND * words.extents[list(columns)].max()).all())
@@ -116,7 +116,7 @@ def _value(term: Term, name: str) -> float:
 
 
 def claim_sentence(claim: Claim, words: Words) -> str:
-    """What f does not care about."""
+    """An invariance of f as a sentence."""
     columns = claim.columns or tuple(range(len(words.names)))
     name = words.of(columns)
     if claim.kind == "mirror":
@@ -137,7 +137,7 @@ def summary(
     words: Words,
     noise: float,
 ) -> str:
-    """The whole structure, strongest component first; shares are of the variance of the targets."""
+    """The whole structure, the strongest component first, with its shares of the variance of the targets."""
     order = np.argsort(shares)[::-1]
     phrases = [f"{component_phrase(components[i], words)} ({shares[i]:.0%} of the variance)" for i in order]
     text = "; plus ".join(phrases)

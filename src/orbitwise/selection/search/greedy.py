@@ -1,8 +1,9 @@
 """Greedy search over structures (after Duvenaud et al. 2013), with invariances among the steps.
 
-All base kernels are fitted, then the best is grown: every neighbour is fitted for a few iterations from where
-its parent stands, the most promising ones to the end from several starts, and the best becomes the next
-parent while its score rises. At the end everything that the score does not need is removed.
+All base kernels are fitted, and the best one is grown in steps. In a step, every neighbour is fitted for a
+few iterations from the values of its parent, and the most promising ones are fitted to the end from several
+starts. The best becomes the next parent as long as the score rises. At the end, parts that the score does not
+need are removed.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ FEW_ITERATIONS = 15
 MOST_STARTS = 3
 PATIENCE = 5
 TOLERANCE = 0.01
-"""A mode is found when so many iterations gain less than this many nats."""
+"""A fit stops when its last `PATIENCE` iterations gained less than this many nats."""
 
 STEP_COST = 3.0
-"""What a base kernel or a claim must gain to be believed: it is one of about twenty that were possible, and
-log 20 is about 3 nats."""
+"""The score that each base kernel or claim must gain to be accepted: it is one of about twenty that were
+possible, and log 20 is about 3 nats."""
 
 NUM_FINALISTS = 3
 FINAL_ITERATIONS = 100
@@ -71,13 +72,13 @@ MOST_ROWS_TO_GROW = 600
 
 Report = Callable[[str], None]
 Option = tuple[Hypothesis, Callable[[], list[Hypothesis]]]
-"""A hypothesis and its starts, which are made when it is known to be new."""
+"""A hypothesis, and a function that makes its starts if the hypothesis is new."""
 
 
 @final
 @dataclass(frozen=True)
 class SearchData:
-    """Rows to be explained, how a structure is scored, and until when, on a clock that processes share."""
+    """The data of a search, the score, and the deadline on a clock that all processes share."""
 
     x: Array
     y: Array
@@ -86,7 +87,7 @@ class SearchData:
     clock: Callable[[], float] = time.time
 
     def is_over(self) -> bool:
-        """Whether no evaluation may begin any more."""
+        """Whether the deadline has passed, so that no further evaluation may start."""
         return self.seconds_left() <= 0
 
     def seconds_left(self) -> float:
@@ -94,7 +95,7 @@ class SearchData:
         return self.deadline - self.clock()
 
     def some_rows(self, most: int, seed: int) -> SearchData:
-        """All rows, or so many drawn at random, in the order of the data."""
+        """At most `most` rows, drawn at random, in the order of the data."""
         if len(self.x) <= most:
             return self
         rows = np.sort(np.random.default_rng(seed).choice(len(self.x), most, replace=False))
@@ -104,7 +105,7 @@ class SearchData:
 @final
 @dataclass(frozen=True)
 class Fitted:
-    """A hypothesis with learned values, its log likelihood and its score, for targets as given."""
+    """A hypothesis with learned values, and its log likelihood and score for the original targets."""
 
     hypothesis: Hypothesis
     log_likelihood: float
@@ -115,7 +116,7 @@ class Fitted:
 
     @property
     def worth(self) -> float:
-        """The score less the cost of every base kernel and every claim."""
+        """The score minus the cost of all base kernels and claims."""
         return self.score - STEP_COST * self.hypothesis.size
 
 
@@ -123,8 +124,8 @@ class Fitted:
 class HypothesisModel:
     """A hypothesis as a latent model of standardised targets, with weak hyperpriors and a learned constant.
 
-    Where a kernel is zero somewhere, as that of a line or of its products is, taking the mean of the targets
-    for the constant would be a claim on f there. Functionals that kill constants have none.
+    The constant is learned because the mean of the targets would not do: where a kernel is zero, as that of a
+    line is at its centre, f equals the constant. Functionals that cancel constants have none.
     """
 
     def __init__(self, hypothesis: Hypothesis, data: SearchData) -> None:
@@ -139,11 +140,11 @@ class HypothesisModel:
         scale, shift = standardisation(rows, True, not is_odd)
         self.target_scale = TargetScale(shift, scale, is_vector=True)
         self.observations = replace(rows, targets=self.target_scale.standardised(rows.targets))
-        # k(mirrored x, mirrored x') = k(x, x') for what depends on differences alone
+        # k(mirrored x, mirrored x') = k(x, x') for stationary kernels
         mirrors = [claim.kind in ("mirror", "odd") for claim in hypothesis.claims]
         self.one_sided = len(mirrors) == 1 and all(mirrors) and bool(self.kernel.is_stationary)
         for line in [] if is_odd else _lines(self.kernel):
-            line.centre.requires_grad_(False)  # c + w(x - a) has many (a, c) for one line
+            line.centre.requires_grad_(False)  # c + w(x - a) is the same line for many pairs (a, c)
         with torch.no_grad():
             seen = self._atoms().points[:, 0, :].numpy()
             if isinstance(mean, ConstantMean):
@@ -163,7 +164,7 @@ class HypothesisModel:
 
     @property
     def constant(self) -> Tensor:
-        """What f lies around, for standardised targets."""
+        """The constant mean of f, for standardised targets."""
         return next(self.latent.process.mean_module.parameters(), torch.zeros_like(self._targets[0]))
 
     @property
@@ -173,12 +174,12 @@ class HypothesisModel:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that is learned."""
+        """All learned parameters."""
         return [part.raw for part in self.hyperprior.parts]
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are learned, the noise and the constant among them."""
+        """The number of learned values, including the noise and the constant."""
         return self.hyperprior.dimension
 
     def log_likelihood(self) -> Tensor:
@@ -186,20 +187,20 @@ class HypothesisModel:
         return gaussian_log_density(self._covariance(), self._targets - self.constant)
 
     def log_joint(self) -> Tensor:
-        """log p(y, θ), in the coordinates that are learned."""
+        """log p(y, θ), as a density in the learned coordinates."""
         z = torch.cat([parameter.reshape(-1) for parameter in self.parameters])
         return self.log_likelihood() + self.hyperprior.log_density(z)
 
     @torch.no_grad()
     def height(self) -> float:
-        """log p(y, θ) at the present values, -∞ where it cannot be computed."""
+        """log p(y, θ) at the present values; -∞ if it cannot be computed."""
         try:
             return self.log_joint().item()
         except ValueError:
             return -math.inf
 
     def climb(self, data: SearchData, iterations: int) -> Training | None:
-        """Maximise log p(y, θ), until time is up; None where it is, or where this start does not work."""
+        """Maximise log p(y, θ) until the deadline; None if it has passed already or if the start fails."""
         if data.is_over():
             return None
 
@@ -212,7 +213,7 @@ class HypothesisModel:
             return None
 
     def fitted(self, data: SearchData, training: Training, seconds: float) -> Fitted:
-        """The hypothesis with the present values, scored for targets as given."""
+        """The hypothesis with the present values, and its score for the original targets."""
         count = len(data.y)
         jacobian = count * math.log(self.scale)
         with torch.no_grad():
@@ -224,9 +225,9 @@ class HypothesisModel:
         return Fitted(self.learned(), value, score, self.num_parameters, seconds, training.converged)
 
     def log_evidence(self, joint: float) -> float:
-        """log ∫ p(y, θ) dθ by Laplace's method; directions without curvature have that of their prior."""
+        """log ∫ p(y, θ) dθ by Laplace's method; the curvature is at least about that of the prior."""
         curvature = curvature_of(self.log_joint, self.parameters, STEP, central=True)
-        # in units of the priors, whose own curvature is 1
+        # in units in which the priors have curvature 1
         hyperpriors = zip(self.hyperprior.parts, self.hyperprior.distributions.values(), strict=True)
         deviations = np.concatenate([_deviation(prior, part.size) for part, prior in hyperpriors])
         values = np.linalg.eigvalsh(curvature * deviations[:, None] * deviations)
@@ -243,13 +244,13 @@ class HypothesisModel:
 
     @torch.no_grad()
     def residuals(self) -> Array:
-        """What the posterior mean of f leaves of the standardised targets: σ²(K + σ²I)⁻¹(y - c)."""
+        """The standardised targets minus the posterior mean of f: σ²(K + σ²I)⁻¹(y - c)."""
         lower, _ = cholesky(self._covariance())
         weights = torch.cholesky_solve((self._targets - self.constant)[:, None], lower)[:, 0]
         return (self.latent.noise * weights).numpy()
 
     def _likely_constant(self) -> Tensor:
-        """1ᵀK⁻¹y/(1ᵀK⁻¹1 + 1), the mode under its prior; 0 where the start has no covariance."""
+        """1ᵀK⁻¹y/(1ᵀK⁻¹1 + 1), the mode under its prior; 0 if K cannot be factorised at the start."""
         try:
             lower, _ = cholesky(self._covariance())
         except ValueError:
@@ -272,23 +273,23 @@ class HypothesisModel:
 
 
 def _lines(kernel: Kernel) -> list[CentredLinearKernel]:
-    """The lines that are components by themselves."""
+    """The linear kernels that are components by themselves."""
     if isinstance(kernel, AdditiveKernel):
         return [line for part in children_of(kernel) for line in _lines(part)]
     return [kernel] if isinstance(kernel, CentredLinearKernel) else []
 
 
 def _deviation(hyperprior: Distribution, size: int) -> Array:
-    """The deviation of every coordinate under a hyperprior that is normal in it."""
+    """The standard deviation of each coordinate under a hyperprior that is normal in it."""
     assert isinstance(hyperprior, LogNormalDistance | Normal), "weak hyperpriors are normal or log-normal"
     return np.broadcast_to(np.asarray(hyperprior.scale, dtype=np.float64).reshape(-1), (size,))
 
 
 def fit(starts: Sequence[Hypothesis], data: SearchData, max_iterations: int) -> Fitted | None:
-    """The mode of one structure: a few iterations from the best starts, then more from the best of them.
+    """Fit one structure: a few iterations from the best starts, then more from the best of these.
 
-    None where time is up, or where no start works. Time may also end it on its way: then it is scored where
-    it stands, unless that takes long.
+    None if the deadline has passed or if all starts fail. If the deadline passes during the fit, the present
+    values are scored, unless that takes long.
     """
     began = time.perf_counter()
     if data.is_over():
@@ -302,12 +303,12 @@ def fit(starts: Sequence[Hypothesis], data: SearchData, max_iterations: int) -> 
     if few < max_iterations and not training.converged:
         training = model.climb(data, max_iterations - few) or training
     if data.scoring == "laplace" and data.is_over():
-        return None  # its curvature would take many evaluations more
+        return None  # the curvature would take many more evaluations
     return model.fitted(data, training, time.perf_counter() - began)
 
 
 def promising(models: list[HypothesisModel], data: SearchData) -> list[HypothesisModel]:
-    """The highest starts, one from the data alone among them: those of a parent are high, but may mislead."""
+    """The highest starts, one of them from the data alone, because those from a parent may mislead."""
     if len(models) <= MOST_STARTS:
         return models
     heights = [-math.inf if data.is_over() else model.height() for model in models]
@@ -321,7 +322,7 @@ def promising(models: list[HypothesisModel], data: SearchData) -> list[Hypothesi
 @final
 @dataclass(frozen=True)
 class Effort:
-    """How hard a search tries."""
+    """The numbers of steps, iterations and starts of a search."""
 
     max_depth: int = 3
     screen_iterations: int = 15
@@ -351,20 +352,20 @@ def silent(_: str) -> None:
 @final
 @dataclass
 class Search:
-    """The state of a greedy search: what was tried, and every fit so far.
+    """The state of a greedy search: the structures tried, and all fits so far.
 
     Attributes
     ----------
     data : SearchData
-        The rows that are looked at.
+        The data on which structures are fitted.
     bases : sequence of Term
-        Base kernels, which structures are made of.
+        The base kernels from which structures are made.
     claims : sequence of Claim
         Invariances that may be added to a structure.
     effort : Effort
-        How many steps, iterations and starts are spent.
+        The numbers of steps, iterations and starts.
     tried, screened : dict
-        The best fit of each structure that was fitted in full, or for a few iterations only.
+        The best fit of each structure that was fitted in full, or only for a few iterations.
     history : list of Record
         All fits, in order.
     """
@@ -386,7 +387,7 @@ class Search:
         best = self._advance([(each, partial(starts_from_data, each, None, x, y)) for each in singles], None)
         if best is None:
             raise TimeoutError(
-                "The time limit passed before one kernel was fitted: allow more time, or fewer rows."
+                "The time limit passed before one kernel was fitted: allow more time, or use fewer rows."
             )
         if self.claims:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
@@ -395,7 +396,7 @@ class Search:
         return self.grow(best)
 
     def run_on(self, whole: SearchData) -> Fitted:
-        """The best structure on all rows, found on the rows of this search, which are some of them."""
+        """The best structure for all rows, searched for on the rows of this search."""
         best = self.run()
         if len(whole.x) == len(self.data.x):
             return best
@@ -403,7 +404,7 @@ class Search:
         return self.grown_on(whole, best) if len(whole.x) <= MOST_ROWS_TO_GROW else best
 
     def grow(self, best: Fitted) -> Fitted:
-        """The best structure that can be reached from one that is fitted."""
+        """The best structure that can be reached from a fitted one."""
         for _ in range(self.effort.max_depth):
             if self.data.is_over():
                 return best
@@ -414,26 +415,26 @@ class Search:
         return self._simplified(best)
 
     def finalist(self, best: Fitted, whole: SearchData) -> Fitted:
-        """The best of the leading structures on all rows, or on the most that exact inference takes."""
+        """The best of the leading structures on all rows, or on at most `MOST_FINAL_ROWS`."""
         data = whole.some_rows(MOST_FINAL_ROWS, self.effort.seed)
         leaders = sorted(self.tried.values(), key=lambda each: each.worth, reverse=True)[:NUM_FINALISTS]
         found = [fit([each.hypothesis], data, FINAL_ITERATIONS) for each in (leaders or [best])]
         return max((each for each in found if each), key=lambda each: each.worth, default=best)
 
     def grown_on(self, whole: SearchData, best: Fitted) -> Fitted:
-        """The search on a sample, continued on all rows: what is small or short shows only there."""
+        """Continue the search on all rows, because small or short effects do not show in a sample."""
         return replace(self, data=whole, tried={}, screened={}).grow(best)
 
     def _neighbour(self, best: Fitted, grows: bool = True) -> Fitted:
-        """The best hypothesis one step away, or the one that was best where none is better."""
+        """The best hypothesis one step away, or the present one if none is better."""
         left = HypothesisModel(best.hypothesis, self.data).residuals()
         options = neighbours(best.hypothesis, self.bases, self.claims, grows)
         return _better_of(self._advance(self._started(options, left), best), best)
 
     def _simplified(self, best: Fitted) -> Fitted:
-        """The structure without the parts that it does not need, and with those that serve better."""
+        """The structure without needless parts, and with parts exchanged for better ones."""
         while not self.data.is_over():
-            # A smaller structure may have been tried before, but not from here.
+            # a smaller structure may have been tried before, but from other values
             options = [(each, None) for each in simplifications(best.hypothesis)]
             smaller = self._started(options, self.data.y)
             better = _better_of(self._advance(smaller, best, again=True) if smaller else None, best)
@@ -450,7 +451,7 @@ class Search:
         best: Fitted | None,
         again: bool = False,
     ) -> Fitted | None:
-        """The best of new hypotheses, given with their starts: all screened, the promising fitted in full."""
+        """The best of the new hypotheses: all are screened, and the promising ones fitted in full."""
         new: dict[Key, list[Hypothesis]] = {}
         for hypothesis, starts in options:
             if (again or hypothesis.key not in self.tried) and not self.data.is_over():
@@ -470,16 +471,16 @@ class Search:
             if found is not None and (key not in self.tried or found.score > self.tried[key].score):
                 self.tried[key] = found
         known = [self.tried[key] for key in chosen if key in self.tried]
-        # where time ran out between the two rounds, the first one counts
+        # if time ran out after screening, the best screened fit is used
         known = known or [self.screened[key] for key in ranked[:1]]
         return max(known, key=lambda each: each.worth, default=None)
 
     def _started(self, options: Iterable[tuple[Hypothesis, Term | None]], left: Array) -> list[Option]:
-        """Hypotheses, given with what is new in them, with a way to make their starts."""
+        """Hypotheses and their new terms, as options that can make their starts."""
         return [(one, partial(self._starts, one, new, left)) for one, new in options]
 
     def _starts(self, hypothesis: Hypothesis, new: Term | None, left: Array) -> list[Hypothesis]:
-        """From what the parent knows, and from the data, because what it knows may hide the new term."""
+        """Starts from the parent and from the data, because the parent may hide the new term."""
         x, y = self.data.x, self.data.y
         starts = starts_from_parent(hypothesis, new, x, y, left)
         if new is not None and new.name == "linear":
@@ -529,5 +530,5 @@ class Search:
 
 
 def _better_of(one: Fitted | None, best: Fitted) -> Fitted:
-    """The better of two, every base kernel and every claim counted at its cost."""
+    """The one of greater worth."""
     return best if one is None or one.worth <= best.worth else one

@@ -1,7 +1,7 @@
-"""Hypotheses of a search: structures of kernels with claims on f, the steps between them, and their starts.
+"""Hypotheses of a search: kernels with claims on f, the steps between them, and starting values.
 
-A claim says what f does not care about, as plain data with a learned value. Values that are known stay, and a
-new term starts from what the others leave of the targets.
+A claim states an invariance of f as plain data, sometimes with a learned value. Known values are kept in a
+step, and a new term starts from the residuals of the other terms.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from orbitwise.transforms.permutations import exchange_permutations
 
 KINDS = SEARCHED
 MOST_COLUMNS = 6
-"""In inputs of more columns no claim is tried unless it is named: there would be too many."""
+"""With more columns than this, only claims that are named are tried, because there would be too many."""
 MOST_PERMUTED = 4
-"""A permutation of more columns is tried only if it is named: the orbit of five has 120 points already, and a
-covariance sums over all pairs of them."""
+"""A permutation of more columns than this is tried only if it is named, because the orbit of five columns has
+120 points, and a covariance is a sum over all pairs of points."""
 
 NUM_CENTRES = 601
-"""Places where a mirror is tried: fast cycles tell centres apart that are a small part of the range away."""
+"""The number of centres at which a mirror is tried; fast cycles need centres that lie close together."""
 
 CLAIM = re.compile(
     r"\s*(\w+)\s*(?:\[\s*([\d\s,]*)\])?\s*(?:\(\s*(?:centre|period)\s*=\s*([-+.\deE]+)\s*\))?\s*"
@@ -60,7 +60,7 @@ CLAIM = re.compile(
 @final
 @dataclass(frozen=True)
 class Claim:
-    """One claim; `value` is its centre or period, fixed where `is_given`."""
+    """An invariance of f; `value` is its centre or period, which is fixed if `is_given`."""
 
     kind: str
     columns: tuple[int, ...] = ()
@@ -69,12 +69,12 @@ class Claim:
 
     @property
     def structure(self) -> Claim:
-        """The claim without the value that was learned."""
+        """The claim without a learned value."""
         return self if self.is_given else replace(self, value=None)
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers of the claim are learned."""
+        """The number of learned values of the claim."""
         return int(self.kind in ("mirror", "odd", "period") and not self.is_given)
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Claim:
 
 
 def claims_of(names: str | Sequence[str] | None, num_dims: int) -> list[Claim]:
-    """The claims to try: "auto" for all that have a meaning, a list of names, or None for none."""
+    """The claims to try: all that suit the inputs for "auto", those of a list of names, or none for None."""
     if names is None:
         return []
     if isinstance(names, str):
@@ -98,7 +98,7 @@ def claims_of(names: str | Sequence[str] | None, num_dims: int) -> list[Claim]:
 def _read(name: str, num_dims: int) -> list[Claim]:
     match = CLAIM.fullmatch(name) if isinstance(name, str) else None
     if match is None or match[1] not in KINDS:
-        find(str(name), "search")  # says what is near, or which estimator takes it
+        find(str(name), "search")  # its error suggests a similar name, or an estimator that takes this one
         raise ValueError(f"Unknown invariance {name!r}; known names are {', '.join(KINDS)}.")
     kind, columns = match[1], tuple(int(each) for each in re.findall(r"\d+", match[2] or ""))
     if any(column >= num_dims for column in columns):
@@ -113,16 +113,16 @@ def _read(name: str, num_dims: int) -> list[Claim]:
     if kind == "swap":
         pairs = [columns] if columns else list(combinations(range(num_dims), 2))
         if columns and len(columns) != 2:
-            raise ValueError(f"A swap names two columns, not {name!r}.")
+            raise ValueError(f"A swap needs two columns, as in 'swap[0,1]', not {name!r}.")
         return [Claim(kind, pair) for pair in pairs]
     each = [columns] if columns else [(column,) for column in range(num_dims)]
     if kind == "period" and columns and len(columns) != 1:
-        raise ValueError(f"A period belongs to one column, not {name!r}.")
+        raise ValueError(f"A period belongs to one column, as in 'period[0]', not {name!r}.")
     return [Claim(kind, chosen, value, is_given) for chosen in each]
 
 
 def started(claim: Claim, x: Array, y: Array, seed: int | None) -> Claim:
-    """The claim with a value to start from: where a mirror fits best, or the strongest line."""
+    """The claim with a starting value: the centre that fits best, or the strongest period."""
     if claim.value is not None or claim.num_parameters == 0:
         return claim
     random = np.random.default_rng(seed)
@@ -132,14 +132,15 @@ def started(claim: Claim, x: Array, y: Array, seed: int | None) -> Claim:
         place = 0 if seed is None else int(random.integers(len(peaks) or 1))
         period = 1.0 / peaks[place] if len(peaks) else float(np.ptp(column)) / 2 or 1.0
         return replace(claim, value=float(period))
-    # the same for every seed: elsewhere a mirror hardly ever finds its centre
+    # independent of the seed, because learning hardly ever finds the centre from elsewhere
     return replace(claim, value=best_mirror(column, y, claim.kind == "odd"))
 
 
 def best_mirror(column: Array, y: Array, is_odd: bool) -> float:
-    """The centre about which rows agree best with what lies between the neighbours of their mirror images.
+    """The centre about which targets agree best with interpolated targets at the mirrored inputs.
 
-    Many rows that agree well say more than few that agree very well: n log(cost), a likelihood ratio.
+    Centres are compared by n log(cost), a log likelihood ratio: many rows that agree well count for more than
+    a few that agree very well.
     """
     order = np.argsort(column, kind="stable")
     x, targets = column[order], y[order] - (0.0 if is_odd else y.mean())
@@ -158,7 +159,7 @@ def best_mirror(column: Array, y: Array, is_odd: bool) -> float:
 
 
 def functional_of_claims(claims: Sequence[Claim], num_dims: int) -> Functional:
-    """The functional L with f(x) = L_x g for which all claims hold; a period acts on the inside."""
+    """The functional L for which f(x) = L_x g satisfies all claims; a period is the innermost part."""
     total: Functional = Evaluation()
     for claim in sorted(claims, key=lambda each: each.kind == "period"):
         total = total @ _functional(claim, num_dims)
@@ -177,7 +178,7 @@ def _functional(claim: Claim, num_dims: int) -> Functional:
 
 
 def learned_claims(claims: Sequence[Claim], functional: Functional) -> tuple[Claim, ...]:
-    """The claims with the values that the functional's parameters have now."""
+    """The claims with the present values of the functional's parameters."""
     mirrors = [module for module in functional.modules() if isinstance(module, MirrorOrbit)]
     wraps = [module for module in functional.modules() if isinstance(module, Wrap)]
     values: dict[tuple[str, tuple[int, ...]], float] = {}
@@ -191,7 +192,7 @@ def learned_claims(claims: Sequence[Claim], functional: Functional) -> tuple[Cla
 
 
 def relocated(expression: Expression, claims: Sequence[Claim], num_dims: int) -> tuple[Expression, int]:
-    """The expression in the columns that g lives on, and their number: a wrapped column has become two."""
+    """The expression in the input columns of g, and their number: a periodic column becomes two."""
     wrapped = _wrapped(claims)
     if wrapped is None:
         return expression, num_dims
@@ -214,7 +215,7 @@ def _wrapped(claims: Sequence[Claim]) -> int | None:
 
 
 def _in_columns(expression: Expression, places: Sequence[tuple[int, ...]]) -> Expression:
-    """The expression with every column replaced by its places."""
+    """The expression with each column replaced by its new columns."""
 
     def moved(term: Term) -> Term:
         if term.columns is None:
@@ -233,7 +234,7 @@ SMOOTH = ("rbf", "rq", "matern12", "matern32", "matern52")
 @final
 @dataclass(frozen=True)
 class Hypothesis:
-    """A structure with what is known of its hyperparameters, and the noise of standardised targets."""
+    """A structure with the known values of its hyperparameters, and the noise of standardised targets."""
 
     expression: Expression
     claims: tuple[Claim, ...] = ()
@@ -241,14 +242,14 @@ class Hypothesis:
 
     @property
     def key(self) -> Key:
-        """What two spellings of the same structure share."""
+        """A key that is equal for all spellings of one structure."""
         return self.structure()
 
     def structure(self, num_dims: int | None = None) -> Key:
         """The normal form of the kernel under the claims, and the claims.
 
-        An rbf around a circle is the periodic kernel. Under an exchange of columns a component is the same
-        as the exchanged one, and its sum with that one is no new component.
+        An rbf on a circle is the periodic kernel. If columns are exchangeable, a component equals its version
+        with exchanged columns, so their sum has only one component.
         """
         expression, claims = self.expression, self.claims
         for claim in claims:
@@ -265,7 +266,7 @@ class Hypothesis:
 
     @property
     def kills_constants(self) -> bool:
-        """Whether f stays as it is where a constant is added to g."""
+        """Whether adding a constant to g leaves f unchanged."""
         return any(claim.kind == "odd" for claim in self.claims)
 
     @property
@@ -287,9 +288,9 @@ def bare(expression: Expression) -> Expression:
 
 
 def base_terms(names: Sequence[str], num_dims: int) -> list[Term]:
-    """The base kernels of every column; with several columns, the smooth ones of all columns together too.
+    """The base kernels on every column; with several columns, smooth ones also on all columns together.
 
-    A name may have an option or columns of its own, as in "sm(3)" or "rbf[0]".
+    A name may include an option or columns, as in "sm(3)" or "rbf[0]".
     """
     found: list[Term] = []
     for name in names:
@@ -305,7 +306,7 @@ def base_terms(names: Sequence[str], num_dims: int) -> list[Term]:
 
 
 def first_hypotheses(bases: Sequence[Term], num_dims: int) -> list[Hypothesis]:
-    """Where a search begins: every base kernel, and an rbf of several columns with a lengthscale for each."""
+    """The first hypotheses of a search: every base kernel, and an rbf with a lengthscale for each column."""
     singles = [Hypothesis(base) for base in bases]
     if num_dims > 1 and Term("rbf") in bases:
         singles.append(Hypothesis(Term("rbf", is_ard=True)))
@@ -315,9 +316,9 @@ def first_hypotheses(bases: Sequence[Term], num_dims: int) -> list[Hypothesis]:
 def neighbours(
     hypothesis: Hypothesis, bases: Sequence[Term], claims: Sequence[Claim], grows: bool = True
 ) -> Iterator[tuple[Hypothesis, Term | None]]:
-    """Every hypothesis one step away, with the term that is new in it; known values stay.
+    """Every hypothesis one step away, with its new term; known values are kept.
 
-    Without `grows` the number of base kernels stays.
+    With `grows=False` the number of base kernels does not increase.
     """
     expression = hypothesis.expression
     bases = [base for base in bases if not _is_wrapped(base, hypothesis.claims)]
@@ -336,13 +337,13 @@ def neighbours(
 
 
 def _is_wrapped(base: Term, claims: Sequence[Claim]) -> bool:
-    """Whether it is a line or a cycle in a column that a claim makes a circle, where both mean nothing."""
+    """Whether a base kernel is linear or periodic in a column that a period turns into a circle."""
     circles = [claim.columns[0] for claim in claims if claim.kind == "period"]
     return base.name in ("linear", "periodic") and any(_sees(base, column) for column in circles)
 
 
 def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[Hypothesis, None]]:
-    """The hypothesis with one claim more; a period takes the place of periodic kernels of its column."""
+    """The hypothesis with one more claim; a period replaces periodic kernels of its column."""
     present = {(claim.kind, claim.columns) for claim in hypothesis.claims}
     mirrored = {claim.columns for claim in hypothesis.claims if claim.kind in ("mirror", "odd")}
     for claim in claims:
@@ -361,7 +362,7 @@ def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[H
 
 
 def _is_odd(expression: Expression, columns: tuple[int, ...]) -> bool:
-    """Whether every component is odd already: a line in that column, times what does not look at it."""
+    """Whether every component is already odd: linear in that column, and otherwise independent of it."""
     for part in summands(expression):
         own = [term for term in terms(part) if term.columns is None or set(term.columns) & set(columns)]
         if [term.name for term in own] != ["linear"] or len(columns) != 1:
@@ -370,7 +371,7 @@ def _is_odd(expression: Expression, columns: tuple[int, ...]) -> bool:
 
 
 def simplifications(hypothesis: Hypothesis) -> Iterator[Hypothesis]:
-    """Every hypothesis with one component, factor or claim less."""
+    """Every hypothesis with one component, factor or claim fewer."""
     for smaller in _smaller(hypothesis.expression):
         yield replace(hypothesis, expression=smaller)
     for claim in hypothesis.claims:
@@ -398,7 +399,7 @@ def _exchanged(expression: Expression, base: Term) -> Iterator[Expression]:
 
 
 def _loosened(expression: Expression) -> Iterator[Expression]:
-    """With one factor of a component as a component of its own."""
+    """Every expression in which one factor of a component becomes a separate component."""
     parts = summands(expression)
     for i, part in enumerate(parts):
         if not isinstance(part, Product) or len(part.parts) < 2:
@@ -434,7 +435,7 @@ def _is_wrapped_rbf(expression: Expression, column: int) -> bool:
 
 
 def _with_names(expression: Expression, column: int, names: dict[str, str]) -> Expression:
-    """The expression with other base kernels in one column, by their names."""
+    """The expression with base kernels on one column replaced, by name."""
 
     def renamed(term: Term) -> Term:
         is_meant = _sees(term, column) and term.name in names
@@ -444,7 +445,7 @@ def _with_names(expression: Expression, column: int, names: dict[str, str]) -> E
 
 
 def _least(component: Expression, moved: Sequence[int], num_dims: int | None) -> tuple[str, ...]:
-    """The first of the normal forms that a component has after exchanges of columns."""
+    """The smallest normal form of a component over all exchanges of columns."""
     forms = []
     for order in permutations(moved):
         names = dict(zip(moved, order, strict=True))
@@ -461,16 +462,17 @@ NUM_PERIODS = 6
 SHARP = 0.3
 FASTER = (0.3, 0.1)
 SLOW = 3.0
-"""A smooth factor starts this many spreads long, so that a product starts near what it was made of."""
+"""The starting lengthscale of a smooth factor in multiples of the usual one; the product then starts close to
+the expression before multiplication."""
 
 
 def start_from_data(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypothesis:
-    """The structure with every value started from the data."""
+    """The structure with all starting values taken from the data."""
     structure = bare(hypothesis.expression)
     _, width = relocated(structure, hypothesis.claims, x.shape[1])
     claims = tuple(started(claim.structure, x, y, seed) for claim in hypothesis.claims)
     if width != x.shape[1]:
-        # lengthscales around a circle are started by those along the line
+        # lengthscales on a circle start from those on the line
         structure = map_terms(structure, lambda term: _valued(term, x, y, seed))
     else:
         structure = expression_of(start(build(structure, width), x, y, seed=seed), values=True, digits=17)
@@ -480,11 +482,11 @@ def start_from_data(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None
 def starts_from_parent(
     hypothesis: Hypothesis, new: Term | None, x: Array, y: Array, left: Array
 ) -> list[Hypothesis]:
-    """Starts with values for what is new: from the residuals `left` of the hypothesis it grew from.
+    """Starts in which the new term has values from the residuals `left` of the parent hypothesis.
 
-    A new cycle has a start for every period that stands out in the residuals or in the targets, for
-    the likelihood has a mode at each of them; a smooth term may be slow or fast, and a line that multiplies
-    may vanish in the middle of the data or at an end, each a mode of its own.
+    The likelihood may have several modes, so there are several starts. A new cycle starts at every period
+    that is strong in the residuals or in the targets; a smooth term starts slow and fast; a linear factor
+    starts with its zero in the middle and at both ends of the data.
     """
     claims = tuple(started(claim, x, y, None) for claim in hypothesis.claims)
     if new is None:
@@ -504,9 +506,9 @@ def starts_from_parent(
 
 
 def starts_from_data(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array) -> list[Hypothesis]:
-    """Starts from the data alone; of a new cycle, for several periods.
+    """Starts from the data alone, at several periods if the new term is a cycle.
 
-    What a parent has learned may hide the new term: a fast change looks like a cycle.
+    They ignore the values of the parent, which may hide the new term: a fast variation looks like a cycle.
     """
     first = start_from_data(hypothesis, x, y, None)
     if new is None or new.name not in CYCLES:
@@ -515,12 +517,12 @@ def starts_from_data(hypothesis: Hypothesis, new: Term | None, x: Array, y: Arra
 
 
 def _place_of_new(hypothesis: Hypothesis) -> int:
-    """The number of the term that has no values yet."""
+    """The index of the term that has no values yet."""
     return next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
 
 
 def _varied(first: Hypothesis, place: int, changes: list[dict[str, float]]) -> list[Hypothesis]:
-    """A start, and others that differ from it in one term."""
+    """A start, and further starts with other values of one term."""
     return [first, *(replace(first, expression=_changed(first.expression, place, each)) for each in changes)]
 
 
@@ -529,23 +531,23 @@ def _is_factor(new: Term, expression: Expression) -> bool:
 
 
 def _column(term: Term, x: Array) -> Array:
-    """The first column that a term sees."""
+    """The first column on which a term depends."""
     return x[:, 0 if term.columns is None else term.columns[0]]
 
 
 def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
-    """Periods, and shapes, that a new cycle may have."""
+    """Values of a new cycle to start from: periods, and for overtones also shapes."""
     found = _periods(new, x, left)
     changes = [*found, *_periods(new, x, detrend(_column(new, x), y)[0])]
     if new.name == "periodic":
-        # What a smooth parent leaves of a cycle may be its overtones alone, as of a shape with sharp turns.
+        # a smooth parent may leave only the overtones of a cycle with sharp turns
         overtones = [number * each["period_length"] for each in found[:2] for number in (2, 3, 4)]
         changes += [{"period_length": period, "lengthscale": SHARP} for period in overtones]
     return changes
 
 
 def _periods(new: Term, x: Array, y: Array) -> list[dict[str, float]]:
-    """The periods that stand out in y."""
+    """The strongest periods in y."""
     half = 0.5 if new.name == "cosine" else 1.0  # GPyTorch's cosine repeats itself after twice its period
     found = _strongest(_column(new, x).tobytes(), y.tobytes())
     return [{"period_length": half * each} for each in found]
@@ -553,14 +555,15 @@ def _periods(new: Term, x: Array, y: Array) -> list[dict[str, float]]:
 
 @lru_cache(maxsize=64)
 def _strongest(column: bytes, y: bytes) -> tuple[float, ...]:
-    """The strongest periods; the same data are asked about for every option of a step."""
+    """The strongest periods, cached because every option of a step asks for those of the same data."""
     return tuple(strongest_periods(np.frombuffer(column), np.frombuffer(y), NUM_PERIODS).tolist())
 
 
 def starts_with_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> list[Hypothesis]:
-    """A start for a line that is added: it takes what least squares give it, the others start from the rest.
+    """A start for an added line: a least-squares fit, from whose residuals the other terms start anew.
 
-    Only the periods of the others are kept, because without the line the rest had to make up for it.
+    Only the periods of the other terms are kept, because without the line their values had to compensate for
+    it.
     """
     others = [part for part in summands(hypothesis.expression) if part != new]
     columns = (0,) if new.columns is None else new.columns
@@ -579,7 +582,7 @@ def starts_with_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> l
 
 
 def _changed(expression: Expression, place: int, change: dict[str, float]) -> Expression:
-    """The expression with other hyperparameters of its term number `place`."""
+    """The expression with other hyperparameters of the term with index `place`."""
     numbers = count()
 
     def changed(term: Term) -> Term:
@@ -592,7 +595,7 @@ def _changed(expression: Expression, place: int, change: dict[str, float]) -> Ex
 
 
 def _completed(expression: Expression, x: Array, left: Array) -> Expression:
-    """Terms without values get some: additive ones the size of the residuals, factors a slow start."""
+    """The expression with values for new terms: components as large as the residuals, slow factors."""
     if isinstance(expression, Term):
         return expression if expression.values else _additive(expression, x, left)
     if isinstance(expression, Sum):
@@ -619,7 +622,7 @@ def _factor(term: Term, x: Array, left: Array) -> Expression:
 
 
 def _valued(term: Term, x: Array, y: Array, seed: int | None) -> Expression:
-    """The term with hyperparameters started from data, without an amplitude."""
+    """The term with hyperparameters from the data, without an amplitude."""
     if term.values:
         return term
     valued = expression_of(start(build(term, x.shape[1]), x, y, seed=seed), values=True, digits=17)
