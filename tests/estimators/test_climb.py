@@ -111,7 +111,7 @@ def test_more_inducing_points_predict_better():
 def test_time_and_memory_cut_the_climb_short(argument, value, reason, monkeypatch):
     if reason == "max_seconds":
         monkeypatch.setattr(Reporter, "allows", lambda self, seconds: False)
-    model = InvariantGPClassifier(inference="collapsed", random_state=0, **settings)
+    model = InvariantGPClassifier(inference="collapsed", random_state=0, **{argument: value})
     with pytest.warns(ConvergenceWarning, match=f"10 inducing points.*raise {argument}"):
         model.fit(X, LABELS)
     assert (model.num_inducing_, model.inducing_stopped_by_) == (10, reason)
