@@ -1,11 +1,11 @@
-"""How far can a learned answer be believed? Digits, USPS and shifted signals, all settings at their defaults.
+"""How far can learned ranges be trusted? Digits, USPS and shifted signals, all settings at their defaults.
 
     python benchmarks/answer.py --device cuda --seeds 0 1 2 3 4 --scrambles 0 1 2
 
-Every fit is judged on nodes that no fit uses. Because the nodes of a fit do not depend on its seed, fits of
-several seeds agree. Other scrambles of the nodes say more: they tell whether ranges that were learned on
-other nodes differ by no more than the stated errors. Writes results/answer.json after every fit; fits that
-it has already are not run again.
+Every fit is judged on nodes that no fit uses. The nodes of a fit do not depend on its seed, so fits with
+several seeds agree. Other scrambles of the nodes are a stronger test: ranges that were learned on other nodes
+should differ by no more than the stated errors. Writes results/answer.json after every fit; a run that was
+stopped resumes with the missing fits.
 """
 
 import itertools
@@ -133,7 +133,7 @@ def fit(name, seed, scramble, arguments):
 
 
 def undetermined(fit):
-    """The ranges of which a report says that the data do not determine them."""
+    """The ranges that the data do not determine, according to the report."""
     size = fit["image_size"]
     units = {"shift": SAMPLES} if size is None else image_units((1, size, size))
     return [
@@ -283,9 +283,9 @@ def main():
     if arguments.quick:
         vars(arguments).update(seeds=[0, 1], scrambles=[0, 1], common_nodes=[8, 16], max_nodes=16)
     warnings.simplefilter("ignore", ConvergenceWarning)
-    told = {name: value for name, value in vars(arguments).items() if name not in ("out", "problems")}
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("out", "problems")}
     record = {
-        "settings": told,
+        "settings": settings,
         "threads": torch.get_num_threads(),
         "versions": versions_and_machine()["versions"],
         "fits": [],
@@ -302,7 +302,7 @@ def main():
             if (name, seed, scramble) in known:
                 continue
             record["fits"].append(fit(name, seed, scramble, arguments))
-            # as a file says it, whose keys are words
+            # JSON files have text for keys
             record["fits"] = json.loads(json.dumps(record["fits"]))
             write_record(record | judged(record["fits"]), arguments.out)
     if record["fits"]:

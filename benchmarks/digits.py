@@ -1,4 +1,4 @@
-"""Learned invariances on 8×8 digits, beside a support vector machine and GPyTorch's Dirichlet classifier.
+"""Learned invariances on 8×8 digits, compared with an SVM and GPyTorch's Dirichlet classifier.
 
     python benchmarks/digits.py --splits 0 1 2 3 4
 

@@ -6,7 +6,7 @@ The sets are those of the book on semi-supervised learning (Chapelle, Schölkopf
 all rows without a label. Slopes are kept small at the labelled rows and at some of the others; graphs have
 all rows. The defaults were settled on splits 0 to 3, so that others are measured. `SVC` and `LabelSpreading`
 are scikit-learn's, the latter with 7 neighbours. Needs ORBITWISE_DATA; writes results/few_labels.json
-after every fit, and goes on where it ended.
+after every fit; a run that was stopped resumes with the missing fits.
 """
 
 import json
@@ -73,7 +73,7 @@ def main():
     parser = command_line(__doc__, "results/few_labels.json")
     parser.add_argument("--splits", type=int, nargs="+", default=[6, 7])
     parser.add_argument(
-        "--unlabelled", type=int, default=100, help="rows that slopes are kept small at, beside labelled ones"
+        "--unlabelled", type=int, default=100, help="unlabelled rows at which slopes are kept small"
     )
     arguments = parser.parse_args()
     head = {

@@ -2,8 +2,8 @@
 
 Three measurements for the Gaussian kernel in double precision: the peak memory of a fresh process that
 builds the operator for l = 1,000 and n = 241 and multiplies by it (the operating system's high-water mark of
-resident memory, ru_maxrss, libraries included, and the same before); the time beside that of the stored
-nl × nl matrix, formed and multiplied by, where it fits; and how the time grows with l and with n.
+resident memory, ru_maxrss, libraries included, and the same before); the time, compared
+with that of the stored nl × nl matrix where it fits into memory; and how the time grows with l and with n.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernel of a permutation-invariant function beside the PyPI package `invariantkernels`, in one run.
+"""The kernel of a permutation-invariant function, compared with the PyPI package `invariantkernels`.
 
 All 120 permutations of 5 coordinates, an RBF kernel, 300 points: the covariance matrix and its diagonal. The
 package's `InvariantKernel` sums over both orbits by default (14,400 matrices at once, about 6 GB of memory),

@@ -186,7 +186,10 @@ def few_labels(record, table):
 KINDS = {
     "few_labels.json": ("Defaults of kernel machines with few labels", few_labels),
     "semi_supervised.json": ("Kernel machines with few labels (RKHS table 1)", semi_supervised),
-    "digit_pairs.json": ("InvSVM beside virtual samples (RKHS figure 2)", digit_pairs),
+    "digit_pairs.json": ("InvSVM compared with virtual samples (RKHS figure 2)", digit_pairs),
     "risk_solvers.json": ("Solvers of a regularised risk", risk_solvers),
-    "gradient_products.json": ("Products with derivatives beside the stored matrix", gradient_products),
+    "gradient_products.json": (
+        "Products with derivatives, with and without a stored matrix",
+        gradient_products,
+    ),
 }

@@ -1,4 +1,4 @@
-"""Ethanol's energies and forces beside the PyPI package `sgdml`, on the same geometries, in one run.
+"""Ethanol's energies and forces on the same geometries, compared with the PyPI package `sgdml`.
 
 sgdml learns from forces, with the features and the kernel of the row "one lengthscale" (Matérn-5/2 of
 inverse distances, averaged over exchanges that it finds by matching atoms), and takes its width from a grid

@@ -4,8 +4,8 @@ A learning step needs G_ij = mean_st κ(|p_is - p_jt|²) for N images with S mov
 by all the copies. The bare products are the N·S by N·S product of the points once for the value and twice for
 the gradient, with no use of symmetry: a floor for any program that multiplies all pairs. The plain double
 average is the same formula in PyTorch with automatic differentiation, where its arrays fit into memory. Every
-case runs in a process of its own, whose memory is the operating system's high-water mark above what the
-libraries and the inputs take.
+case runs in a separate process; its memory is the operating system's high-water mark minus the memory of the
+libraries and the inputs.
 """
 
 from __future__ import annotations

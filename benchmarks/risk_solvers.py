@@ -54,7 +54,7 @@ Solver = Callable[[Problem], Solution]
 
 
 def solvers(seed: int) -> dict[str, Solver]:
-    """All of them, each with a limit of its own."""
+    """All solvers, each with its own limit."""
     return {
         "Newton": lambda problem: newton(problem, tolerance=TOLERANCE),
         "Newton-CG": lambda problem: newton_cg(problem, tolerance=TOLERANCE, max_iterations=2000),

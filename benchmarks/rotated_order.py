@@ -24,7 +24,7 @@ NAMES = ("none", "rotation", "affine", "affine+deformation")
 
 
 def rows_of(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the record of an invariance says at half of the inducing points, and at all."""
+    """The entries in the record of an invariance for half of the inducing points, and for all."""
     file = folder / f"rotated_mnist_12000_{name.replace('+', '_')}.json"
     curve = json.loads(file.read_text(encoding="utf-8"))["curve"]
     half, whole = sorted(curve, key=lambda each: each["num_inducing"])[-2:]

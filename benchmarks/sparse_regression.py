@@ -1,8 +1,8 @@
-"""Sparse regression of protein structures with 500 inducing points, beside GPflow and GPyTorch.
+"""Sparse regression of protein structures with 500 inducing points, compared with GPflow and GPyTorch.
 
     python benchmarks/sparse_regression.py
 
-Needs ORBITWISE_DATA, and GPflow from the extra `bench-gpflow` in an environment of its own. All start from
+Needs ORBITWISE_DATA, and GPflow from the extra `bench-gpflow` in a separate environment. All start from
 the same scaled RBF kernel with a lengthscale for each column and take the same number of L-BFGS iterations;
 the peers start from k-means, as their guides say. All are judged by Titsias' bound at their solutions,
 computed by one function, and by test error. Writes results/sparse_regression.json.

@@ -1,8 +1,8 @@
-"""Cost of sparse regression against the number of rows: rows a second, and the most memory ever held.
+"""Cost of sparse regression against the number of rows: rows per second, and peak memory.
 
     python benchmarks/sparse_scaling.py --rows 62500 125000 250000 500000
 
-Synthetic rows, 8 columns, M = 1,000, each size in a process of its own. `seconds` is a whole fit:
+Synthetic rows, 8 columns, M = 1,000, each size in a separate process. `seconds` is a whole fit:
 hyperparameters on some rows, greedy choice, L-BFGS iterations on all rows, bracket and posterior;
 `pass_seconds` is one value of the bound with its gradient. Writes results/sparse_scaling.json.
 """

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import answer_summary
+import defaults_summary
 import machine_summary
 import numpy as np
 import toolbox_summary
@@ -91,17 +92,21 @@ def digits(record):
 
 def codings(record):
     rows, losses = [], []
-    for invariance, coding in dict.fromkeys((row["invariance"], row["coding"]) for row in records_of(record)):
-        runs = [
-            row for row in records_of(record) if (row["invariance"], row["coding"]) == (invariance, coding)
-        ]
+    for name, coding in dict.fromkeys((row["set"], row["coding"]) for row in records_of(record)):
+        runs = [row for row in records_of(record) if (row["set"], row["coding"]) == (name, coding)]
         error = spread([100 * row["error"] for row in runs], 2)
         loss = spread([row["log_loss"] for row in runs], 3)
-        losses += [f"{loss} ({coding})"] if invariance == "none" else []
-        rows.append((invariance, coding, len(runs), error, loss, spread([row["seconds"] for row in runs], 0)))
-    headings = ("invariance", "coding", "splits", "test error %", "log loss", "seconds")
-    note = f"{record['num_train']} images for training, 1,497 for testing; mean ± standard error over splits."
-    return f"log loss without invariance {', '.join(losses)}", f"{table(headings, rows)}\n\n{note}"
+        held_out = spread([row["leave_one_out_log_loss"] for row in runs], 3)
+        surest = f"{max(row['surest_mistake'] for row in runs):.3f}"
+        losses += [f"{loss} ({coding})"] if name == "digits" else []
+        seconds = spread([row["seconds"] for row in runs], 0)
+        rows.append((name, coding, len(runs), error, loss, held_out, surest, seconds))
+    headings = ("set", "coding", "splits", "test error %", "log loss", "leave-one-out log loss")
+    headings += ("surest mistake", "seconds")
+    note = "Mean ± standard error over splits, no invariance. Rows for training: 300 of digits and USPS, "
+    note += '1,000 of "large" (digits), two thirds of the others. The surest mistake is the largest '
+    note += "probability of a class that was wrong."
+    return f"log loss of 300 digits {', '.join(losses)}", f"{table(headings, rows)}\n\n{note}"
 
 
 def orbit_gram(record):
@@ -148,7 +153,7 @@ def molecule_forces(record):
     note = f"{record['num_train']} geometries of ethanol; mean absolute errors in kcal/mol and kcal/mol/Å. "
     note += f"sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
     ours, theirs = record["orbitwise"]["energies and forces"], record["sgdml"]["sgdml"]
-    headline = f"force error {ours['force_error']:.3f} beside {theirs['force_error']:.3f} kcal/mol/Å; "
+    headline = f"force error {ours['force_error']:.3f} compared with {theirs['force_error']:.3f} kcal/mol/Å; "
     headline += f"predictions take {record['ours_over_sgdml']['predict_seconds']:.1f} times as long"
     return headline, f"{table(headings, rows)}\n\n{note}"
 
@@ -267,21 +272,22 @@ def noise_of_labels(record):
     return short, table(headings, rows)
 
 
+SUMMARIES = (answer_summary, defaults_summary, machine_summary, toolbox_summary)
 KINDS = {
     **{
         name: (title, partial(show, table=table))
-        for kinds in (answer_summary.KINDS, machine_summary.KINDS, toolbox_summary.KINDS)
-        for name, (title, show) in kinds.items()
+        for summary in SUMMARIES
+        for name, (title, show) in summary.KINDS.items()
     },
-    "sparse_regression.json": ("Sparse regression beside GPflow and GPyTorch", sparse_regression),
+    "sparse_regression.json": ("Sparse regression compared with GPflow and GPyTorch", sparse_regression),
     "sparse_scaling.json": ("Cost of sparse regression against rows", sparse_scaling),
-    "uci_regression.json": ("Automatic inducing variables beside exact inference", uci_regression),
-    "digits.json": ("8×8 digits beside other classifiers", digits),
+    "uci_regression.json": ("Automatic inducing variables compared with exact inference", uci_regression),
+    "digits.json": ("8×8 digits compared with other classifiers", digits),
     "noise_of_labels.json": ("By what the noise of labels is chosen", noise_of_labels),
-    "codings.json": ("8×8 digits, three codings of labels", codings),
-    "orbit_gram.json": ("Averaged Gram matrices beside bare products", orbit_gram),
-    "group_kernel.json": ("Invariant kernels beside `invariantkernels`", group_kernel),
-    "molecule_forces.json": ("Energies and forces beside `sgdml`", molecule_forces),
+    "codings.json": ("Likelihoods of class labels on small sets", codings),
+    "orbit_gram.json": ("Averaged Gram matrices compared with bare products", orbit_gram),
+    "group_kernel.json": ("Invariant kernels compared with `invariantkernels`", group_kernel),
+    "molecule_forces.json": ("Energies and forces compared with `sgdml`", molecule_forces),
 }
 
 
@@ -315,19 +321,19 @@ def section(path):
 def settings_of(record):
     """The settings of a benchmark that wrote several records, as options of its command."""
     problems = list(dict.fromkeys(each["problem"] for each in record.get("fits", ())))
-    told = ({"problems": problems} if problems else {}) | record["settings"]
-    told = {name: value for name, value in told.items() if value is not None and value is not False}
-    return options({"command": told})
+    settings = ({"problems": problems} if problems else {}) | record["settings"]
+    settings = {name: value for name, value in settings.items() if value is not None and value is not False}
+    return options({"command": settings})
 
 
 def options(record):
-    """What an experiment was told, where its record says so: all of its options, or those that differ."""
-    told = record.get("command") or {
+    """The options of an experiment as recorded: all of them, or those that differ from defaults."""
+    settings = record.get("command") or {
         name: record[name]
         for name, usual in (("device", "cpu"), ("scoring", "bic"), ("shift", 0))
         if record.get(name, usual) != usual
     }
-    words = [("--" + name.replace("_", "-"), value) for name, value in told.items()]
+    words = [("--" + name.replace("_", "-"), value) for name, value in settings.items()]
     return "".join(
         f" {name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in words
     )

@@ -1,10 +1,10 @@
-"""Automatic inducing variables beside the exact Gaussian process, on eight sets with their given splits.
+"""Automatic inducing variables compared with exact inference, on eight sets with their given splits.
 
     python benchmarks/uci_regression.py --device cuda --workers 7
 
 All splits below 2,000 rows, five above; exact inference where it has up to 10,000 rows. Small sets run in
 `--workers` processes of two threads on the CPU, large ones in `--large-workers` on the device. Writes
-results/uci_regression.json as it goes, and leaves out what is there already.
+results/uci_regression.json after every split; a run that was stopped resumes with the missing splits.
 """
 
 import json

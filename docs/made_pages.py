@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from types import ModuleType
 
-import click
+import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import orbitwise
@@ -171,7 +172,7 @@ def command_page() -> str:
     lines += [plain(group.help), "", "This page is made from the help of the command.", ""]
     lines += options_table(group)
     for name, command in group.commands.items():
-        usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+        usage = " ".join(command.collect_usage_pieces(typer.Context(command)))
         lines += heading(f"orbitwise {name}", "-")
         lines += [".. code-block:: text", "", f"   orbitwise {name} {usage}", ""]
         for paragraph in plain(command.help).split("\n\n"):
@@ -185,21 +186,22 @@ def command_page() -> str:
 
 
 def plain(text: str | None) -> str:
-    """Help as reStructuredText: nothing in it is markup."""
+    """Help as reStructuredText, where only backticks are markup."""
     lines = inspect.cleandoc(text or "").replace("\\", "\\\\")
-    return "".join("\\" + each if each in "*|_`" else each for each in lines).replace("\b\n", "")
+    return "".join("\\" + each if each in "*|_" else each for each in lines).replace("\b\n", "")
 
 
-def options_table(command: click.Command) -> list[str]:
+def options_table(command: TyperCommand | TyperGroup) -> list[str]:
     """Arguments and options of a command: name, meaning and default."""
     rows = []
     for each in command.params:
         if getattr(each, "hidden", False):
             continue
-        record = each.get_help_record(click.Context(command))
-        # typer carries classes of its own, which are not those of click
+        record = each.get_help_record(typer.Context(command))
+        # new versions of typer have classes of their own instead of those of click
         is_option = each.param_type_name == "option"
-        name = record[0] if is_option and record else each.metavar or each.name
+        names = ", ".join([*each.opts, *each.secondary_opts]) if is_option else ""
+        name = f"{names} {each.metavar or ''}".strip() or each.name
         about = getattr(each, "help", None) or (record[1] if record else "")
         default = each.default
         shown = (

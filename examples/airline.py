@@ -38,7 +38,8 @@ options.out.mkdir(parents=True, exist_ok=True)
 # %%
 # The spectrum of the first two thirds
 # ------------------------------------
-# Logarithms, for the seasons grow with the traffic. A trend is taken off before frequencies are looked for.
+# We use logarithms, because the seasons grow with the traffic. A trend is subtracted before the search for
+# frequencies.
 
 series = load()
 x, y = series.x_train, series.y_train

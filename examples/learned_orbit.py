@@ -53,8 +53,8 @@ train, test = order[: arguments.num_train], order[arguments.num_train :][: argum
 # Which invariance do the labels support?
 # ---------------------------------------
 #
-# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points
-# of the orbit that learning looks at; the error is its deviation over other choices of those points.
+# Ranges are searched for from several starts of natural size. The evidence is exact for the fixed points of
+# the orbit that are used; the error is its deviation over other choices of these points.
 
 comparison = compare(
     images[train],
@@ -77,9 +77,9 @@ for name, error in test_errors.items():
 # How far?
 # --------
 #
-# After ± stands one standard error of the upper end, by the curvature of the evidence and by what other
-# points of the orbit would change. A range that is zero, or that is known to less than itself, has the
-# interval that holds its end with 95 % instead. Few points (`--num-nodes`) are quick, but make ranges too
+# The number after ± is one standard error of the upper end, from the curvature of the evidence and from
+# changes with other points of the orbit. A range that is zero, or that is smaller than its uncertainty, is
+# shown with the 95 % interval of its end instead. Few points (`--num-nodes`) are fast, but make ranges too
 # narrow.
 
 

@@ -43,10 +43,11 @@ from orbitwise.experiments.mauna_loa import (
 )
 from orbitwise.selection.model_posterior import PredictiveMixture
 
-RECORD = Path(__file__).resolve().parents[1] / "results" / "mauna_loa.json"
 parser = argparse.ArgumentParser(description="Four components of CO2, twenty years ahead.")
 parser.add_argument("--out", type=Path, default=Path("build/mauna_loa"), help="folder for the results")
-parser.add_argument("--record", type=Path, default=RECORD, help="what the experiment wrote")
+parser.add_argument(
+    "--record", type=Path, default=Path("results/mauna_loa.json"), help="what the experiment wrote"
+)
 parser.add_argument("--every", type=int, default=1, help="fit afresh to every so many months")
 parser.add_argument("--iterations", type=int, default=100, help="of the optimiser, if there is no record")
 options = parser.parse_known_args()[0]
@@ -111,8 +112,9 @@ for name in ("lecture", "average"):
 # %%
 # Why not the quadratic trend alone?
 # ----------------------------------
-# It foretold these twenty years best. Trained to the end of 1983 it had as much evidence, and was far off:
-# growth slowed for some years around 1992. The average lost a little there and gained much here.
+# It predicted these twenty years best. When trained on data until the end of 1983, it had as much evidence,
+# but its predictions were far off, because growth slowed for some years around 1992. The average lost a
+# little there and gained much here.
 
 if earlier is not None:
     outcomes = {name: earlier["models"][name]["optimum"]["scores"] for name in (LECTURE, "quadratic")}

@@ -62,7 +62,7 @@ y_new = torch.poisson(log_rate(x_new).exp(), generator=generator)
 # %%
 # The model
 # ---------
-# `build` says what process, rows and likelihood are at θ; hyperpriors of the logarithms are normal, with
+# `build` returns process, rows and likelihood for θ; hyperpriors of the logarithms are normal, with
 # deviations 1.5 and 0.5. Without the orbit it is an ordinary Gaussian process.
 
 
@@ -134,7 +134,8 @@ for name, sampler in samplers.items():
 # %%
 # Predictions average over samples of θ and f
 # -------------------------------------------
-# With the orbit, counts at x tell of -x. Densities of 400 new counts, in nats for each.
+# With the orbit, counts at x inform about -x. The table has log densities of 400 new counts, in nats per
+# count.
 
 NUM_PARTS = min(100, num_samples)
 posteriors = {"even": runs["approximation"].posterior(model, NUM_PARTS)}

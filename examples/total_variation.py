@@ -57,8 +57,8 @@ grid = torch.linspace(0, 1, 1001, dtype=torch.float64)[:, None]
 # %%
 # Rows
 # ----
-# Values at the data and slopes at the nodes are rows alike; a constant is not penalised. The kernel is
-# narrow, and labels count so much that it is the slopes, not `|f|²`, that keep f from following the noise.
+# Both values at the data and slopes at the nodes are rows; a constant is not penalised. The kernel is narrow
+# and the labels have large weights, so that the slopes, not `|f|²`, keep f from following the noise.
 
 kernel = RBFKernel().double()
 kernel.lengthscale = torch.tensor(LENGTHSCALE, dtype=torch.float64)

@@ -89,8 +89,8 @@ for name, settings in rows.items():
 # %%
 # The strength by evidence
 # ------------------------
-# Two labels say nothing of how flat f should be: any two labels can be told apart. Eight do. The evidence of
-# the labels, given that slopes vanish, chooses ν and C with no label held out.
+# Two labels do not determine how flat f should be, because any two labels can be separated. Eight labels do.
+# The evidence of the labels, given that slopes vanish, chooses ν and C with no label held out.
 
 for count in (2, 8):
     labelled = pair if count == 2 else draw(count)

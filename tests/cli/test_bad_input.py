@@ -102,5 +102,7 @@ def test_images_that_cannot_be_read_or_differ_in_size(orbitwise, pictures):
     assert "odd.png has 7x9" in ran.error
     assert "--resize 6x6" in ran.error
     assert orbitwise(*learn, "--force", "--resize", "6x6").status == 0
-    assert "--resize" in orbitwise("predict", "r", pictures, "-o", "p.csv").error
-    assert orbitwise("predict", "r", pictures, "-o", "p.csv", "--resize").status == 0
+    predict = ("predict", "r", pictures, "-o", "p.csv")
+    assert "--resize 6x6" in orbitwise(*predict).error
+    assert "so give --resize 6x6" in orbitwise(*predict, "--resize", "32x32").error
+    assert orbitwise(*predict, "--resize", "6x6").status == 0

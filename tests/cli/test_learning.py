@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, load
@@ -364,3 +365,31 @@ def test_the_whole_of_it_learns_ranges_with_error_bars(orbitwise, folder):
     assert best in ("affine", "affine+deformation")
     model = load(folder / "demo" / "model.orbitwise")
     assert model.orbit_intervals_.keys() == model.orbit_.learned().keys()
+
+
+@pytest.mark.parametrize("form", ["grey", "channels first", "channels last"])
+def test_bytes_in_a_file_and_in_a_folder_of_pictures_are_the_same_images(orbitwise, folder, form):
+    """The files of a folder are read as numbers from 0 to 1, those of an .npz file as they are."""
+    rng, y = np.random.default_rng(0), np.arange(12) % 2
+    images = rng.integers(0, 256, size=(12, 6, 7) if form == "grey" else (12, 6, 7, 3), dtype=np.uint8)
+    images[y == 1, :3] //= 3
+    given = np.moveaxis(images, -1, 1) if form == "channels first" else images
+    np.savez(folder / "images.npz", images=given, labels=np.array(["a", "b"])[y])
+    for place, (image, label) in enumerate(zip(images, y, strict=True)):
+        part = folder / "pictures" / "ab"[label]
+        part.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(part / f"{place:03}.png")
+    settings = ("--invariance", "flip", "--no-report", *QUICK)
+    ran = orbitwise("learn", "images.npz", "--target", "labels", "--out", "file", *settings)
+    assert ran.status == 0, ran.error
+    ran = orbitwise("learn", "pictures", "--out", "folder", *settings)
+    assert ran.status == 0, ran.error
+    models = [load(folder / name / "model.orbitwise") for name in ("file", "folder")]
+    assert models[0].log_evidence_ == pytest.approx(models[1].log_evidence_, rel=1e-6)
+    assert [each.form_.brightness for each in models] == ["bytes", "unit"]
+    first = images / 255 if form == "grey" else np.moveaxis(images, -1, 1) / 255
+    expected = models[0].predict_proba(given)
+    np.testing.assert_allclose(models[1].predict_proba(first), expected, rtol=1e-5)
+    ran = orbitwise("predict", "file", "pictures", "-o", "p.csv")
+    assert ran.status != 0
+    assert "those of the fit were whole numbers up to 255" in ran.error

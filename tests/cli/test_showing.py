@@ -80,7 +80,9 @@ def test_errors_are_in_the_unit_of_what_was_learned(tmp_path):
 
 
 def test_data_sets_are_listed_with_where_they_are():
-    assert "scikit-learn" in printed(datasets_table())
+    shown = " ".join(printed(datasets_table()).split())
+    assert "Sets of scikit-learn can be used at once" in shown
+    assert "the folder that ORBITWISE_DATA names" in shown
 
 
 def test_nothing_that_a_file_says_reaches_the_terminal_as_a_command(tmp_path):

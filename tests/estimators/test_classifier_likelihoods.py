@@ -5,7 +5,7 @@ import pytest
 
 import orbitwise
 from orbitwise.estimators.classifier import InvariantGPClassifier
-from orbitwise.likelihoods import Softmax
+from orbitwise.likelihoods import Bernoulli, Softmax
 
 GENERATOR = np.random.default_rng(0)
 CENTRES = np.array([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
@@ -39,7 +39,7 @@ def test_a_softmax_learns_classes_and_comes_back_from_a_file(engine, likelihood,
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_recognition_network_gives_tilts():
     settings = {
-        "likelihood": "stick_breaking",
+        "likelihood": Bernoulli(),
         "inference": "variational",
         "num_inducing": 12,
         "num_steps": 60,

@@ -100,14 +100,12 @@ def test_tilted_likelihoods_train():
     mean = found.posterior.moments(Evaluation(), rows.x).mean.detach()
     assert float((mean.sign() == rows.targets).double().mean()) > 0.85
     assert found.history[-1] > found.history[0]
-    with pytest.raises(ValueError, match="Gaussian noise only"):
-        found.held_out_means()
     with pytest.raises(ValueError, match="under Gaussian noise"):
         found.at_noise(0.1)
 
 
 @pytest.mark.parametrize("engine", ["exact", "collapsed"])
-def test_held_out_means_are_leave_one_out(engine):
+def test_held_out_moments_are_leave_one_out(engine):
     model, rows = make_problem(count=12)
     found = fit("exact", (model, rows), max_iterations=5)
     found = found if engine == "exact" else fit(engine, (model, rows), num_inducing=12, max_iterations=1)
@@ -117,9 +115,12 @@ def test_held_out_means_are_leave_one_out(engine):
         others = Evaluation().atoms(rows.x[keep])
         rest = exact.condition(model.process, others, rows.targets[keep], variances)
         expected = rest.moments(Evaluation(), rows.x[3:4]).mean.detach().numpy()[0]
-        held_out = found.at_noise(noise).held_out_means()[3].numpy()
+        left_out = found.at_noise(noise).held_out()
+        held_out = left_out.mean[3].numpy()
         error = 1e-3 if engine == "collapsed" else 1e-7
         np.testing.assert_allclose(held_out, expected, rtol=1e-5, atol=error)
+        variance = rest.moments(Evaluation(), rows.x[3:4]).variance.item()
+        assert left_out.variance[3].tolist() == pytest.approx([variance] * len(expected), abs=10 * error)
 
 
 def test_an_exact_fit_factorises_its_matrix_once(monkeypatch):

@@ -1,5 +1,7 @@
 """Images may come in any form, with an invariance or without: predictions are those of the same rows."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 from gpytorch.kernels import Kernel
 from PIL import Image
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import (
     InvariantGPClassifier,
@@ -16,6 +19,7 @@ from orbitwise import (
     LaplacianSVC,
     SparseGPRegressor,
     VirtualSVC,
+    compare,
 )
 from orbitwise.kernels import WideConvolutionKernel
 from orbitwise.orbits import FiniteOrbit
@@ -155,3 +159,85 @@ def test_unlabelled_images_may_be_pictures():
     expected = InvariantSVC().fit(rows(images)[:6], y[:6], unlabeled=rows(images)[6:])
     model = InvariantSVC().fit(pictures(images[:6]), y[:6], unlabeled=pictures(images[6:]))
     np.testing.assert_array_equal(model.decision_function(images), expected.decision_function(rows(images)))
+
+
+@pytest.mark.parametrize("invariance", [None, "flip", "rotation"])
+@pytest.mark.parametrize("kind", [InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, VirtualSVC])
+def test_pixels_up_to_1_and_up_to_255_are_not_mixed(kind, invariance):
+    images = pixels(COLOUR)
+    y, quick = labels(images), {"num_nodes": 4, **QUICK}
+    quick = {} if kind is VirtualSVC else {**quick, "num_inducing": 4} if kind is SparseGPRegressor else quick
+    settings = {"invariance": "affine" if kind is VirtualSVC else invariance, **quick}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole, unit = kind(**settings).fit(images, y), kind(**settings).fit(images / 255, y)
+    with pytest.raises(ValueError, match="fractions from 0 to 1, but those of the fit were whole numbers"):
+        whole.predict(images / 255)
+    with pytest.raises(ValueError, match="whole numbers up to 255, but those of the fit were fractions"):
+        unit.predict(images)
+    # black and white is either, and so is what was standardised
+    for model in (whole, unit):
+        assert len(model.predict(np.zeros_like(images))) == len(images)
+        assert len(model.predict((images - 100.0) / 50)) == len(images)
+    np.testing.assert_array_equal(whole.predict(images.astype(float)), whole.predict(images))
+
+
+def test_tables_may_hold_whole_numbers_and_fractions():
+    table = pixels((6,))
+    model = InvariantGPRegressor(**QUICK).fit(table, labels(table))
+    assert np.isfinite(model.predict(table / 255)).all()
+
+
+@pytest.mark.parametrize("invariance", [None, "flip"])
+def test_one_channel_is_none(invariance):
+    images = pixels(GREY)
+    y = labels(images)
+    forms = [images, images[..., None], images[:, None]]
+    expected = InvariantGPClassifier(invariance=invariance, **QUICK).fit(images, y).predict_proba(images)
+    for given in forms:
+        model = InvariantGPClassifier(invariance=invariance, **QUICK).fit(given, y)
+        for other in forms if given is images else (given, images):
+            np.testing.assert_array_equal(model.predict_proba(other), expected)
+
+
+def test_black_and_white_pictures_are_as_bright_as_grey_ones():
+    images = np.where(pixels(GREY) > 128, 255, 0).astype(np.uint8)
+    model = InvariantGPClassifier(**QUICK).fit(images, labels(images))
+    black_and_white = [each.convert("1") for each in pictures(images)]
+    np.testing.assert_array_equal(model.predict_proba(black_and_white), model.predict_proba(images))
+
+
+@pytest.mark.parametrize("invariance", [None, "flip"])
+def test_columns_of_images_are_lists_of_them(invariance):
+    images = pixels(COLOUR)
+    y = labels(images)
+    model = InvariantGPClassifier(invariance=invariance, **QUICK).fit(images, y)
+    column = pd.Series(list(images), index=range(5, 5 + len(images)))
+    given = [column, column.to_frame(), column.to_numpy(), pd.Series(pictures(images))]
+    for each in given:
+        np.testing.assert_array_equal(model.predict_proba(each), model.predict_proba(images))
+        again = InvariantGPClassifier(invariance=invariance, **QUICK).fit(each, y)
+        np.testing.assert_array_equal(again.predict_proba(each), model.predict_proba(images))
+
+
+def test_what_is_no_set_of_images_says_what_is():
+    images = pixels(COLOUR)
+    model = InvariantGPClassifier(invariance="flip", **QUICK).fit(images, labels(images))
+    with pytest.raises(ValueError, match=r"A single image is X\[None\]"):
+        model.predict(images[0])
+    with pytest.raises(ValueError, match=r"dim 5, \(12, 1, 5, 6, 3\), but images are"):
+        model.fit(images[:, None], labels(images))
+    mixed = [pictures(images)[0].convert("L"), *pictures(images)[1:]]
+    with pytest.raises(ValueError, match="convert"):
+        model.fit(mixed, labels(images))
+
+
+@pytest.mark.parametrize("shape", [GREY, COLOUR], ids=["grey", "colour"])
+@pytest.mark.parametrize("form", ["uint8", "tensor", "PIL", "list of tensors", "nested lists"])
+def test_candidates_are_compared_on_images_of_every_form(shape, form):
+    images = pixels(shape)
+    y = labels(images)
+    expected = compare(images.astype(float), y, [None, "flip"], **QUICK)
+    found = compare(FORMS[form](images), torch.from_numpy(y), [None, "flip"], **QUICK)
+    for one, other in zip(found.candidates, expected.candidates, strict=True):
+        assert (one.name, one.log_evidence) == (other.name, other.log_evidence)

@@ -39,6 +39,7 @@ from orbitwise.functionals import (
     OrbitAverage,
     OrbitSum,
 )
+from orbitwise.likelihoods import Bernoulli, Dirichlet
 from orbitwise.losses import EpsilonInsensitive, Hinge
 from orbitwise.orbits import (
     ComposedOrbit,
@@ -266,12 +267,13 @@ def classifiers() -> Iterator[tuple[str, Case]]:
     yield "exact, two classes", Case(model("negation"), (X, TWO_CLASSES), NEW)
     yield "exact, leave one out", Case(model("permutation", noise="leave_one_out"), (X, LABELS), NEW, FITTED)
     sparse = {"inference": "collapsed", "num_inducing": 12}
-    for coding in ("stick_breaking", "dirichlet"):
-        # nothing is left to learn in such a kernel and invariance
+    counted = {"stick_breaking": Bernoulli(20.0, 0.2), "dirichlet": Dirichlet(count=20.0)}
+    for coding, likelihood in counted.items():
+        # nothing is left to learn in such a kernel, invariance and likelihood
         yield (
             f"collapsed, {coding}",
             Case(
-                model("permutation", likelihood=coding, kernel=lambda: held(kernel()), **sparse),
+                model("permutation", likelihood=likelihood, kernel=lambda: held(kernel()), **sparse),
                 (X, LABELS),
                 NEW,
             ),
@@ -289,7 +291,7 @@ def classifiers() -> Iterator[tuple[str, Case]]:
         Case(
             model(
                 lambda: held(images_around(amplitude=0.3)),
-                likelihood="stick_breaking",
+                likelihood=counted["stick_breaking"],
                 kernel=lambda: held(kernel(3.0)),
                 **sparse,
             ),

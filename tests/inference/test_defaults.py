@@ -84,3 +84,13 @@ def test_deviations_do_not_overflow_or_vanish(points, size):
     assert torch.equal(
         deviations(torch.zeros(4, 2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64)
     )
+
+
+@pytest.mark.parametrize(("share", "is_of_the_others"), [(0.05, True), (0.3, False)])
+def test_few_rows_far_away_do_not_count_but_many_do(share: float, is_of_the_others: bool):
+    column = torch.randn(400, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    column[: int(400 * share)] += 100
+    spread = typical_spread(column).item()
+    assert (spread < 2) == is_of_the_others
+    if not is_of_the_others:
+        assert spread == pytest.approx(column.std(correction=0).item())

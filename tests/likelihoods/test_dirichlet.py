@@ -12,11 +12,18 @@ LABELS = torch.tensor([2, 0, 1, 1, 2])
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.3])
-def test_targets_and_noise_are_those_of_gpytorch(alpha):
+def test_targets_and_noise_are_those_of_gpytorch_but_for_a_common_shift(alpha):
     theirs = DirichletClassificationLikelihood(LABELS, alpha_epsilon=alpha, dtype=torch.float64)
     targets, noise = Dirichlet(alpha).observations(one_hot(LABELS, 3))
-    torch.testing.assert_close(targets, theirs.transformed_targets.T)
+    expected = theirs.transformed_targets.T
+    torch.testing.assert_close(targets, expected - expected.mean(1, keepdim=True))
     torch.testing.assert_close(noise, theirs.noise_covar.noise.T)
+
+
+def test_a_label_that_counts_several_times_has_less_noise_on_the_same_target():
+    plain, counted = (Dirichlet(0.1, count).observations(one_hot(LABELS, 3)) for count in (1.0, 8.0))
+    torch.testing.assert_close(counted[0], plain[0])
+    torch.testing.assert_close(8 * counted[1], plain[1])
 
 
 def test_the_expected_log_density_is_gaussian_on_those_targets():

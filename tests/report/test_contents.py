@@ -284,7 +284,7 @@ def test_outputs_have_three_figures_each_up_to_a_limit(symmetric_page, monkeypat
 def test_the_worst_and_the_most_uncertain_images_are_shown(turned, turned_page):
     judged = turned_page.judged
     section = rendered(turned_page, "extremes.html")
-    rows = [int(row) for row in re.findall(r">row (\d+)<", section)]
+    rows = [int(row) - 1 for row in re.findall(r">row (\d+)<", section)]  # they count from 1
     assert len(rows) == 12
     assert rows[0] == judged.confidence.argmin()
     assert rows[6] == judged.losses.argmax()
@@ -297,7 +297,7 @@ def test_the_worst_and_the_most_uncertain_images_are_shown(turned, turned_page):
 def test_rows_of_a_table_are_shown_with_their_columns(symmetric_page):
     (output,) = symmetric_page.judged.outputs
     section = rendered(symmetric_page, "extremes.html")
-    rows = [int(row) for row in re.findall(r'scope="row" class="number">(\d+)<', section)]
+    rows = [int(row) - 1 for row in re.findall(r'scope="row" class="number">(\d+)<', section)]
     assert rows[0] == output.deviation.argmax()
     assert rows[6] == abs(output.scores).argmax()
     assert "x<sub>1</sub>" in section
@@ -357,3 +357,12 @@ def test_fingerprints_tell_data_apart():
     assert fingerprint(x) == fingerprint(x.copy())
     assert fingerprint(x) != fingerprint(x + 1)
     assert len(fingerprint(np.array(["a", None], dtype=object))) == 16
+
+
+def test_the_answer_says_which_kernel_was_chosen():
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    labels = (x[:, 0] > 0).astype(int)
+    model = InvariantGPClassifier(max_iterations=20).fit(x, labels)
+    assert model.kernel_choice_ in words(page_of(model, x, labels), "answer.html")
+    plain = InvariantGPClassifier(noise="evidence", kernel=model.kernel_, max_iterations=2).fit(x, labels)
+    assert "chosen among" not in words(page_of(plain, x, labels), "answer.html")

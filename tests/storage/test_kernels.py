@@ -36,7 +36,7 @@ from orbitwise import InvariantGPRegressor, load, save
 from orbitwise.functionals import OrbitAverage
 from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive
 from orbitwise.inference.optimise.training import log_prior
-from orbitwise.kernels import CentredLinearKernel
+from orbitwise.kernels import CentredLinearKernel, ScaledColumnsKernel
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import FunctionalKernel
 from orbitwise.storage import StorageError
@@ -54,6 +54,7 @@ KERNELS = {
     "default": lambda: default_kernel(X, True),
     "matern": lambda: MaternKernel(nu=1.5, lengthscale_prior=GammaPrior(3.0, 6.0)),
     "piecewise": lambda: PiecewisePolynomialKernel(q=1),
+    "scaled columns": lambda: ScaleKernel(ScaledColumnsKernel(RBFKernel(), X[0].abs())),
     "rational": lambda: RQKernel(alpha_constraint=GreaterThan(0.3), lengthscale_constraint=Interval(0.1, 7)),
     "periodic": lambda: PeriodicKernel(ard_num_dims=3, period_length_prior=NormalPrior(1.0, 0.3)),
     "cosine": lambda: CosineKernel(period_length_constraint=LessThan(9.0)),

@@ -120,12 +120,22 @@ def learn(
     data: DataPath,
     out: Annotated[Path, typer.Option(help="Folder for the model, the report and the comparison.")],
     target: Target = None,
+    estimator: Annotated[
+        Literal["gp", "sparse", "svc", "laplacian", "ridge", "virtual", "auto"],
+        typer.Option(
+            help="gp: a Gaussian process with learned invariance, for labels and numbers; the usual choice. "
+            "sparse: regression of many rows, with a certificate of how exact it is. svc: kernel machine for "
+            "few labels, which penalises change. laplacian: labels that follow clusters of rows. ridge: "
+            "regression that penalises change. virtual: support vectors on moved copies. auto: regression "
+            "that searches for its kernel.",
+        ),
+    ] = "gp",
     invariance: Annotated[
         list[str] | None,
         typer.Option(
             help="What should not matter: none, rotation, affine, affine+deformation, flip, permutation, "
             "permutation:A,B,C (these columns are exchanged), sign, … Repeat the option to compare several; "
-            "the best is kept."
+            "the best is kept. svc, ridge and virtual take one."
         ),
     ] = None,
     test: Annotated[
@@ -170,16 +180,36 @@ def learn(
         ),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0.001, help="Most seconds to search for the ranges of one invariance.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0.001, help="Most seconds of each fit; the best so far is then kept."
+        ),
     ] = None,
     num_inducing: Annotated[
-        int | None, typer.Option(min=1, help="Number of inducing points, which stand for all rows.")
+        str | None,
+        typer.Option(
+            metavar="auto|N",
+            help="Number of inducing points, which stand for all rows, or auto.",
+        ),
+    ] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="For numbers a variance, which is then fixed; for labels how it is chosen."
+        ),
+    ] = None,
+    likelihood: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How labels or numbers are observed.")
     ] = None,
     num_nodes: Annotated[
         int | None, typer.Option(min=2, help="Average over exactly this many transforms of an input.")
     ] = None,
     num_steps: Annotated[
         int | None, typer.Option(min=1, help="Number of stochastic steps; by default until they converge.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any other setting of the estimator; may be repeated."),
     ] = None,
 ) -> None:
     """Learn from data, and compare invariances by the evidence of the training data.
@@ -196,9 +226,11 @@ def learn(
     values = dict(locals())
 
     from orbitwise.cli.data import Source, infer_task, read
+    from orbitwise.cli.estimators import COMPARED, class_of, pairs_of, settings_of
     from orbitwise.cli.folders import Folder
     from orbitwise.cli.invariances import candidates, not_images
     from orbitwise.cli.learning import Plan, Run
+    from orbitwise.cli.single import SingleRun
 
     source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size_of(resize, "--resize"))
     as_read = read(source).take(rows, seed)
@@ -206,18 +238,27 @@ def learn(
     held_out = None if test is None else read(replace(source, path=test, part="test"), read_data.expected)
     found = infer_task(read_data.targets) if task is None else task
     chosen = {
-        "inference": inference,
+        "inference": None if inference == "auto" else inference,
         "max_iterations": max_iterations,
         "max_nodes": max_nodes,
         "max_seconds": max_seconds,
         "num_inducing": num_inducing,
+        "noise": noise,
+        "likelihood": likelihood,
         "num_nodes": num_nodes,
         "num_steps": num_steps,
+        **pairs_of(setting or []),
     }
-    given = {name: value for name, value in chosen.items() if value is not None}
-    plan = Plan(found, candidates(invariance or [], read_data), seed, device, given)
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    given = settings_of(class_of(estimator, found), chosen)
+    is_compared = estimator in COMPARED
+    names = candidates(invariance or [], read_data) if is_compared or invariance else []
+    plan = Plan(found, names, seed, device, given, estimator)
     about, console = {"data": data, "command": command_of(learn, values)}, _console()
-    run = Run(read_data, held_out, plan, Folder(out), console, about)
+    if not is_compared and time_limit is not None:
+        raise CommandError("--time-limit is for --estimator gp and sparse; try --max-seconds")
+    kind = Run if is_compared else SingleRun
+    run = kind(read_data, held_out, plan, Folder(out), console, about)
     if task is None:
         other = "regression" if found == "classification" else "classification"
         console.print(f"{found} of {read_data.target!r} (use --task {other} if that is wrong)")
@@ -227,7 +268,10 @@ def learn(
     ):
         if note:
             console.print(note, markup=False)
-    run.learn(resume, force, time_limit, with_report)
+    if isinstance(run, SingleRun):
+        run.learn(resume, force)
+    else:
+        run.learn(resume, force, time_limit, with_report)
 
 
 @app.command()
@@ -238,8 +282,9 @@ def predict(
     target: Target = None,
     ignore: Ignore = None,
     resize: Annotated[
-        bool, typer.Option("--resize", help="Resize images to the size of the model's images.")
-    ] = False,
+        str | None,
+        typer.Option(metavar="HxW", help="Resize all images to this height x width, that of the model's."),
+    ] = None,
     bad_rows: BadRows = "stop",
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 1024,
     device: Annotated[
@@ -257,12 +302,15 @@ def predict(
     from orbitwise.cli.data import Source
     from orbitwise.cli.folders import check_new, model_file
     from orbitwise.cli.models import predict as write_predictions
+    from orbitwise.estimators.validation import layout_of
     from orbitwise.storage import load
 
     check_new(out, force)
     fitted = load(model_file(model), device)
-    # images are brought to the size of the model's, whatever size is given here
-    size = (1, 1) if resize else None
+    size, shape = size_of(resize, "--resize"), layout_of(fitted).image_shape
+    if size is not None and shape is not None and size != tuple(shape[-2:]):
+        own = "x".join(map(str, shape[-2:]))
+        raise CommandError(f"--resize {resize}: the model's images are {own}, so give --resize {own}")
     source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size, "test")
     count, notes = write_predictions(fitted, source, out, batch_size)
     console = _console()

@@ -289,7 +289,7 @@ def _usable(data: Data, source: Source, expected: Expected | None) -> Data:
             order = f", channels {form.channels}" if form.channels else ""
             raise CommandError(
                 f"{source.path} has inputs of shape {data.shape}, but the model takes inputs of shape "
-                f"{tuple(given)}{order}; reshape the arrays"
+                f"{tuple(given)}{order}; bring the arrays into that form (numpy.moveaxis moves channels)"
             )
         data = replace(data, channels=form.channels)
     if width != expected.width:

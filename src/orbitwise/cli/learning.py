@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import io
 import itertools
 import json
@@ -22,6 +23,7 @@ from rich.console import Console
 
 from orbitwise.cli.data import Data, Task, checked_targets, checked_test_targets
 from orbitwise.cli.errors import CommandError, sentence
+from orbitwise.cli.estimators import COMPARED, Choice, class_of, settings_of
 from orbitwise.cli.folders import FORMAT, Folder, digest_of, file_digest
 from orbitwise.cli.invariances import IMAGE_CANDIDATES, has_images, parse
 from orbitwise.cli.models import measure
@@ -36,9 +38,10 @@ from orbitwise.estimators.convergence import (
     shortfall,
     steps_of,
 )
-from orbitwise.estimators.invariances import Invariance
+from orbitwise.estimators.invariances import NAMES, Invariance
 from orbitwise.estimators.regressor import InvariantGPRegressor
-from orbitwise.estimators.validation import check_sizes, layout_of
+from orbitwise.estimators.sparse_regressor import SparseGPRegressor
+from orbitwise.estimators.validation import check_settings, check_sizes, layout_of
 from orbitwise.inference.optimise.watching import Reporter
 from orbitwise.report import record_ranges, write_report
 from orbitwise.selection.compare import (
@@ -53,7 +56,7 @@ from orbitwise.selection.differences import CommonNodes
 from orbitwise.storage import StorageError, load
 from orbitwise.storage.models import packed
 
-Estimator = InvariantGPClassifier | InvariantGPRegressor
+Estimator = InvariantGPClassifier | InvariantGPRegressor | SparseGPRegressor
 MOST_EXAMPLES = 2000
 KEPT = (
     *("name", "log_evidence", "standard_error", "per_datum", "evidence_kind"),
@@ -80,7 +83,9 @@ class Plan:
     device : str
         Where to compute.
     options : dict
-        Further parameters of the estimators, such as `num_nodes`.
+        Further parameters of the estimators, such as `num_nodes`; texts are read by their annotations.
+    choice : str
+        Which kind of estimator, as in `CLASSES`.
     """
 
     task: Task
@@ -88,6 +93,12 @@ class Plan:
     seed: int = 0
     device: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
+    choice: Choice = "gp"
+
+    @property
+    def kind(self) -> type[Any]:
+        """The class of the estimator."""
+        return class_of(self.choice, self.task)
 
     def settings(self, data: Data) -> dict[str, Any]:
         """What must be the same for a run to be resumed."""
@@ -103,23 +114,30 @@ class Plan:
             "seed": self.seed,
             "device": self.device,
             "options": dict(self.options),
+            **({} if self.choice == "gp" else {"estimator": self.choice}),
         }
 
     def invariances(self, data: Data) -> dict[str, Invariance]:
         """What the names stand for with these data, or an error that says why they cannot be used."""
-        return {name: parse(name, data) for name in self.names}
+        return {name: self.invariance(name, data) for name in self.names}
 
-    def estimator(self, data: Data, invariance: Invariance) -> Estimator:
-        """The estimator for the task, not fitted."""
-        kind = InvariantGPClassifier if self.task == "classification" else InvariantGPRegressor
-        return kind(
-            invariance=invariance,
-            image_shape=data.shape if has_images(self.names, data) else None,
-            channels="auto" if data.channels is None else data.channels,
-            random_state=self.seed,
-            device=self.device,
-            **self.options,
-        )
+    def invariance(self, name: str, data: Data) -> Invariance:
+        """What a name stands for with these data; machines know names of their own, and check them."""
+        is_own = name in NAMES and "average" not in NAMES[name].uses
+        return name if is_own and self.choice not in COMPARED else parse(name, data)
+
+    def estimator(self, data: Data, invariance: Invariance) -> Any:
+        """The estimator for the task, not fitted. Without names its own default is not changed."""
+        kind, known = self.kind, inspect.signature(self.kind).parameters
+        usual = {
+            "image_shape": data.shape if has_images(self.names, data) else None,
+            "channels": "auto" if data.channels is None else data.channels,
+            "random_state": self.seed,
+            "device": self.device,
+            **({"invariance": invariance} if self.names else {}),
+        }
+        own = {name: value for name, value in usual.items() if name in known}
+        return kind(**own, **settings_of(kind, self.options))
 
 
 def demo_plan(seed: int = 0, device: str = "auto", options: Mapping[str, Any] | None = None) -> Plan:
@@ -346,7 +364,8 @@ class Run:
         self.test = test
         if test is not None:
             self.test = replace(test, y=checked_test_targets(test, self.data.targets, plan.task))
-        plan.invariances(self.data)
+        for invariance in plan.invariances(self.data).values():
+            check_settings(plan.estimator(self.data, invariance))
         is_numbers = plan.task == "regression"
         check_sizes(
             np.asarray(data.X, dtype=np.float64),
@@ -366,7 +385,7 @@ class Run:
         that is not empty is an error. After `time_limit` seconds the run ends with the best so far.
         """
         with self.folder.writing():
-            settings = {**self.about, **self.plan.settings(self.data), "versions": _versions()}
+            settings = {**self.about, **self.plan.settings(self.data), "versions": versions()}
             if self.folder.prepare(settings, resume, force):
                 self.console.print(f"resuming {self.folder.path}", markup=False)
             self._write_examples()
@@ -494,7 +513,8 @@ def _digest(data: Data) -> str:
     return digest.hexdigest()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of what results depend on."""
     from orbitwise import __version__
 
     return {"orbitwise": __version__, "torch": str(torch.__version__), "python": platform.python_version()}

@@ -20,7 +20,7 @@ from orbitwise import export
 from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets, read
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.files import npz_arrays, table_writer
-from orbitwise.cli.folders import EARLIER, Folder, file_digest, is_earlier
+from orbitwise.cli.folders import EARLIER, Folder, file_digest, is_earlier, model_file
 from orbitwise.cli.watching import seconds_in
 from orbitwise.estimators.validation import layout_of
 from orbitwise.export.scripts import run_script, to_script
@@ -122,11 +122,12 @@ def predictions(model: Model, X: NDArray[np.float64]) -> Columns:
     return _columns("mean", mean) | _columns("standard_deviation", deviation)
 
 
-def measure(model: Classifier | GaussianProcess, X: NDArray[np.float64], y: NDArray[Any]) -> dict[str, float]:
+def measure(model: Model, X: NDArray[np.float64], y: NDArray[Any]) -> dict[str, float]:
     """How good predictions of test data are.
 
     For classes "error", the share of wrong ones, and "log_loss", the mean of -log p(right class). For numbers
-    "rmse", the root mean square error, and "log_density", the mean log density of the targets.
+    "rmse", the root mean square error, and "log_density", the mean log density of the targets. Kernel
+    machines without probabilities or deviations have the first ones only.
     """
     with _without_names():
         if isinstance(model, Classifier):
@@ -134,6 +135,12 @@ def measure(model: Classifier | GaussianProcess, X: NDArray[np.float64], y: NDAr
             right = probabilities[np.arange(len(y)), np.searchsorted(model.classes_, y)]
             wrong = model.classes_[probabilities.argmax(1)] != y
             return {"error": float(wrong.mean()), "log_loss": float(-np.log(right.clip(1e-300)).mean())}
+        if not isinstance(model, GaussianProcess):
+            assert isinstance(model, Predictor)
+            found = model.predict(X)
+            if hasattr(model, "classes_"):
+                return {"error": float((found != y).mean())}
+            return {"rmse": float(np.sqrt(np.mean((found - y) ** 2)))}
         mean, deviation = model.predict(X, return_std=True, include_noise=True)
     density = norm.logpdf(y, mean, deviation)
     return {"rmse": float(np.sqrt(np.mean((mean - y) ** 2))), "log_density": float(density.mean())}
@@ -178,7 +185,7 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
     if not hasattr(model, "functional_"):
         raise CommandError(
             f"this model is of class {type(model).__name__}, which does not learn its invariance, so there "
-            "is nothing to export; export a model that `orbitwise learn` made"
+            "is nothing to export; export one of `orbitwise learn --estimator gp` or `sparse`"
         )
     orbit, form = orbit_of(cast(ReportedModel, model)), layout_of(model)
     if to == "json":
@@ -232,6 +239,7 @@ def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
 def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
     """Write the report of a run from its folder; returns the page, and a note about the folder or nothing."""
     if not folder.examples.is_file():
+        _reported(load(model_file(folder.path)))
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
     run = folder.steadily(lambda: _one_run(folder))
     arrays, command = run.arrays, run.settings.get("command")
@@ -283,11 +291,7 @@ def _count(value: object, otherwise: int) -> int:
 
 def report_of_data(model: Model, source: Source, test: Source | None, file: Path) -> Path:
     """Write the report of a model from its training data, and from test data if there are any."""
-    if not isinstance(model, ReportedModel):
-        raise CommandError(
-            f"this model is of class {type(model).__name__}, but there are reports only of models that "
-            "`orbitwise learn` makes; use `orbitwise show` or `orbitwise predict`"
-        )
+    model = _reported(model)
     task = "classification" if isinstance(model, Classifier) else "regression"
 
     def targets(data: Data) -> NDArray[Any]:
@@ -303,6 +307,16 @@ def report_of_data(model: Model, source: Source, test: Source | None, file: Path
         X_test=None if held_out is None else held_out.X,
         y_test=None if held_out is None else targets(held_out),
     )
+
+
+def _reported(model: Model) -> ReportedModel:
+    """The model, or a CommandError where there are no reports of its class."""
+    if not isinstance(model, ReportedModel):
+        raise CommandError(
+            f"this model is of class {type(model).__name__}, but there are reports only of what `orbitwise "
+            "learn --estimator gp` and `sparse` make; use `orbitwise show` or `orbitwise predict`"
+        )
+    return model
 
 
 def _comparison(folder: Folder, about: dict[str, Any], count: int) -> Comparison | None:

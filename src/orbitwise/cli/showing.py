@@ -6,6 +6,7 @@ The picture shows what the evidence says of each candidate, and real images with
 from __future__ import annotations
 
 import io
+import math
 import shutil
 import textwrap
 import warnings
@@ -100,7 +101,10 @@ def model_table(file: Path) -> Table:
         "invariance": str(kept.get("best", "") or (about["orbit"] or about["functional"])),
         "learned": about["learned_text"],
         "errors": about.get("learned_error_text", ""),
-        "log evidence": f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
+        # kernel machines have one only where it chose their strength
+        "log evidence": ""
+        if math.isnan(about["log_evidence"])
+        else f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
         "inference": about["inference"] + ("" if about["converged"] else ", stopped before it converged"),
         "noise": "" if about["noise"] == [] else _number(about["noise"]),
         "kernel": about["kernel"],
@@ -133,9 +137,15 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], l
         return about, {}, {}, [str(error)]
 
 
+DATASETS = (
+    "Sets of scikit-learn can be used at once, as in `orbitwise learn iris --out result`; those of OpenML "
+    "are downloaded at each use. Others need a file NAME.npz in the folder that ORBITWISE_DATA names."
+)
+
+
 def datasets_table() -> Table:
     """What can be loaded by name, and from where."""
-    table = Table(title="Data sets", title_justify="left")
+    table = Table(title="Data sets", title_justify="left", caption=DATASETS, caption_justify="left")
     for heading in ("name", "size", "loaded from", "source"):
         table.add_column(heading, overflow="fold")
     for each in datasets.available():

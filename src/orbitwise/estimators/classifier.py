@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
-from orbitwise.estimators.convergence import learning
+from orbitwise.estimators.convergence import iterations_of, learning
 from orbitwise.estimators.engines import (
     Engine,
     EngineName,
@@ -28,6 +28,7 @@ from orbitwise.estimators.engines import (
 )
 from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
+from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
 from orbitwise.estimators.validation import (
     Channels,
@@ -44,7 +45,6 @@ from orbitwise.inference.calibration import (
     cautious_scale,
     cross_entropy,
     noise_of_labels,
-    two_columns,
     warn_of_one_class,
 )
 from orbitwise.inference.defaults import default_kernel
@@ -60,6 +60,8 @@ from orbitwise.process.process import Moments, Process
 ROWS_AT_ONCE = 512
 LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
 ONE_HOT_NOISE = 0.01
+LABEL_COUNT, DOUBT = 100.0, 0.2
+"""Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do where one class is predicted for all rows."""
 
@@ -72,6 +74,9 @@ def class_likelihood(given: str | Likelihood, num_classes: int) -> Likelihood:
         "dirichlet": Dirichlet,
         "softmax": partial(Softmax, num_classes, max(256, 4 * num_classes)),
     }
+    if num_classes > 2:
+        named["stick_breaking"] = partial(Bernoulli, LABEL_COUNT, DOUBT, learnable=True)
+        named["dirichlet"] = partial(Dirichlet, count=LABEL_COUNT, learnable=True)
     return resolve_likelihood(given, named)
 
 
@@ -81,14 +86,9 @@ def class_probabilities(
     variance: Float[torch.Tensor, "n c"],
     scale: float,
 ) -> Float[torch.Tensor, "n k"]:
-    """Class probabilities from the posterior moments of f.
-
-    Gaussian noise on codes is no model of labels: there they are a softmax of `scale` times the means.
-    """
-    if isinstance(likelihood, Gaussian):
-        scores = torch.cat([-mean, mean], dim=1) if mean.shape[1] == 1 else mean
-        return torch.softmax(scale * scores, dim=1)
-    return likelihood.class_probabilities(Moments(mean, variance, mean.square() + variance))
+    """Class probabilities from the posterior moments of f: a softmax of `scale` times the scores."""
+    scores = likelihood.class_scores(Moments(mean, variance, mean.square() + variance))
+    return torch.softmax(scale * scores, dim=1)
 
 
 @final
@@ -102,8 +102,9 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     kernel : gpytorch.kernels.Kernel, default=None
-        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data,
-        which suits most images and tables with scaled columns.
+        Kernel of the base process g. None takes a scaled RBF kernel that starts at the scale of the data.
+        Without an invariance, None chooses by leave-one-out on 500 rows at most: RBF, Matérn-5/2 or rational
+        quadratic; columns as they are, in units of their spread, or with a lengthscale each (up to 20).
     invariance : None, str, Orbit or Functional, default=None
         What f should not care about: a name such as "affine+deformation", "rotation" or "signal:shift" (the
         page "Names of invariances" has all), an orbit to average over, or any functional of g. Names of
@@ -115,17 +116,19 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
         fitted to the training rows. `load` asks for φ again, because it is code.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
-        How labels are observed. "one_hot": Gaussian noise on one-hot codes, with probabilities from a softmax
-        whose scale leave-one-out sets; the quickest, and the best calibrated in most of our trials.
-        "stick_breaking": Pólya-Gamma logits of sticks, which is logistic regression for two classes.
-        "dirichlet": Gaussian noise of several sizes on logarithms. "softmax": one f per class, whose bound
-        averages a drawn orbit over fixed nodes. An instance is copied.
+        How labels are observed. "one_hot": Gaussian noise on one-hot codes; by far the quickest, and as good
+        as any for several classes. "stick_breaking": Pólya-Gamma logits of sticks, which is logistic
+        regression for two classes: take it for those, above all if labels are noisy. "dirichlet": Gaussian
+        noise of several sizes on logarithms. "softmax": one f per class, slow, whose bound averages a drawn
+        orbit over fixed nodes; for few rows and classes. Leave-one-out on the training set calibrates the
+        probabilities of all of them. An instance is copied.
     noise : {"auto", "evidence", "leave_one_out"}, default="auto"
         How the noise variance of one-hot codes with which labels are predicted is chosen in the end. Labels
         are not Gaussian, so the one with the least log loss of training labels left out one at a time often
-        predicts better than that of the evidence. "auto" takes it where it lowers that loss by more than its
-        standard error, which it seldom does with few rows. `log_evidence_` is always that of the evidence's
-        own noise.
+        predicts better than that of the evidence, above all with thousands of rows. "auto" takes it where it
+        lowers that loss by more than its standard error; where inference is exact, up to 1,500 rows, a kernel
+        that was chosen by leave-one-out is learned in the same way, with its noise. `log_evidence_` is that
+        at the maximum of the evidence in any case.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -198,6 +201,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The standard error of every learned range.
     orbit_intervals_ : dict of str to tuple
         The interval that holds the upper end of every learned range with 95 %.
+    kernel_choice_ : str
+        What kernel was chosen and what else was tried, where `kernel=None` chose.
     likelihood_ : Likelihood
         The likelihood with its learned parameters.
     noise_ : float
@@ -213,7 +218,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         How far `log_evidence_` may be off by the choice of nodes or draws. A lower bound is that of the
         average over the whole orbit, estimated from fresh draws without bias, with its standard error.
     leave_one_out_log_loss_ : float
-        The mean log loss of every training label, predicted from all others; with likelihood="one_hot" only.
+        The mean log loss of every training label, predicted from all others at the learned hyperparameters.
+        It calibrates the probabilities, and compares likelihoods, which the evidence cannot.
     certificate_ : Certificate
         After collapsed inference, unless an orbit is drawn at random: a bracket of the evidence.
     num_inducing_ : int
@@ -266,7 +272,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
             "model_": Field((RegressionModel,)),
             "scale_": NUMBER,
         },
-        sometimes={"leave_one_out_log_loss_": REPORTED, "noise_": NUMBER},
+        sometimes={"kernel_choice_": TEXT, "leave_one_out_log_loss_": REPORTED, "noise_": NUMBER},
     )
 
     def __init__(
@@ -361,7 +367,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 "Classification needs at least two classes, but the labels hold one class only: "
                 f"{self.classes_.tolist()[0]!r}."
             )
-        prepared = self._prepared(x, torch.from_numpy(codes))
+        prepared, choice = self._prepared(x, torch.from_numpy(codes))
         model, (rows,) = prepared.latent, prepared.observations
         if self.noise == "leave_one_out" and not isinstance(model.likelihood, Gaussian):
             raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
@@ -379,9 +385,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         generator, self.model_ = self._generator(self.device_), prepared.to(self.device_)
         model, (rows,) = self.model_.latent, self.model_.observations
         is_one_hot = isinstance(model.likelihood, Gaussian)
-        numbers = torch.from_numpy(codes).to(self.device_) if is_one_hot else None
+        numbers = torch.from_numpy(codes).to(self.device_)
         by = self.noise if is_one_hot else "evidence"
-        self._store(self._run(model, self.model_.observations, generator, numbers, by), numbers)
+        labels_of_codes = numbers if is_one_hot else None
+        result = self._run(model, self.model_.observations, generator, labels_of_codes, by)
+        by_labels = engine == "exact" and self.noise != "evidence" and len(rows) <= LEARNED_ROWS
+        self._store(result, numbers, choice if by_labels else None)
         said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
         name, given = type(self).__name__, torch.from_numpy(codes)
@@ -415,40 +424,69 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         moments = self._row_moments(self.functional_.atoms(part) for part in x.split(ROWS_AT_ONCE))
         return moments.mean, moments.variance
 
-    def _prepared(self, x: NDArray[np.float64], codes: torch.Tensor) -> RegressionModel:
-        """The model to be learned, and codes of the labels as its targets."""
+    def _prepared(
+        self, x: NDArray[np.float64], codes: torch.Tensor
+    ) -> tuple[RegressionModel, KernelChoice | None]:
+        """The model to be learned, codes of the labels as its targets, and how its kernel was chosen."""
         likelihood = class_likelihood(self.likelihood, len(self.classes_))
         targets = likelihood.encode_labels(codes, len(self.classes_))
         latent = self._previous(x.shape[1])
         functional, inputs = self._begin(x, latent)
         rows = Observations(Evaluation(), torch.from_numpy(inputs), targets)
+        choice = self._kernel_choice(rows.x, codes, functional, latent)
         if latent is None:
             features = None if self.features is None else features_of(functional)
             points = rows.x if features is None else features(rows.x)
-            base = default_kernel(points, functional.is_identity and x.shape[1] <= 20)
+            is_ard = functional.is_identity and x.shape[1] <= MOST_COLUMNS
+            base = default_kernel(points, is_ard) if choice is None else choice.start()
             process = Process(None, base if self.kernel is None else copy.deepcopy(self.kernel).double())
             latent = LatentModel(process, functional, likelihood)
         else:
             latent = latent.at(functional)
         unit = torch.ones(targets.shape[1], dtype=torch.float64)
-        return RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit))
+        model = RegressionModel(latent, (rows,), TargetScale(torch.zeros_like(unit), unit))
+        return model, choice
 
-    def _store(self, result: FitResult, labels: torch.Tensor | None) -> None:
-        """Remember the fit; for one-hot codes also the scale of the softmax and the noise to predict with."""
+    def _kernel_choice(
+        self, x: torch.Tensor, codes: torch.Tensor, functional: Functional, previous: LatentModel | None
+    ) -> KernelChoice | None:
+        """The kernel by held-out labels where none is given and f is g; that of a previous fit stays."""
+        last: str | None = vars(self).pop("kernel_choice_", None)
+        if self.kernel is not None or not functional.is_identity or iterations_of(self) == 0:
+            return None
+        if previous is None:
+            targets = Gaussian(ONE_HOT_NOISE).encode_labels(codes, len(self.classes_))
+            is_table = self.form_.image_shape is None and self.form_.input_shape is None
+            choice = choose_kernel(x, codes, targets, is_table)
+        else:
+            choice = KernelChoice.kept(previous, last)
+        if choice is not None:
+            self.kernel_choice_ = choice.text
+            if self.verbose:
+                print(f"kernel: {choice.text}")
+        return choice
+
+    def _store(self, result: FitResult, codes: torch.Tensor, choice: KernelChoice | None) -> None:
+        """Remember the fit, the scale of the softmax and, for one-hot codes, the noise asked for.
+
+        A kernel that was chosen by held-out labels predicts with hyperparameters that were learned by them.
+        """
         vars(self).pop("noise_", None)
-        vars(self).pop("leave_one_out_log_loss_", None)
-        self.scale_ = 1.0
+        codes = codes.to(self.device_)
         if result.noise is not None:
-            assert labels is not None
-            self.model_ = self.model_.with_noise(result.noise)
-            noise = result.label_noise
-            if noise is None:
+            if choice is not None:
+                latent, (rows,) = self.model_.latent, self.model_.observations
+                result = choice.predicting(result, latent, rows, codes)
+                noise = self.model_.latent.noise.item()
+            elif result.label_noise is not None:
+                self.model_ = self.model_.with_noise(result.noise)
+                noise = result.label_noise
+            else:
                 held = result.held()
-                noise = noise_of_labels(held.held_out_means, labels, result.noise, self.noise)
+                noise = noise_of_labels(held.held_out_means, codes, result.noise, self.noise)
                 result = result.at_noise(noise, held)
-            result = result.at_noise(noise)
-            scores = two_columns(result.held_out_means())
-            self.noise_ = noise
-            self.scale_ = cautious_scale(scores, labels)
-            self.leave_one_out_log_loss_ = cross_entropy(scores, labels, self.scale_)
+            result, self.noise_ = result.at_noise(noise), noise
+        scores = self.likelihood_.class_scores(result.held_out())
+        self.scale_ = cautious_scale(scores, codes)
+        self.leave_one_out_log_loss_ = cross_entropy(scores, codes, self.scale_)
         self._set_result(result, self.model_.latent.process)

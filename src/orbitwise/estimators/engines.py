@@ -27,7 +27,8 @@ from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.training import INTERRUPTED, Training, gained_little, log_prior, maximize
 from orbitwise.inference.optimise.watching import Phase, Reporter, announce
 from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Limits, climb
-from orbitwise.inference.sparse.inducing import random_orbit_points
+from orbitwise.inference.sparse.held_rows import expanded_rows
+from orbitwise.inference.sparse.inducing import project_rows, random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
@@ -545,7 +546,7 @@ def _finished(
         learned.history,
         half_bound=learned.half_bound,
         noise=noise,
-        held_rows=None if noise is None else polished.rows,
+        held_rows=polished.rows,
     )
     size, wanted = settings.learned_with(most), settings.num_inducing
     top = most if wanted is None else min(wanted, most)
@@ -600,9 +601,12 @@ def _polished(
     rows, and bounds on other sets of as many nodes tell its error.
     """
     if not model.likelihood.is_quadratic:
-        best = NonconjugateBound(model.at(frozen), observations, inducing).best()
+        latent = model.at(frozen)
+        best = NonconjugateBound(latent, observations, inducing).best()
         bound = bound_by_nodes(model, observations, inducing, best, PREDICTION_NODES, generator)
-        return Polished(SparsePosterior(model.process, inducing, best.q), None, bound)
+        projected = project_rows(latent.process, latent.functional, inducing, observations.x)
+        rows = expanded_rows(projected, latent.likelihood, observations.targets, best.q)
+        return Polished(SparsePosterior(model.process, inducing, best.q), rows, bound)
     parts = (model.likelihood, inducing, observations.x, observations.targets, generator, tilt)
     polished = polish(model.process, model.functional, frozen, *parts, observations.weight)
     if observations.scatter is None:

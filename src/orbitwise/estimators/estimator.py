@@ -57,7 +57,6 @@ from orbitwise.functionals.points import Difference
 from orbitwise.inference.calibration import NoiseOfLabels
 from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
-from orbitwise.inference.optimise.bar import Bar
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.watching import Callback, Reporter
@@ -174,6 +173,8 @@ class LearnedOrbit(FittedProcess, ABC):
     @contextmanager
     def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
         """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
+        from orbitwise.inference.optimise.bar import Bar  # drawn with rich, which few fits need
+
         with Bar(what) if self.verbose else nullcontext() as bar:
             reporter = Reporter(bar, self.callback, max_seconds=max_seconds, clock=self._clock)
             with reporter.interruptible():

@@ -590,6 +590,17 @@ def whole_points(invariance: str, dimensions: Sequence[int], estimator: str) -> 
     )
 
 
+def not_a_table(invariance: object, dimensions: tuple[int, ...], estimator: str) -> str:
+    """What to do with inputs that have dimensions where the invariance is one of tables or of other data."""
+    images = "Images need an invariance of images or image_shape=(height, width)."
+    if family_of(invariance) != "table":
+        return f"{named(invariance)} takes one input as two dimensions. {images}"
+    if len(dimensions) != 2 or is_picture(dimensions):
+        return f"{named(invariance)} moves single columns of X [n_samples, n_features]. {images}"
+    looks = f"They look like {looks_like(dimensions)}."
+    return f"{whole_points(str(invariance), dimensions, estimator)}\n{looks} {images}"
+
+
 def named(invariance: object) -> str:
     """The words for an invariance in a message."""
     return repr(invariance) if isinstance(invariance, str) else type(invariance).__name__

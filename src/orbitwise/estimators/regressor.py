@@ -22,6 +22,7 @@ from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.regression_model import (
     Observation,
     RegressionModel,
+    begin_at_best,
     generator_on,
     prepare,
     sparse_form,
@@ -370,6 +371,8 @@ class InvariantGPRegressor(
         ).at(functional)
         if previous is not None:
             _resume(model.latent, previous)
+        elif kernel is None and functional.is_identity and not observations and self.max_iterations != 0:
+            begin_at_best(model)
         self.target_scale_ = model.target_scale
         self._choose_device(model.latent.functional, model.observations[0].x)
         self.model_ = model = model.to(self.device_)

@@ -19,8 +19,8 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference.calibration import NoiseOfLabels, label_losses, noise_of_labels
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.climb import Place, Size
-from orbitwise.inference.sparse.held_rows import HeldRows, condition, hold_rows
-from orbitwise.inference.sparse.inducing import Inducing, inducing_factor, random_orbit_points
+from orbitwise.inference.sparse.held_rows import HeldRows, condition, expanded_rows, hold_rows
+from orbitwise.inference.sparse.inducing import Inducing, project_rows, random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.polish import BoundEstimate, unbiased_bound
@@ -95,11 +95,14 @@ class Rungs:
             parts = (process, self.frozen, likelihood, inducing, self.x, rows.targets)
             found = condition(*parts, tilt=self.tilt, weight=rows.weight)
             bound, projected = float(found.bound()), found.rows.projected
-            return Place(found.posterior, bound, self._per_row(bound), found.tilt, projected.residual)
+            losses, rows_held = self._per_row(bound), found.rows
+            return Place(found.posterior, bound, losses, found.tilt, projected.residual, rows_held)
         parts = (process, self.frozen, likelihood, inducing, rows.x, rows.targets)
         best = nonconjugate.fit_q(*parts)
-        posterior = SparsePosterior(process, inducing, best.q, inducing_factor(process, inducing))
-        return Place(posterior, best.bound, self._per_row(best.bound))
+        projected = project_rows(process, self.frozen, inducing, rows.x)
+        held = expanded_rows(projected, likelihood, rows.targets, best.q)
+        posterior = SparsePosterior(process, inducing, best.q, projected.lower)
+        return Place(posterior, best.bound, self._per_row(best.bound), held=held)
 
     def _per_row(self, bound: float) -> Tensor:
         return -torch.tensor([bound / len(self.observations)], dtype=torch.float64)

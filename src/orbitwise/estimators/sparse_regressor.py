@@ -24,7 +24,14 @@ from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.devices import USUAL_INDUCING, chosen_device, work_of
 from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.regression_model import RegressionModel, generator_on, merge, prepare, sparse_form
+from orbitwise.estimators.regression_model import (
+    RegressionModel,
+    begin_at_best,
+    generator_on,
+    merge,
+    prepare,
+    sparse_form,
+)
 from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.features import Features
@@ -437,6 +444,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             (),
             is_vector=is_vector,
         )
+        if self.kernel is None and frozen.is_identity and self.max_iterations > 0:
+            begin_at_best(model)
         self.target_scale_ = model.target_scale
         num_inducing = USUAL_INDUCING if self.num_inducing == "auto" else int(self.num_inducing)
         work = work_of(model.latent.functional, model.observations[0].x, None, num_inducing)

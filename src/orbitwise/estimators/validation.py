@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, time, timedelta
 from functools import wraps
 from itertools import pairwise
@@ -47,10 +47,9 @@ from orbitwise.estimators.invariances import (
     check_picture,
     family_of,
     is_picture,
-    looks_like,
     named,
+    not_a_table,
     own_shape,
-    whole_points,
 )
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.transforms.images import check_image_shape
@@ -114,8 +113,10 @@ def _is_period(kind: type) -> bool:
 
 Order = Literal["first", "last"]
 Channels = Literal["auto", "first", "last"]
+Brightness = Literal["bytes", "unit"]  # whole numbers up to 255, or fractions up to 1
 COUNTS = (1, 3, 4)
 """Channels that pictures have: grey, colour, colour and transparency."""
+BRIGHT_ROWS = 1_000  # images whose pixels are looked at
 ASK = 'say which with channels="first" or channels="last"'
 
 
@@ -127,12 +128,14 @@ class InputForm:
     `image_shape` is the shape of one image with its channels first, None for other data, and `channels` says
     in which order images were given. `input_shape` is that of a signal or a cloud that came with dimensions.
     `background` is the darkest value of images that are warped, which is taken off because warps fill with 0.
+    `brightness` says what the pixels of images were.
     """
 
     image_shape: tuple[int, ...] | None = None
     channels: Order | None = None
     input_shape: tuple[int, ...] | None = None
     background: float = 0.0
+    brightness: Brightness | None = None
 
     stored = Stored()
 
@@ -145,6 +148,7 @@ class InputForm:
         require(self.channels in (None, "first", "last"), "channels that are neither first nor last")
         has_channels = shape is not None and len(shape) == 3
         require(self.channels is None or has_channels, "channels of images that have none")
+        require(self.brightness in (None, "bytes", "unit"), "pixels of an unknown kind")
         names, classes = (getattr(estimator, name, None) for name in ("feature_names_in_", "classes_"))
         if names is not None:
             require(names.shape == (width,), "other names of features than it has features")
@@ -286,18 +290,30 @@ def as_array(values: object) -> Any:
             "A masked array was passed, and its masked entries would be taken for data: fill them, or drop "
             "their rows, first."
         )
+    values = _images_in(values) or values
     if isinstance(values, list | tuple) and any(map(_is_converted, values)):
         return [as_array(each) for each in values]
     if not _is_converted(values):
         return values
     if not isinstance(values, torch.Tensor):
         image = cast(Any, values)
-        # the numbers of a palette are names of colours
-        return np.asarray(image.convert("RGB") if image.mode == "P" else image)
+        # the numbers of a palette are names of colours, and white is 255 in all images
+        mode = {"P": "RGB", "1": "L", "LA": "RGBA", "PA": "RGBA"}.get(image.mode, image.mode)
+        return np.asarray(image.convert(mode))
     if values.layout != torch.strided:
         raise TypeError("A sparse tensor was passed, but dense data are required: use X.to_dense().")
     numbers = values.detach().cpu().resolve_conj()
     return (numbers.double() if numbers.dtype == torch.bfloat16 else numbers).numpy()
+
+
+def _images_in(values: Any) -> list[object] | None:
+    """The images of an array of objects, or of a column or a frame of one column; None for anything else."""
+    column = values.iloc[:, 0] if hasattr(values, "iloc") and values.shape[1:] == (1,) else values
+    if str(getattr(column, "dtype", "")) != "object" or column.ndim != 1 or len(column) == 0:
+        return None
+    images = list(column)
+    is_image = _is_converted(images[0]) or (isinstance(images[0], np.ndarray) and images[0].ndim in (2, 3))
+    return images if is_image else None
 
 
 def _is_converted(values: object) -> bool:
@@ -346,15 +362,34 @@ def flatten_images(estimator: object, X: ArrayLike, reset: bool = True) -> tuple
     Images come as [n, h, w], [n, c, h, w] or [n, h, w, c], or in rows with `image_shape`; `reset=False` means
     those of the fit. Signals and clouds of points may have the dimensions that their orbit knows.
     """
-    X = as_array(X)
-    dimensions = _dimensions(X)
+    inputs: Any = as_array(X)
+    dimensions = _dimensions(inputs)
     form = _form(estimator, dimensions) if reset else layout_of(estimator)
-    if dimensions is None:
-        return X, form
-    if not reset:
-        _check_dimensions(estimator, dimensions, form)
-    array = np.asarray(X)
-    return array.reshape(len(array), math.prod(dimensions)), form
+    if dimensions is not None:
+        if not reset:
+            _check_dimensions(estimator, dimensions, form)
+        inputs = np.asarray(inputs).reshape(len(inputs), math.prod(dimensions))
+    shape = form.image_shape or form.input_shape
+    if reset and shape is not None and (len(shape) == 3 or is_picture(shape)):
+        form = replace(form, brightness=brightness_of(np.asarray(inputs[:BRIGHT_ROWS])))
+    elif form.brightness is not None:
+        found = brightness_of(np.asarray(inputs[:BRIGHT_ROWS]))
+        if found not in (None, form.brightness):
+            kinds = {"bytes": "whole numbers up to 255", "unit": "fractions from 0 to 1"}
+            raise ValueError(
+                f"The pixels of X are {kinds[found]}, but those of the fit were {kinds[form.brightness]}: "
+                f"{'divide' if found == 'bytes' else 'multiply'} X by 255, or by what the fit had."
+            )
+    return inputs, form
+
+
+def brightness_of(pixels: NDArray[Any]) -> Brightness | None:
+    """What pixels are; only 0 and 1 may be either."""
+    if pixels.dtype.kind not in "biuf" or not (pixels.min(initial=0) >= 0 and pixels.max(initial=0) <= 255):
+        return None
+    is_whole = pixels.dtype.kind != "f" or bool((pixels == np.floor(pixels)).all())
+    is_large = bool(pixels.max(initial=0) > 1)
+    return ("bytes" if is_large else None) if is_whole else (None if is_large else "unit")
 
 
 def training_rows(
@@ -378,9 +413,15 @@ def _dimensions(X: ArrayLike) -> tuple[int, ...] | None:
         first, *others = dict.fromkeys(np.shape(each) for each in X)
         if others:
             raise ValueError(
-                f"The inputs have several shapes, such as {first} and {others[0]}: bring all to one shape."
+                f"The inputs have several shapes, such as {first} and {others[0]}: bring all to one shape. "
+                "Images of PIL have one after image.convert('RGB').resize((width, height))."
             )
         return first
+    if getattr(X, "ndim", 0) > 4:
+        raise ValueError(
+            f"Found array with dim {np.ndim(X)}, {np.shape(X)}, but images are [n, height, width], "
+            "[n, channels, height, width] or [n, height, width, channels]."
+        )
     return X.shape[1:] if isinstance(X, np.ndarray) and X.ndim in (3, 4) else None
 
 
@@ -415,7 +456,11 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
         plane = own[1][1:] if own[1][0] == 1 and len(dimensions) == 2 else own[1]
         matches = dimensions in (plane, (*plane[1:], plane[0]))
         form = image_layout(dimensions, dimensions if matches else plane, channels)
-    elif family is None and isinstance(features, nn.Module) and _may_be_image(dimensions):
+    elif (
+        family is None
+        and isinstance(features, nn.Module)
+        and (len(dimensions) == 3 or is_picture(dimensions))
+    ):
         form = image_layout(dimensions, None, channels)
     elif family == "image":
         check_picture(invariance, dimensions)
@@ -425,7 +470,7 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
     else:
         raise ValueError(
             f"Found array with dim {len(dimensions) + 1} and inputs of shape {dimensions}: "
-            f"{_no_table(estimator, dimensions)}"
+            f"{not_a_table(invariance, dimensions, type(estimator).__name__)}"
         )
     if own is not None and form.image_shape is not None and check_image_shape(form.image_shape) != own[1]:
         raise ValueError(
@@ -437,23 +482,6 @@ def _form(estimator: object, dimensions: tuple[int, ...] | None) -> InputForm:
     return form
 
 
-def _may_be_image(dimensions: tuple[int, ...]) -> bool:
-    """Whether a network sees inputs as images: those with channels, and pictures without."""
-    return len(dimensions) == 3 or is_picture(dimensions)
-
-
-def _no_table(estimator: object, dimensions: tuple[int, ...]) -> str:
-    """What to do with inputs that have dimensions where the invariance is one of tables or of other data."""
-    invariance: object = getattr(estimator, "invariance", None)
-    images = "Images need an invariance of images or image_shape=(height, width)."
-    if family_of(invariance) != "table":
-        return f"{named(invariance)} takes one input as two dimensions. {images}"
-    if len(dimensions) != 2 or is_picture(dimensions):
-        return f"{named(invariance)} moves single columns of X [n_samples, n_features]. {images}"
-    looks = f"They look like {looks_like(dimensions)}."
-    return f"{whole_points(str(invariance), dimensions, type(estimator).__name__)}\n{looks} {images}"
-
-
 def _check_dimensions(estimator: object, dimensions: tuple[int, ...], form: InputForm) -> None:
     """Raise a ValueError where inputs have other dimensions than those that the estimator was fitted to."""
     known = form.given if form.given is not None else input_shape(estimator)
@@ -463,11 +491,13 @@ def _check_dimensions(estimator: object, dimensions: tuple[int, ...], form: Inpu
             "[n_samples, n_features], as in fit. Images need an invariance of images or "
             "image_shape=(height, width)."
         )
-    if dimensions != tuple(known):
+    known, ones = tuple(known), [tuple(size for size in each if size > 1) for each in (dimensions, known)]
+    if not (dimensions == known or (len(dimensions) != len(known) and ones[0] == ones[1])):
         order = f", channels {form.channels}" if form.channels is not None else ""
         what = "inputs" if form.given is None else "images"
+        one = " A single image is X[None]." if dimensions == known[1:] else ""
         raise ValueError(
-            f"X has {what} of shape {dimensions}, but {what} of shape {tuple(known)}{order} were announced."
+            f"X has {what} of shape {dimensions}, but {what} of shape {known}{order} were announced.{one}"
         )
 
 

@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, run the starts that are missing, and write the record after each."""
     parser = command_line(__doc__)
     parser.add_argument("--mixtures", nargs="+", type=int, default=list(NUM_MIXTURES))
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="random starts beside the spectrum's own")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="random starts in addition to the spectrum")
     parser.add_argument("--iterations", type=int, default=500)
     chosen = parser.parse_args(arguments)
     series, record = load(), Record(chosen.out, {"fits": {}})

@@ -2,7 +2,7 @@
 
 `python -m orbitwise.experiments.kernel_search --out results/kernel_search.json`; a run that was stopped
 resumes with the next problem. Every problem draws one function from a kernel of two or three components, some
-of them with a hidden symmetry, and adds noise. A structure counts as found when its normal form is that of
+of them with a hidden symmetry, and adds noise. A structure is found if its normal form is that of
 the generating one: products multiplied out, the order of sums and products ignored, an rbf of all columns
 read as the product of those of each, and the same claims of invariance. The generating structure is also
 fitted, from its own values and from the data: where its score is below that of what was found, the data say

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from orbitwise.transforms.transform import check_rows
@@ -64,6 +63,9 @@ def neighbour_graph(
         raise ValueError(f"weighting must be 'binary' or 'heat', not {weighting!r}.")
     if width is not None and not 0 < width < math.inf:
         raise ValueError(f"width must be positive and finite, not {width}.")
+    # takes as long to import as all of this package
+    from sklearn.neighbors import NearestNeighbors
+
     search = NearestNeighbors(n_neighbors=num_neighbours).fit(x.detach().cpu().double().numpy())
     nearest = search.kneighbors(return_distance=False)
     ends = np.stack([np.repeat(np.arange(len(x)), num_neighbours), nearest.ravel()], axis=-1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orbitwise.inference.optimise.cost import users_level
+from orbitwise.likelihoods.gaussian import two_columns
 
 
 def cross_entropy(scores: Float[Tensor, "n c"], labels: Tensor, scale: float) -> float:
@@ -82,11 +83,6 @@ def expected_calibration_error(
 def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """The cross entropy of held-out scores at their cautious scale; one column means two classes."""
     return float(label_losses(scores, labels).mean())
-
-
-def two_columns(scores: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
-    """Two columns of scores instead of a single one; other scores are unchanged."""
-    return torch.cat([-scores, scores], dim=1) if scores.shape[1] == 1 else scores
 
 
 def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:

@@ -18,6 +18,8 @@ QUARTILES = 0.7413
 APART = 10.0
 """If the standard deviation exceeds the one from the quartiles by this factor, a few rows are far from the
 others."""
+FEW = 0.1
+"""The share of rows up to which rows so far from the others are few."""
 
 
 @final
@@ -98,6 +100,8 @@ def typical_spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     spread = deviations(points)
     low, high = _quartiles(points)
     middle = (high - low) * QUARTILES
-    spread = torch.where((middle > 0) & (spread > APART * middle), middle, spread)
+    is_far = (points - points.median(0).values).abs() > APART * middle
+    is_few = is_far.to(points).mean(0) <= FEW
+    spread = torch.where((middle > 0) & (spread > APART * middle) & is_few, middle, spread)
     rounding = 64 * torch.finfo(points.dtype).eps * points.abs().amax(0)
     return torch.where(spread > rounding, spread, torch.ones_like(spread))

@@ -10,7 +10,6 @@ from typing import final
 
 import torch
 from gpytorch.kernels import Kernel
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.declarations import FLAG, REPORTED, TEXT, Field
@@ -23,6 +22,7 @@ from orbitwise.inference.sparse.climb import Climbed
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.orbits.orbit import Orbit
+from orbitwise.process.process import Moments
 
 EVIDENCE = {
     "converged_": FLAG,
@@ -77,10 +77,11 @@ class FitResult:
     bound on it, depending on `kind`, and `standard_error` its error due to the choice of nodes or draws.
     `objective` was maximised over the `parameters`. `search` describes how ranges of a drawn orbit were
     found. `certificate` brackets the evidence if rows are exact and noise is Gaussian. `half_bound` is the
-    bound with half as many inducing points. `noise` is the noise variance of the posterior, and `held_rows`
-    are needed to compute a sparse posterior for another noise variance. `stopped` is what ended learning
-    early, an interruption or time, and is empty if nothing did. `climbed` describes how many inducing points
-    were taken, and `label_noise` is the noise to predict labels with, if it was chosen already.
+    bound with half as many inducing points. `noise` is the variance of Gaussian noise of the posterior.
+    `held_rows` are needed to compute a sparse posterior for another noise variance, and to leave rows out.
+    `stopped` is what ended learning early, an interruption or time, and is empty if nothing did. `climbed`
+    describes how many inducing points were taken, and `label_noise` is the noise to predict labels with, if
+    it was chosen already.
     """
 
     posterior: Posterior
@@ -107,7 +108,9 @@ class FitResult:
         if isinstance(self.posterior, ExactPosterior):
             return HeldCovariance(self.posterior)
         if self.held_rows is None or self.noise is None:
-            raise ValueError("Targets can be left out one at a time under Gaussian noise only.")
+            raise ValueError(
+                "Only posteriors under Gaussian noise can be computed for another noise variance."
+            )
         return self.held_rows
 
     @torch.no_grad()
@@ -126,13 +129,15 @@ class FitResult:
         return replace(self, posterior=other, noise=noise)
 
     @torch.no_grad()
-    def held_out_means(self) -> Float[Tensor, "n c"]:
-        """The prediction of every target from all others, under Gaussian noise."""
+    def held_out(self) -> Moments:
+        """Moments of f at every row given the targets of all others; see `HeldRows.leave_one_out`."""
         if isinstance(self.posterior, ExactPosterior):
-            return self.posterior.leave_one_out().mean
-        if self.held_rows is None or self.noise is None:
-            raise ValueError("Targets can be left out one at a time under Gaussian noise only.")
-        return self.held_rows.leave_one_out(self.noise).mean
+            found = self.posterior.leave_one_out()
+            variance = (found.variance - (self.noise or 0.0)).clamp_min(0)[:, None].expand_as(found.mean)
+            return Moments(found.mean, variance, found.mean.square() + variance)
+        if self.held_rows is None:
+            raise ValueError("This fit holds no rows that could be left out one at a time.")
+        return self.held_rows.leave_one_out(1.0 if self.noise is None else self.noise)
 
     def in_units(self, nats: float) -> FitResult:
         """The fit with the evidence of targets in other units, which differs by the constant `nats`."""

@@ -181,6 +181,29 @@ def gaussian_log_density(
     return -0.5 * (terms.square + terms.determinant + len(residual) * math.log(2 * math.pi))
 
 
+def held_out_means(covariance: Float[Tensor, "n n"], residual: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+    """E[r_n | all others] under N(0, K) for every row: r - K⁻¹r/diag(K⁻¹), to be differentiated once."""
+    kept: list[Tensor] = []
+
+    def forward(covariance: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+        inverse = torch.cholesky_inverse(cholesky(covariance).lower)
+        weights = inverse @ residual
+        kept[:] = [inverse, weights]
+        return (residual - weights / inverse.diagonal()[:, None],)
+
+    def backward(_: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        (inverse, weights), slope = kept, slopes[0]
+        precision = inverse.diagonal()[:, None]
+        # r̂ = r - α/diag C with C = K⁻¹, α = C r:  dα = C dr - C dK α,  dC = -C dK C
+        to_weights = -slope / precision
+        to_precision = (slope * weights / precision.square()).sum(1)
+        through = inverse @ to_weights
+        to_covariance = -(through @ weights.mT) - (inverse * to_precision) @ inverse
+        return to_covariance, slope + through
+
+    return handwritten_gradient(forward, backward, covariance, residual)[0]
+
+
 def check_factor(lower: Tensor) -> None:
     """Raise a ValueError unless this is a lower Cholesky factor [*c, n, n] of an invertible matrix."""
     size = lower.shape[-1]

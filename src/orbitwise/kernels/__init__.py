@@ -2,6 +2,7 @@
 
 from orbitwise.kernels.bases import ALIASES, BASES, CentredLinearKernel, log_positive, spectral_mixture, start
 from orbitwise.kernels.basis import BasisKernel, BumpBasis, FourierBasis, PolynomialBasis
+from orbitwise.kernels.scaled_columns import ScaledColumnsKernel
 from orbitwise.kernels.spelling import SpellingError, parse, spell
 from orbitwise.kernels.wide_networks import WideConvolutionKernel, WideNetworkKernel
 
@@ -13,6 +14,7 @@ __all__ = [
     "CentredLinearKernel",
     "FourierBasis",
     "PolynomialBasis",
+    "ScaledColumnsKernel",
     "SpellingError",
     "WideConvolutionKernel",
     "WideNetworkKernel",

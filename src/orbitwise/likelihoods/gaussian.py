@@ -106,8 +106,17 @@ class Gaussian(Likelihood):
         codes = torch.nn.functional.one_hot(labels, num_classes).double() - 1 / num_classes
         return codes[:, 1:] if num_classes == 2 else codes
 
+    def class_scores(self, moments: Moments) -> Float[Tensor, "n k"]:
+        """The means of the codes: Gaussian noise on codes is no model of labels."""
+        return two_columns(moments.mean)
+
     def expansion(self, moments: Moments | None, targets: Targets, tilt: Targets | None = None) -> Quadratic:
         return gaussian_quadratic(targets, self.noise.to(targets).expand_as(targets))
+
+
+def two_columns(scores: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
+    """Two columns of scores instead of a single one; other scores are unchanged."""
+    return torch.cat([-scores, scores], dim=1) if scores.shape[1] == 1 else scores
 
 
 def gaussian_log_density(residual: Values, noise: Targets) -> Values:

@@ -25,6 +25,7 @@ from orbitwise.declarations import OMITTED, Stored
 from orbitwise.process.process import Moments
 
 SMALLEST_VARIANCE = 1e-12
+SMALLEST_PROBABILITY = 1e-300
 NUM_NODES = 40
 """The default number of Gauss-Hermite nodes for expectations over f."""
 BISECTIONS = 60
@@ -50,9 +51,9 @@ class Quadratic(NamedTuple):
         """The terms multiplied by the weights of rows; None means weights of 1."""
         return self if weight is None else Quadratic(*(weight[:, None] * term for term in self))
 
-    def concave(self, mean: Targets) -> Quadratic:
-        """The quadratic with the same slope at the mean of f, but no negative curvature."""
-        curvature = self.curvature.clamp_min(0)
+    def concave(self, mean: Targets, least: float = 0.0) -> Quadratic:
+        """The quadratic with the same slope at the mean of f, but with a curvature of at least `least`."""
+        curvature = self.curvature.clamp_min(least)
         return self._replace(curvature=curvature, slope=self.slope + (curvature - self.curvature) * mean)
 
 
@@ -174,6 +175,18 @@ class Likelihood(nn.Module, ABC):
     def class_probabilities(self, moments: Moments) -> Float[Tensor, "n k"]:
         """The probability of every class, for targets that `encode_labels` made."""
         return self.predict(moments)
+
+    def class_scores(self, moments: Moments) -> Float[Tensor, "n k"]:
+        """Scores of the classes: a softmax of their multiple gives the calibrated class probabilities."""
+        return self.class_probabilities(moments).clamp_min(SMALLEST_PROBABILITY).log()
+
+    def response(self, moments: Moments, targets: Targets, tilt: Targets | None = None) -> Targets:
+        """-∂²E/∂μ² of the expected log-likelihood E, or of its bound at the best tilt, by the mean μ of f.
+
+        Leave-one-out needs it. Under a bound it is less than the curvature of the quadratic, because the best
+        tilt changes with μ.
+        """
+        return self.expansion(moments, targets, tilt).curvature
 
     def _expected(self, values: Callable[[Values], Values], mean: Targets, variance: Targets) -> Targets:
         return gaussian_expectation(values, mean, variance, self.num_nodes)

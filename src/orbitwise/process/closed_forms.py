@@ -31,6 +31,7 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Atoms, Block
 from orbitwise.kernels.bases import children_of
+from orbitwise.kernels.scaled_columns import ScaledColumnsKernel
 
 Profile = Callable[[Tensor, int], Tensor]
 """κ and its derivatives, by order."""
@@ -106,6 +107,9 @@ def radial_profile(kernel: Kernel, rows: bool = False) -> Profile | None:
     own: Profile | None = getattr(kernel, "radial_profile", None)
     if own is not None:
         return own
+    if type(kernel) is ScaledColumnsKernel:
+        # its lengthscales are in the units of the columns
+        return radial_profile(kernel.base_kernel, rows)
     if type(kernel) is RBFKernel:
         return rbf
     if type(kernel) is MaternKernel and kernel.nu == 1.5:

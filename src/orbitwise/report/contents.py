@@ -165,8 +165,8 @@ def judgement_figures(judged: Judged, seed: int) -> list[list[str]]:
 class Example(NamedTuple):
     """One row of the data, its class or measured value, and the prediction.
 
-    `detail` is the confidence of the prediction, or its distance from the measured value. `picture` is "" for
-    tables.
+    `row` counts from 1, as tables of predictions and messages of the command do. `detail` is the confidence
+    of the prediction, or its distance from the measured value. `picture` is "" for tables.
     """
 
     row: int
@@ -199,7 +199,7 @@ def extremes_of(model: Model, X: ndarray, judged: Judged, painter: Painter | Non
         predictions = _predicted(model, judged, rows, seed)
         return [
             Example(
-                row,
+                row + 1,
                 judged.name(row),
                 "" if painter is None else painter.uri(flat[row]),
                 flat[row, :MOST_COLUMNS].tolist() if painter is None else [],

@@ -267,7 +267,7 @@ def probability_bands(
     noise = torch.randn(num_draws, 1, mean.shape[1], generator=generator, dtype=mean.dtype)
     draws = (mean + variance.sqrt() * noise).flatten(0, 1)
     if isinstance(model.likelihood_, Dirichlet | Softmax):
-        drawn = torch.softmax(draws, dim=-1)
+        drawn = torch.softmax(model.scale_ * draws, dim=-1)
     else:
         drawn = _probabilities(model, draws, torch.zeros_like(draws))
     drawn = drawn.unflatten(0, (num_draws, len(mean)))

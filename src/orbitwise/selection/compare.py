@@ -21,6 +21,7 @@ from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
 from orbitwise.estimators.invariances import Invariance, check_picture, is_of_images, name_of
 from orbitwise.estimators.learned_ranges import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
+from orbitwise.estimators.validation import as_array
 from orbitwise.inference.optimise.orbit_search import FINELY
 from orbitwise.selection.differences import (
     Candidate,
@@ -211,6 +212,7 @@ def compare(
     >>> compare(X, y).best.name
     'permutation'
     """
+    X, y = as_array(X), as_array(y)
     if invariances is not None and not len(invariances):
         raise ValueError("compare needs at least one invariance; None means no invariance.")
     if estimator is None:

@@ -183,7 +183,9 @@ def known_classes() -> dict[str, type]:
 def own_classes() -> dict[str, type]:
     """The classes in `PACKAGES` that a file may name."""
     for room in PACKAGES:
-        import_module(f"orbitwise.{room}")
+        package = import_module(f"orbitwise.{room}")
+        for name in getattr(package, "__all__", ()):
+            getattr(package, name)  # some packages import a class when it is first used
     found: dict[str, type] = {}
     for name, module in list(sys.modules.items()):
         if name.startswith("orbitwise.") and name.split(".")[1] in PACKAGES:

@@ -13,10 +13,10 @@ from orbitwise.selection.search.hypotheses import (
     best_mirror,
     claims_of,
     functional_of_claims,
+    in_input_columns,
+    in_process_columns,
     learned_claims,
-    located_back,
-    relocated,
-    started,
+    with_starting_value,
 )
 
 
@@ -67,18 +67,18 @@ def test_a_mirror_starts_where_the_data_are_symmetric():
         2.2, abs=0.1
     )
     assert best_mirror(np.ones(4), np.ones(4), False) == 1.0
-    claim = started(Claim("mirror", (0,)), X, even, seed=3)
+    claim = with_starting_value(Claim("mirror", (0,)), X, even, seed=3)
     assert claim.value is not None
-    assert claim == started(Claim("mirror", (0,)), X, even, seed=3)
+    assert claim == with_starting_value(Claim("mirror", (0,)), X, even, seed=3)
 
 
 def test_a_period_starts_at_the_strongest_line():
     y = np.sin(2 * np.pi * X[:, 0] / 1.3)
-    assert started(Claim("period", (0,)), X, y, None).value == pytest.approx(1.3, rel=0.03)
+    assert with_starting_value(Claim("period", (0,)), X, y, None).value == pytest.approx(1.3, rel=0.03)
     given = Claim("period", (0,), 2.0, True)
-    assert started(given, X, y, None) is given
+    assert with_starting_value(given, X, y, None) is given
     swap = Claim("swap", (0, 1))
-    assert started(swap, X, y, None) is swap
+    assert with_starting_value(swap, X, y, None) is swap
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_two_claims_hold_together_and_their_values_are_read_back():
 def test_columns_move_around_a_wrapped_one():
     expression = parse_expression("rbf[0]*rq[1] + rbf[0,2](ard) + linear")
     claims = [Claim("period", (1,), 1.0)]
-    moved, width = relocated(expression, claims, 3)
+    moved, width = in_process_columns(expression, claims, 3)
     assert (str(moved), width) == ("rbf[0]*rq[1,2] + rbf[0,3](ard) + linear", 4)
-    assert located_back(moved, claims) == expression
-    assert relocated(expression, [], 3) == (expression, 3)
-    assert located_back(expression, []) is expression
+    assert in_input_columns(moved, claims) == expression
+    assert in_process_columns(expression, [], 3) == (expression, 3)
+    assert in_input_columns(expression, []) is expression
 
 
 def test_numbers_that_are_learned():

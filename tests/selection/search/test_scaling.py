@@ -7,13 +7,13 @@ import torch
 from orbitwise.kernels.spelling import build, parse_expression, terms
 from orbitwise.process import Process
 from orbitwise.selection.search.auto import Scaling
-from orbitwise.selection.search.hypotheses import Claim, Hypothesis, functional_of_claims, relocated
+from orbitwise.selection.search.hypotheses import Claim, Hypothesis, functional_of_claims, in_process_columns
 
 X = 1960 + 20 * np.random.default_rng(0).uniform(size=(8, 2))
 
 
 def gram(hypothesis: Hypothesis, x: np.ndarray) -> torch.Tensor:
-    moved, width = relocated(hypothesis.expression, hypothesis.claims, 2)
+    moved, width = in_process_columns(hypothesis.expression, hypothesis.claims, 2)
     functional = functional_of_claims(hypothesis.claims, 2).double()
     with torch.no_grad():
         return Process(None, build(moved, width)).covariance(functional.atoms(torch.from_numpy(x)))

@@ -7,11 +7,11 @@ from orbitwise.kernels.spelling import Product, Term, parse_expression, terms
 from orbitwise.selection.search.hypotheses import (
     Claim,
     Hypothesis,
-    bare,
     start_from_data,
     starts_from_data,
     starts_from_parent,
     starts_with_line,
+    without_values,
 )
 
 X = np.random.default_rng(0).uniform(0, 10, (90, 1))
@@ -21,7 +21,7 @@ LEFT = 0.5 * np.sin(2 * np.pi * X[:, 0] / 1.7)
 @pytest.mark.parametrize("text", ["rbf", "rbf*periodic + linear", "(rbf + rq)*periodic", "sm(2) + constant"])
 def test_fresh_starts_have_all_values_and_keep_the_structure(text: str):
     start = start_from_data(Hypothesis(parse_expression(text)), X, LEFT, 3)
-    assert bare(start.expression) == bare(parse_expression(text))
+    assert without_values(start.expression) == without_values(parse_expression(text))
     assert all(term.values for term in terms(start.expression))
     assert start == start_from_data(Hypothesis(parse_expression(text)), X, LEFT, 3)
 
@@ -29,7 +29,7 @@ def test_fresh_starts_have_all_values_and_keep_the_structure(text: str):
 def test_wrapped_columns_are_started_along_the_line():
     start = start_from_data(Hypothesis(parse_expression("rq"), (Claim("period", (0,)),)), X, LEFT, None)
     assert start.claims[0].value == pytest.approx(1.7, rel=0.02)
-    assert str(bare(start.expression)) == "rq"
+    assert str(without_values(start.expression)) == "rq"
 
 
 def test_what_is_known_stays_and_what_is_new_begins_at_the_residuals():

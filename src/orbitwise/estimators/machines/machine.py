@@ -391,6 +391,9 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
         A weight is a number of copies of a row, and 0 removes it. For the invariance, equal points are one
         point.
+
+        Ctrl-C raises KeyboardInterrupt and leaves no model, because a machine has no certificate before its
+        solver has ended.
         """
         self._check_settings()
         data = self._labelled(X, y, unlabeled, sample_weight)

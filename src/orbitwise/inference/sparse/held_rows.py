@@ -14,21 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.linear_algebra import cholesky, solve_factored, solve_lower
+from orbitwise.inference.linear_algebra import cholesky, solve_lower
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
 from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
-from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.sparse.posterior import ProjectedMoments, SparsePosterior, Whitened
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Process
+from orbitwise.process.process import Moments, Process
 
 COLUMNS_AT_ONCE = 8192
-
-
-class LeaveOneOutMeans(NamedTuple):
-    """The prediction of each target from all others, and its variance without noise."""
-
-    mean: Float[Tensor, "n c"]
-    variance: Float[Tensor, " n"]
+LEAST_CURVATURE = 1e-9
+"""Rows without curvature would lose their slopes."""
 
 
 @final
@@ -36,7 +31,8 @@ class HeldRows:
     """Projected rows, their targets and weights, and the sums AWAᵀ and AW(y-m) over them.
 
     A row of weight w has noise σ²/w; weights are [n], or [n, c] if they differ between outputs. `log_weight`
-    replaces Σ log w if rows represent terms of another likelihood than Gaussian noise.
+    replaces Σ log w if rows represent terms of another likelihood than Gaussian noise, and `response` the
+    weights when rows are left out; see `Likelihood.response`.
     """
 
     def __init__(
@@ -45,17 +41,14 @@ class HeldRows:
         targets: Float[Tensor, "n c"],
         weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None,
         log_weight: Float[Tensor, ""] | None = None,
+        response: Float[Tensor, "n c"] | None = None,
     ) -> None:
-        self.projected, self.targets = projected, targets
+        self.projected, self.targets, self.response = projected, targets, response
         self.weight = torch.ones_like(projected.residual) if weight is None else weight
         self.log_weight = self.weight.log().sum() if log_weight is None else log_weight
         self.centred = targets - projected.mean[:, None]
         columns = projected.columns
-        if self.weight.dim() == 1:
-            self.gram = (columns if weight is None else columns * weight) @ columns.mT
-        else:
-            # One output at a time: λ a for all of them would hold n·u·c numbers.
-            self.gram = torch.stack([(columns * each) @ columns.mT for each in self.weight.T])
+        self.gram = columns @ columns.mT if weight is None else _gram(columns, weight)
         self.product = columns @ (self._weights * self.centred)
 
     @classmethod
@@ -87,17 +80,30 @@ class HeldRows:
         """The collapsed bound of these rows, summed over outputs."""
         return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
-    def leave_one_out(self, noise: float | Tensor) -> LeaveOneOutMeans:
-        """μ₋ₙ = y - (y-μ)/(1-h), leverage h = w aᵀS a/σ², variance σ²h/(w(1-h)) + r; weights are [n]."""
+    def leave_one_out(self, noise: float | Tensor) -> Moments:
+        """Moments of each f_n given all other rows: μ₋ₙ = μ - s w(y-μ)/σ²(1-h), variance s/(1-h) + r.
+
+        Here s = aᵀSa, and the leverage is h = ws/σ². If there is a `response` λ, it replaces w/σ² in S and h,
+        which is correct to first order in the change of the posterior.
+        """
         noise, columns = self._checked(noise), self.projected.columns
-        lower = cholesky(self.precision(noise)).lower
-        mean = columns.mT @ solve_factored(lower, self.product) / noise
-        parts = columns.split(COLUMNS_AT_ONCE, dim=1)
-        leverage = self.weight * torch.cat([solve_lower(lower, part).square().sum(0) for part in parts])
-        remaining = (1 - leverage / noise).clamp_min(1e-12)
-        held_out = self.targets - (self.centred - mean) / remaining[:, None]
-        variance = noise / self.weight * (1 - remaining) / remaining
-        return LeaveOneOutMeans(held_out, variance + self.projected.residual)
+        mean = columns.mT @ self.optimum(noise).mean
+        if self.response is None:
+            response, precision = self._weights / noise, self.precision(noise)
+        else:
+            response = self.response / noise
+            precision = _gram(columns, response) + torch.eye(len(columns)).to(columns)
+        parts, lower = columns.split(COLUMNS_AT_ONCE, dim=1), cholesky(precision).lower
+        lowers = lower if lower.dim() == 3 else lower[None]
+        # one output at a time, like the sums
+        each = [torch.cat([solve_lower(one, part).square().sum(0) for part in parts]) for one in lowers]
+        spread = torch.stack(each, dim=1)
+        # s/(1-h)
+        variance = spread / (1 - response * spread).clamp_min(1e-12)
+        held_out = mean - variance * self._weights / noise * (self.centred - mean)
+        variance = (variance + self.projected.residual[:, None]).expand_as(held_out)
+        held_out = held_out + self.projected.mean[:, None]
+        return Moments(held_out, variance, held_out.square() + variance)
 
     def held_out_means(self, noise: float | Tensor) -> Float[Tensor, "n c"]:
         """Each target predicted from all others, at this variance of the noise."""
@@ -105,17 +111,42 @@ class HeldRows:
 
     def log_density(self, noise: float | Tensor) -> Float[Tensor, " n"]:
         """log p(y_n | all other targets), summed over outputs."""
-        mean, variance = self.leave_one_out(noise)
-        spread = variance + self._checked(noise) / self.weight
-        residual = self.targets - mean
-        each = -0.5 * (residual.square() / spread[:, None] + torch.log(2 * math.pi * spread)[:, None])
-        return each.sum(1)
+        held_out = self.leave_one_out(noise)
+        spread = held_out.variance + self._checked(noise) / self._weights
+        residual = self.targets - held_out.mean
+        return -0.5 * (residual.square() / spread + torch.log(2 * math.pi * spread)).sum(1)
 
     def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
         value = torch.as_tensor(noise, dtype=torch.float64, device=self.targets.device)
         if value.numel() != 1 or not bool(value > 0):
             raise ValueError(f"The noise is one positive variance for all outputs, not {noise!r}.")
         return value.reshape(())
+
+
+def _gram(columns: Float[Tensor, "u n"], weight: Float[Tensor, " n"] | Float[Tensor, "n c"]) -> Tensor:
+    """AWAᵀ, one for each output where outputs have weights of their own."""
+    if weight.dim() == 1:
+        return (columns * weight) @ columns.mT
+    # One output at a time: λ a for all of them would hold n·u·c numbers.
+    return torch.stack([(columns * each) @ columns.mT for each in weight.T])
+
+
+def _moments(projected: ProjectedRows, q: Whitened) -> ProjectedMoments:
+    """Moments of f at the rows under q."""
+    mean = projected.columns.mT @ q.mean + projected.mean[:, None]
+    spread = q.spread(projected.columns.mT).square().sum(-1)
+    spread = (spread[:, None] if q.is_shared else spread.T).expand_as(mean)
+    return ProjectedMoments(mean, mean.square() + spread, spread, projected.residual)
+
+
+@torch.no_grad()
+def expanded_rows(
+    projected: ProjectedRows, likelihood: Likelihood, targets: Float[Tensor, "n c"], q: Whitened
+) -> HeldRows:
+    """Rows of a likelihood that is not quadratic in f, expanded about its best q, which is their optimum."""
+    moments = _moments(projected, q).full
+    quadratic = likelihood.expansion(moments, targets).concave(moments.mean, LEAST_CURVATURE)
+    return HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature)
 
 
 def hold_rows(
@@ -164,7 +195,11 @@ def condition(
         tilt = None
     quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
     rows = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature)
-    return Conditioned(SparsePosterior(process, inducing, rows.optimum(1.0), projected.lower), rows, tilt)
+    q = rows.optimum(1.0)
+    if likelihood.needs_tilt:
+        response = likelihood.response(_moments(projected, q).full, targets, tilt)
+        rows.response = response if weight is None else weight[:, None] * response
+    return Conditioned(SparsePosterior(process, inducing, q, projected.lower), rows, tilt)
 
 
 @torch.no_grad()
@@ -183,9 +218,7 @@ def best_tilt(
     for _ in range(num_rounds):
         quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
         q = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature).optimum(1.0)
-        mean = projected.columns.mT @ q.mean + projected.mean[:, None]
-        spread = q.spread(projected.columns.mT).square().sum(-1)
-        variance = spread[:, None] if q.is_shared else spread.T
         residual = projected.residual[:, None]
-        tilt = (mean.square() + variance + residual / (1 + quadratic.curvature * residual)).sqrt()
+        square = _moments(projected, q).mean_square
+        tilt = (square + residual / (1 + quadratic.curvature * residual)).sqrt()
     return tilt

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from gpytorch.module import Module
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from orbitwise.declarations import require
@@ -403,6 +402,8 @@ def cluster_centres(
     Coordinates are rounded to seven digits of their range, so that the result does not depend on the rounding
     of a CPU.
     """
+    from sklearn.cluster import KMeans  # takes long to import, and few fits need it
+
     _check_count(num_inducing)
     order = torch.randperm(len(points), generator=generator, device=generator.device)[:most]
     sample = _distinct(points[order.to(points.device)])

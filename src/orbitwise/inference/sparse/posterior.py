@@ -189,6 +189,12 @@ class ProjectedMoments(NamedTuple):
     spread: Float[Tensor, "n c"]
     residual: Float[Tensor, " n"]
 
+    @property
+    def full(self) -> Moments:
+        """Moments of f_n with the variance that q does not reach."""
+        residual = self.residual[:, None]
+        return Moments(self.mean, self.spread + residual, self.mean_square + residual)
+
 
 def projected_moments(projection: Projection, q: Whitened | WhitenedFactor) -> ProjectedMoments:
     """Unbiased moments of m_n + a_nᵀv under q(v)."""

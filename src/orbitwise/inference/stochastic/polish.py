@@ -111,10 +111,13 @@ def unbiased_bound(
 
 
 class Polished(NamedTuple):
-    """The posterior with the best q of frozen rows, the unbiased bound, and the rows if noise is Gaussian."""
+    """The posterior with the best q of frozen rows, the unbiased bound, and the rows.
+
+    Rows with Gaussian noise are for noise of any size, those of other likelihoods for σ² = 1.
+    """
 
     posterior: SparsePosterior
-    rows: HeldRows | None
+    rows: HeldRows
     bound: BoundEstimate
 
 
@@ -137,5 +140,5 @@ def polish(
     parts = (x, targets, projected.residual, found.tilt, generator)
     bound = unbiased_bound(found.posterior, functional, likelihood, *parts, weight=weight)
     is_gaussian = isinstance(likelihood, Gaussian)
-    rows = HeldRows(projected, targets.double(), weight) if is_gaussian else None
+    rows = HeldRows(projected, targets.double(), weight) if is_gaussian else found.rows
     return Polished(found.posterior, rows, bound)

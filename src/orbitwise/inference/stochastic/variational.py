@@ -22,7 +22,6 @@ from orbitwise.inference.sparse.posterior import (
     projected_moments,
 )
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Moments
 from orbitwise.process.unbiased import Method
 
 TILT_ROUNDS = 4
@@ -120,7 +119,7 @@ def projected_terms(
         tilt = None
     elif tilt is None:
         tilt = _best_tilt(likelihood, targets, moments, slack_residual, weight)
-    full = Moments(moments.mean, moments.spread + residual, moments.mean_square + residual)
+    full = moments.full
     quadratic = likelihood.expansion(full, targets, tilt).weighted(weight)
     # -½ log(1 + λr) ≥ -½ [log(1+c) + (λr - c)/(1+c)] at the slack c, in place of -½ λr
     slack = quadratic.curvature * slack_residual

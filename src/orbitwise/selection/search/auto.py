@@ -43,13 +43,13 @@ from orbitwise.selection.search.hypotheses import (
     KINDS,
     Claim,
     Hypothesis,
-    bare,
     base_terms,
     claims_of,
     functional_of_claims,
+    in_input_columns,
+    in_process_columns,
     learned_claims,
-    located_back,
-    relocated,
+    without_values,
 )
 from orbitwise.selection.table import ResultTable
 
@@ -227,13 +227,13 @@ def refitted(
 
     # a sparse fit calls `stop` at its first iteration
     is_cut_short = engine_for(len(x)) == "exact" and is_over()
-    moved, width = relocated(hypothesis.expression, hypothesis.claims, x.shape[1])
+    moved, width = in_process_columns(hypothesis.expression, hypothesis.claims, x.shape[1])
     functional = functional_of_claims(hypothesis.claims, x.shape[1])
     estimator = InvariantGPRegressor(
         build(moved, width),
         None if functional.is_identity else functional,
         likelihood="gaussian" if hypothesis.noise is None else Gaussian(max(hypothesis.noise, 1e-12)),
-        mean="zero" if hypothesis.kills_constants else "constant",
+        mean="zero" if hypothesis.cancels_constants else "constant",
         random_state=0,
         max_iterations=0 if is_cut_short else 200,
         inference=engine_for(len(x)),
@@ -492,7 +492,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         ):
             setattr(self, name, getattr(estimator, name))
         self.score_ = found.score
-        self.spelling_ = str(bare(hypothesis.expression))
+        self.spelling_ = str(without_values(hypothesis.expression))
         self.invariance_ = " | ".join(map(str, claims)) or None
         self._extents = np.ptp(x, axis=0)
         parts, width = additive_parts(self.kernel_), self._width()
@@ -514,9 +514,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         found, parts = [], additive_parts(self.kernel_)
         moments = part_moments(parts, self._width(), self.posterior_, self.functional_, x)
         for part, (mean, std) in zip(parts, moments, strict=True):
-            place = located_back(part, self._learned_claims)
+            place = in_input_columns(part, self._learned_claims)
             phrase = component_phrase(place, words)
-            found.append(Component(str(bare(place)), phrase, mean * scale, std * scale))
+            found.append(Component(str(without_values(place)), phrase, mean * scale, std * scale))
         return found
 
     @property
@@ -530,7 +530,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         """The structure in plain words; `unit` is the unit of x, such as "years"."""
         check_is_fitted(self)
         claims = self._learned_claims
-        parts = [located_back(part, claims) for part in additive_parts(self.kernel_)]
+        parts = [in_input_columns(part, claims) for part in additive_parts(self.kernel_)]
         return summary(parts, self._shares, claims, self._words(unit), math.sqrt(self.noise_))
 
     def summary(self, unit: str = "") -> str:

@@ -41,18 +41,18 @@ from orbitwise.selection.search.hypotheses import (
     Claim,
     Hypothesis,
     Key,
-    claimed,
     first_hypotheses,
     functional_of_claims,
+    in_input_columns,
+    in_process_columns,
     learned_claims,
-    located_back,
     neighbours,
-    relocated,
     simplifications,
     start_from_data,
     starts_from_data,
     starts_from_parent,
     starts_with_line,
+    with_one_more_claim,
 )
 
 FEW_ITERATIONS = 15
@@ -130,8 +130,8 @@ class HypothesisModel:
 
     def __init__(self, hypothesis: Hypothesis, data: SearchData) -> None:
         self.hypothesis, num_dims = hypothesis, data.x.shape[1]
-        moved, width = relocated(hypothesis.expression, hypothesis.claims, num_dims)
-        is_odd = hypothesis.kills_constants
+        moved, width = in_process_columns(hypothesis.expression, hypothesis.claims, num_dims)
+        is_odd = hypothesis.cancels_constants
         mean = ZeroMean() if is_odd else ConstantMean().double()
         functional = functional_of_claims(hypothesis.claims, num_dims).double()
         likelihood = Gaussian(0.05 if hypothesis.noise is None else max(hypothesis.noise, 1e-12))
@@ -237,7 +237,7 @@ class HypothesisModel:
     def learned(self) -> Hypothesis:
         """The hypothesis with the present values."""
         return Hypothesis(
-            located_back(expression_of(self.kernel, values=True, digits=17), self.hypothesis.claims),
+            in_input_columns(expression_of(self.kernel, values=True, digits=17), self.hypothesis.claims),
             learned_claims(self.hypothesis.claims, self.latent.functional),
             self.latent.noise.item() - NOISE_FLOOR,
         )
@@ -391,7 +391,7 @@ class Search:
             )
         if self.claims:
             leaders = sorted(self.tried.values(), key=lambda each: -each.score)[:2]
-            options = [one for each in leaders for one in claimed(each.hypothesis, self.claims)]
+            options = [one for each in leaders for one in with_one_more_claim(each.hypothesis, self.claims)]
             best = _better_of(self._advance(self._started(options, y), best), best)
         return self.grow(best)
 

@@ -121,7 +121,7 @@ def _read(name: str, num_dims: int) -> list[Claim]:
     return [Claim(kind, chosen, value, is_given) for chosen in each]
 
 
-def started(claim: Claim, x: Array, y: Array, seed: int | None) -> Claim:
+def with_starting_value(claim: Claim, x: Array, y: Array, seed: int | None) -> Claim:
     """The claim with a starting value: the centre that fits best, or the strongest period."""
     if claim.value is not None or claim.num_parameters == 0:
         return claim
@@ -191,7 +191,9 @@ def learned_claims(claims: Sequence[Claim], functional: Functional) -> tuple[Cla
     )
 
 
-def relocated(expression: Expression, claims: Sequence[Claim], num_dims: int) -> tuple[Expression, int]:
+def in_process_columns(
+    expression: Expression, claims: Sequence[Claim], num_dims: int
+) -> tuple[Expression, int]:
     """The expression in the input columns of g, and their number: a periodic column becomes two."""
     wrapped = _wrapped(claims)
     if wrapped is None:
@@ -200,8 +202,8 @@ def relocated(expression: Expression, claims: Sequence[Claim], num_dims: int) ->
     return _in_columns(expression, places), num_dims + 1
 
 
-def located_back(expression: Expression, claims: Sequence[Claim]) -> Expression:
-    """The inverse of `relocated`."""
+def in_input_columns(expression: Expression, claims: Sequence[Claim]) -> Expression:
+    """The inverse of `in_process_columns`."""
     wrapped = _wrapped(claims)
     if wrapped is None:
         return expression
@@ -260,12 +262,12 @@ class Hypothesis:
         exchanges = [claim for claim in claims if claim.kind in ("swap", "permutation")]
         for claim in exchanges:
             moved = claim.columns or tuple({c for term in terms(expression) for c in term.columns or ()})
-            parts = [_least(part, moved, num_dims) for part in summands(expression)]
+            parts = [_smallest_form(part, moved, num_dims) for part in summands(expression)]
             forms = [tuple(sorted(set(parts)))]
         return forms[0], frozenset(str(claim.structure) for claim in claims)
 
     @property
-    def kills_constants(self) -> bool:
+    def cancels_constants(self) -> bool:
         """Whether adding a constant to g leaves f unchanged."""
         return any(claim.kind == "odd" for claim in self.claims)
 
@@ -275,15 +277,15 @@ class Hypothesis:
         return len(terms(self.expression)) + len(self.claims)
 
     def __str__(self) -> str:
-        text = str(bare(self.expression))
+        text = str(without_values(self.expression))
         return text + "".join(f" | {claim.structure}" for claim in self.claims)
 
 
-def bare(expression: Expression) -> Expression:
+def without_values(expression: Expression) -> Expression:
     """The expression without hyperparameters and amplitudes."""
     if isinstance(expression, Term):
         return expression.structure
-    parts = [bare(part) for part in expression.parts]
+    parts = [without_values(part) for part in expression.parts]
     return add(*parts) if isinstance(expression, Sum) else multiply(*parts)
 
 
@@ -333,7 +335,7 @@ def neighbours(
         yield replace(hypothesis, expression=loosened), None
     for claim in hypothesis.claims:
         yield replace(hypothesis, claims=tuple(each for each in hypothesis.claims if each != claim)), None
-    yield from claimed(hypothesis, claims)
+    yield from with_one_more_claim(hypothesis, claims)
 
 
 def _is_wrapped(base: Term, claims: Sequence[Claim]) -> bool:
@@ -342,7 +344,7 @@ def _is_wrapped(base: Term, claims: Sequence[Claim]) -> bool:
     return base.name in ("linear", "periodic") and any(_sees(base, column) for column in circles)
 
 
-def claimed(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[Hypothesis, None]]:
+def with_one_more_claim(hypothesis: Hypothesis, claims: Sequence[Claim]) -> Iterator[tuple[Hypothesis, None]]:
     """The hypothesis with one more claim; a period replaces periodic kernels of its column."""
     present = {(claim.kind, claim.columns) for claim in hypothesis.claims}
     mirrored = {claim.columns for claim in hypothesis.claims if claim.kind in ("mirror", "odd")}
@@ -444,7 +446,7 @@ def _with_names(expression: Expression, column: int, names: dict[str, str]) -> E
     return map_terms(expression, renamed)
 
 
-def _least(component: Expression, moved: Sequence[int], num_dims: int | None) -> tuple[str, ...]:
+def _smallest_form(component: Expression, moved: Sequence[int], num_dims: int | None) -> tuple[str, ...]:
     """The smallest normal form of a component over all exchanges of columns."""
     forms = []
     for order in permutations(moved):
@@ -468,12 +470,12 @@ the expression before multiplication."""
 
 def start_from_data(hypothesis: Hypothesis, x: Array, y: Array, seed: int | None) -> Hypothesis:
     """The structure with all starting values taken from the data."""
-    structure = bare(hypothesis.expression)
-    _, width = relocated(structure, hypothesis.claims, x.shape[1])
-    claims = tuple(started(claim.structure, x, y, seed) for claim in hypothesis.claims)
+    structure = without_values(hypothesis.expression)
+    _, width = in_process_columns(structure, hypothesis.claims, x.shape[1])
+    claims = tuple(with_starting_value(claim.structure, x, y, seed) for claim in hypothesis.claims)
     if width != x.shape[1]:
         # lengthscales on a circle start from those on the line
-        structure = map_terms(structure, lambda term: _valued(term, x, y, seed))
+        structure = map_terms(structure, lambda term: _with_values_from_data(term, x, y, seed))
     else:
         structure = expression_of(start(build(structure, width), x, y, seed=seed), values=True, digits=17)
     return Hypothesis(structure, claims, None)
@@ -488,10 +490,10 @@ def starts_from_parent(
     that is strong in the residuals or in the targets; a smooth term starts slow and fast; a linear factor
     starts with its zero in the middle and at both ends of the data.
     """
-    claims = tuple(started(claim, x, y, None) for claim in hypothesis.claims)
+    claims = tuple(with_starting_value(claim, x, y, None) for claim in hypothesis.claims)
     if new is None:
         return [replace(hypothesis, claims=claims)]
-    expression = _completed(hypothesis.expression, x, left)
+    expression = _with_values_of_new_terms(hypothesis.expression, x, left)
     first = replace(hypothesis, expression=expression, claims=claims)
     place = _place_of_new(hypothesis)
     changes: list[dict[str, float]] = []
@@ -499,10 +501,10 @@ def starts_from_parent(
         slow = dict(terms(expression)[place].values)["lengthscale"][0]
         changes = [{"lengthscale": slow * factor} for factor in FASTER]
     elif new.name in CYCLES:
-        changes = _cycles(new, x, y, left)
+        changes = _values_of_new_cycle(new, x, y, left)
     elif new.name == "linear" and _is_factor(new, hypothesis.expression) and len(new.columns or (0,)) == 1:
         changes = [{"centre": end} for end in (_column(new, x).min(), _column(new, x).max())]
-    return _varied(first, place, changes)
+    return _with_changes(first, place, changes)
 
 
 def starts_from_data(hypothesis: Hypothesis, new: Term | None, x: Array, y: Array) -> list[Hypothesis]:
@@ -513,7 +515,7 @@ def starts_from_data(hypothesis: Hypothesis, new: Term | None, x: Array, y: Arra
     first = start_from_data(hypothesis, x, y, None)
     if new is None or new.name not in CYCLES:
         return [first]
-    return _varied(first, _place_of_new(hypothesis), _periods(new, x, detrend(_column(new, x), y)[0]))
+    return _with_changes(first, _place_of_new(hypothesis), _periods(new, x, detrend(_column(new, x), y)[0]))
 
 
 def _place_of_new(hypothesis: Hypothesis) -> int:
@@ -521,9 +523,15 @@ def _place_of_new(hypothesis: Hypothesis) -> int:
     return next(i for i, term in enumerate(terms(hypothesis.expression)) if not term.values)
 
 
-def _varied(first: Hypothesis, place: int, changes: list[dict[str, float]]) -> list[Hypothesis]:
+def _with_changes(first: Hypothesis, place: int, changes: list[dict[str, float]]) -> list[Hypothesis]:
     """A start, and further starts with other values of one term."""
-    return [first, *(replace(first, expression=_changed(first.expression, place, each)) for each in changes)]
+    return [
+        first,
+        *(
+            replace(first, expression=_with_hyperparameters(first.expression, place, each))
+            for each in changes
+        ),
+    ]
 
 
 def _is_factor(new: Term, expression: Expression) -> bool:
@@ -535,7 +543,7 @@ def _column(term: Term, x: Array) -> Array:
     return x[:, 0 if term.columns is None else term.columns[0]]
 
 
-def _cycles(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
+def _values_of_new_cycle(new: Term, x: Array, y: Array, left: Array) -> list[dict[str, float]]:
     """Values of a new cycle to start from: periods, and for overtones also shapes."""
     found = _periods(new, x, left)
     changes = [*found, *_periods(new, x, detrend(_column(new, x), y)[0])]
@@ -576,12 +584,12 @@ def starts_with_line(hypothesis: Hypothesis, new: Term, x: Array, y: Array) -> l
     expression: Expression = add(*parts)
     for place, term in enumerate(before):
         kept = {name: values[0] for name, values in term.values if name == "period_length"}
-        expression = _changed(expression, place, kept) if kept else expression
-    line = multiply(_valued(new, x, y, None), factor=max(share, 1e-6))
+        expression = _with_hyperparameters(expression, place, kept) if kept else expression
+    line = multiply(_with_values_from_data(new, x, y, None), factor=max(share, 1e-6))
     return [replace(started, expression=add(expression, line))]
 
 
-def _changed(expression: Expression, place: int, change: dict[str, float]) -> Expression:
+def _with_hyperparameters(expression: Expression, place: int, change: dict[str, float]) -> Expression:
     """The expression with other hyperparameters of the term with index `place`."""
     numbers = count()
 
@@ -594,24 +602,23 @@ def _changed(expression: Expression, place: int, change: dict[str, float]) -> Ex
     return map_terms(expression, changed)
 
 
-def _completed(expression: Expression, x: Array, left: Array) -> Expression:
+def _with_values_of_new_terms(expression: Expression, x: Array, left: Array) -> Expression:
     """The expression with values for new terms: components as large as the residuals, slow factors."""
     if isinstance(expression, Term):
-        return expression if expression.values else _additive(expression, x, left)
+        if expression.values:
+            return expression
+        size = max(float(np.var(left)), 1e-6)
+        return multiply(_with_values_from_data(expression, x, left, None), factor=size)
     if isinstance(expression, Sum):
-        return expression.with_parts(_completed(part, x, left) for part in expression.parts)
-    return map_terms(expression, lambda term: _factor(term, x, left))
+        return expression.with_parts(_with_values_of_new_terms(part, x, left) for part in expression.parts)
+    return map_terms(expression, lambda term: _slow_factor(term, x, left))
 
 
-def _additive(term: Term, x: Array, left: Array) -> Expression:
-    size = float(np.var(left)) or 1e-6
-    return multiply(_valued(term, x, left, None), factor=max(size, 1e-6))
-
-
-def _factor(term: Term, x: Array, left: Array) -> Expression:
+def _slow_factor(term: Term, x: Array, left: Array) -> Expression:
+    """A factor with values from the data; a smooth one is slow."""
     if term.values:
         return term
-    valued = _valued(term, x, left, None)
+    valued = _with_values_from_data(term, x, left, None)
     if term.name in SMOOTH and isinstance(valued, Term):
         slower = tuple(
             (name, tuple(SLOW * each for each in values) if name == "lengthscale" else values)
@@ -621,7 +628,7 @@ def _factor(term: Term, x: Array, left: Array) -> Expression:
     return valued
 
 
-def _valued(term: Term, x: Array, y: Array, seed: int | None) -> Expression:
+def _with_values_from_data(term: Term, x: Array, y: Array, seed: int | None) -> Expression:
     """The term with hyperparameters from the data, without an amplitude."""
     if term.values:
         return term

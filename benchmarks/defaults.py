@@ -1,0 +1,192 @@
+"""Default estimators on labelled sets and sets of regression, beside what people would use otherwise.
+
+    python benchmarks/defaults.py --rows 400 --splits 3
+
+`InvariantGPClassifier()` stands beside a support vector machine, with C and gamma by cross-validation and
+calibrated probabilities, and gradient boosting; `InvariantGPRegressor()` and `SparseGPRegressor()` beside
+scikit-learn's Gaussian process and gradient boosting. Ours take rows as they are; tables have their columns
+standardised for support vectors and scikit-learn's Gaussian process. A split trains on `--rows` rows, or on
+three quarters where a set has fewer, and tests on at most 2,000 others. Needs ORBITWISE_DATA; writes
+results/defaults.json after every fit, and resumes with what is missing.
+"""
+
+import math
+import time
+import warnings
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.svm import SVC
+
+from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, datasets
+from orbitwise.experiments.records import Record, command_line, versions_and_machine
+
+TABLES = (
+    *("iris", "wine", "breast_cancer", "uci_australian", "uci_bupa", "uci_heart", "uci_ionosphere"),
+    *("uci_sonar", "ssl_bci", "ssl_g241c", "ssl_g241n", "ssl_usps"),
+)
+GREY_LEVELS = {"digits": 16.0, "usps": 1.0, "mnist": 255.0, "mnist_rot_generated": 255.0}
+NUMBERS = ("yacht", "boston", "energy", "concrete", "wine_red", "power", "kin8nm", "protein")
+SETS = (*TABLES, *GREY_LEVELS, *(f"uci_reg_{name}" for name in NUMBERS))
+MOST_TESTED = 2_000
+GRID = {"svc__C": [0.1, 1, 10, 100, 1000], "gamma": [0.03, 0.1, 0.3, 1, 3]}
+"""C, and gamma in units of one over the number of columns times the variance of all entries."""
+
+
+def is_regression(name):
+    return name.startswith("uci_reg_")
+
+
+def load(name, split, num_rows):
+    """Rows and targets of training, and of testing: given splits where a set brings them, else drawn."""
+    data, draw = datasets.load(name), np.random.default_rng(split)
+    if "x_train" in data.arrays:
+        x, y = (np.concatenate([data.arrays[f"{part}_train"], data.arrays[f"{part}_test"]]) for part in "xy")
+        count = len(data.arrays["x_train"])
+        train, test = draw.permutation(count), count + draw.permutation(len(x) - count)
+    else:
+        x, y = data.arrays["x"], data.arrays["y"]
+        order = draw.permutation(len(x))
+        if "test_idx" in data.arrays:
+            is_test = np.isin(order, data.arrays["test_idx"][split])
+        else:
+            is_test = np.arange(len(x)) >= min(num_rows, 3 * len(x) // 4)
+        train, test = order[~is_test], order[is_test]
+    train, test = train[:num_rows], test[:MOST_TESTED]
+    x = x.reshape(len(x), -1).astype(float) / GREY_LEVELS.get(name, 1.0)
+    return x[train], y[train], x[test], y[test]
+
+
+def support_vectors(name, x, y, x_test):
+    """The classes by the best of the grid, and its probabilities, calibrated on held-out decisions."""
+    scaler = StandardScaler() if name in TABLES else FunctionTransformer()
+    scaled = scaler.fit_transform(x)
+    unit = 1 / (scaled.shape[1] * scaled.var())
+    grid = {"svc__C": GRID["svc__C"], "svc__gamma": [unit * each for each in GRID["gamma"]]}
+    scaler = StandardScaler() if name in TABLES else FunctionTransformer()
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    search = GridSearchCV(make_pipeline(scaler, SVC()), grid, cv=folds).fit(x, y)
+    calibrated = CalibratedClassifierCV(search.best_estimator_, ensemble=False, cv=folds).fit(x, y)
+    return (
+        search.predict(x_test),
+        calibrated.predict_proba(x_test),
+        {key: float(value) for key, value in search.best_params_.items()},
+    )
+
+
+def classify(name, method, x, y, x_test):
+    if method == "SVC":
+        return support_vectors(name, x, y, x_test)
+    if method == "boosting":
+        model = HistGradientBoostingClassifier(random_state=0).fit(x, y)
+        return model.predict(x_test), model.predict_proba(x_test), {}
+    model = InvariantGPClassifier(random_state=0).fit(x, y)
+    return model.predict(x_test), model.predict_proba(x_test), described(model)
+
+
+def regress(method, x, y, x_test):
+    """Means, deviations where there are any, and what was learned."""
+    if method == "boosting":
+        return HistGradientBoostingRegressor(random_state=0).fit(x, y).predict(x_test), None, {}
+    if method == "scikit-learn GP":
+        kernel = ConstantKernel() * RBF(np.ones(x.shape[1])) + WhiteKernel()
+        model = make_pipeline(StandardScaler(), GaussianProcessRegressor(kernel, normalize_y=True))
+        mean, deviation = model.fit(x, y).predict(x_test, return_std=True)
+        return mean, deviation, {"log_evidence": float(model[-1].log_marginal_likelihood_value_)}
+    make = {"InvariantGPRegressor": InvariantGPRegressor, "SparseGPRegressor": SparseGPRegressor}[method]
+    model = make(random_state=0).fit(x, y)
+    mean, deviation = model.predict(x_test, return_std=True)
+    return mean, deviation, described(model)
+
+
+def described(model):
+    kernel = getattr(model, "kernel_choice_", "RBF, one lengthscale per column").partition(
+        ", by the held-out"
+    )[0]
+    return {"log_evidence": float(model.log_evidence_), "kernel": kernel}
+
+
+CLASSIFIERS = ("InvariantGPClassifier", "SVC", "boosting")
+REGRESSORS = ("InvariantGPRegressor", "SparseGPRegressor", "scikit-learn GP", "boosting")
+
+
+def measure(name, split, method, num_rows):
+    x, y, x_test, y_test = load(name, split, num_rows)
+    about, start = {"rows": len(x), "columns": x.shape[1], "tested": len(x_test)}, time.perf_counter()
+    if is_regression(name):
+        unit = float(np.std(datasets.load(name).arrays["y"], dtype=float))
+        mean, deviation, extra = regress(method, x, y.astype(float), x_test)
+        seconds, residual = time.perf_counter() - start, (y_test - mean) / unit
+        about["rmse"] = math.sqrt(np.mean(residual**2))
+        if deviation is not None:
+            variance = (deviation / unit) ** 2
+            about["log_density"] = float(
+                -0.5 * np.mean(np.log(2 * np.pi * variance) + residual**2 / variance)
+            )
+    else:
+        classes, probabilities, extra = classify(name, method, x, y, x_test)
+        seconds = time.perf_counter() - start
+        about["error"] = float((classes != y_test).mean())
+        about["log_loss"] = float(log_loss(y_test, probabilities, labels=np.unique(y)))
+    return {**about, "seconds": seconds, **extra}
+
+
+def summarise(records):
+    table = Table(title="mean over splits")
+    for heading in ("set", "method", "splits", "rows", "error % or RMSE", "log loss or density", "s"):
+        table.add_column(heading, justify="left" if heading in ("set", "method") else "right")
+    groups = {}
+    for row in records:
+        groups.setdefault((row["set"], row["most_rows"], row["method"]), []).append(row)
+    for (name, _, method), rows in groups.items():
+
+        def mean(key, digits, factor=1, rows=rows):
+            known = [factor * row[key] for row in rows if key in row]
+            return f"{np.mean(known):.{digits}f}" if known else "–"
+
+        keys = (("rmse", 4, 1), ("log_density", 3, 1)) if is_regression(name) else ()
+        keys = keys or (("error", 2, 100), ("log_loss", 4, 1))
+        cells = [mean(*each) for each in keys]
+        table.add_row(name, method, str(len(rows)), str(rows[0]["rows"]), *cells, mean("seconds", 1))
+    return table
+
+
+def main():
+    parser = command_line(__doc__, "results/defaults.json")
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
+    parser.add_argument("--methods", nargs="+", choices=dict.fromkeys((*CLASSIFIERS, *REGRESSORS)))
+    parser.add_argument("--rows", type=int, default=5_000, help="the most rows for training")
+    parser.add_argument("--splits", type=int, default=5)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    record = Record(arguments.out, {"records": []})
+    record.values["command"] = f"python benchmarks/defaults.py --rows {arguments.rows}"
+    record.values["command"] += f" --splits {arguments.splits}"
+    record.values |= {"versions": versions_and_machine()["versions"], "threads": torch.get_num_threads()}
+    records = record.values["records"]
+    known = {(row["set"], row["most_rows"], row["split"], row["method"]) for row in records}
+    for name in arguments.sets:
+        for split in range(arguments.splits):
+            for method in REGRESSORS if is_regression(name) else CLASSIFIERS:
+                is_wanted = arguments.methods is None or method in arguments.methods
+                if not is_wanted or (name, arguments.rows, split, method) in known:
+                    continue
+                row = {"set": name, "most_rows": arguments.rows, "split": split, "method": method}
+                records.append(row | measure(name, split, method, arguments.rows))
+                print({key: value for key, value in records[-1].items() if key != "most_rows"}, flush=True)
+                record.write()
+    Console(width=120).print(summarise(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The benchmark of defaults: sets are split without overlap, and the summary names every loss."""
+
+import numpy as np
+import pytest
+
+from benchmarks import defaults, defaults_summary
+
+
+def row(method: str, split: int, **measures: float) -> dict[str, object]:
+    about = {"set": "some", "most_rows": 100, "method": method, "split": split, "rows": 100, "seconds": 1.0}
+    return about | measures
+
+
+def told(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) -> tuple[str, str]:
+    methods = {"InvariantGPClassifier": ours, "SVC": theirs, "boosting": [(0.5, 1.0)] * len(ours)}
+    rows = [
+        row(method, split, error=error, log_loss=loss)
+        for method, values in methods.items()
+        for split, (error, loss) in enumerate(values)
+    ]
+    return defaults_summary.defaults({"records": rows}, lambda headings, cells: "")
+
+
+def test_training_rows_are_not_tested():
+    x, y, x_test, y_test = defaults.load("iris", 1, 60)
+    assert len(x) == len(y) == 60
+    assert len(x_test) == len(y_test) == 90
+    both = np.concatenate([x, x_test])
+    again = defaults.datasets.load("iris").arrays["x"]
+    assert np.array_equal(both[np.lexsort(both.T)], again[np.lexsort(again.T)].astype(float))
+
+
+def test_an_error_within_one_standard_error_is_no_loss_but_a_log_loss_is():
+    headline, text = told([(0.10, 0.30), (0.16, 0.30)], [(0.12, 0.29), (0.13, 0.30)])
+    assert "loses nowhere to SVC on 0 of 1 sets" in headline
+    assert "some (log loss by 0.005 ± 0.005)" in text
+    assert "test error % by" not in text
+    headline, text = told([(0.10, 0.30), (0.16, 0.30)], [(0.07, 0.31), (0.14, 0.31)])
+    assert "some (test error % by 2.5 ± 0.5)" in text
+    headline, text = told([(0.10, 0.30), (0.16, 0.30)], [(0.12, 0.31), (0.13, 0.31)])
+    assert "loses nowhere to SVC on 1 of 1 sets" in headline
+
+
+@pytest.mark.parametrize("method", defaults.CLASSIFIERS)
+def test_a_set_is_measured(method: str):
+    found = defaults.measure("iris", 0, method, 45)
+    assert found["rows"] == 45
+    assert found["tested"] == 105
+    assert 0 <= found["error"] < 0.3
+    assert found["log_loss"] > 0
