@@ -11,7 +11,8 @@ OTHERS = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob
 """Examples that have a test file of their own."""
 SMALL = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHERS)
 SLOW = {"botorch_invariant_kernel", "a_tie", "intervals_on_real_data", "outliers", "shifted_signals"} | {
-    "structure_in_words"
+    "structure_in_words",
+    "wide_convolutions",
 }
 """Those that take longer than a second or two; and that which changes settings of GPyTorch."""
 pytestmark = pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")

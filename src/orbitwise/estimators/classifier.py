@@ -109,12 +109,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         rows; both have no derivatives, so ranges cannot be learned through them. An unfitted transformer is
         fitted to the training rows. `load` asks for φ again, because it is code.
     likelihood : {"one_hot", "stick_breaking", "dirichlet", "softmax"} or Likelihood, default="one_hot"
-        How labels are observed. "one_hot": Gaussian noise on one-hot codes; by far the quickest, and as good
-        as any for several classes. "stick_breaking": Pólya-Gamma logits of sticks, which is logistic
-        regression for two classes: take it for those, above all if labels are noisy. "dirichlet": Gaussian
-        noise of several sizes on logarithms. "softmax": one f per class, slow, whose bound averages a drawn
-        orbit over fixed nodes; for few rows and classes. Leave-one-out on the training set calibrates the
-        probabilities of all of them. An instance is copied.
+        How labels are observed. "one_hot": Gaussian noise on one-hot codes; by far the quickest, and on most
+        sets the best. "stick_breaking": Pólya-Gamma logits of sticks, which is logistic regression for two
+        classes: for those its evidence is that of the labels themselves. "dirichlet": Gaussian noise of
+        several sizes on logarithms, nearly as good as "one_hot". "softmax": one f per class, slow, whose
+        bound averages a drawn orbit over fixed nodes; for few rows. Leave-one-out on the training set
+        calibrates the probabilities of all of them. An instance is copied.
     noise : {"auto", "evidence", "leave_one_out"}, default="auto"
         How the noise variance of one-hot codes is chosen in the end. Labels are not Gaussian, so
         leave-one-out on the training set often predicts better, above all with thousands of rows. "auto"
