@@ -258,6 +258,20 @@ def _within(part, exact, key):
     return abs(np.mean([row[key] for row in part]) - values.mean()) <= error
 
 
+def noise_of_labels(record):
+    ways = ("evidence", "leave_one_out", "auto")
+    rows, leads = [], []
+    for name in dict.fromkeys(row["set"] for row in records_of(record)):
+        runs = [row["ways"] for row in records_of(record) if row["set"] == name]
+        losses = [spread([run[way]["log_loss"] for run in runs], 3) for way in ways]
+        errors = [f"{100 * np.mean([run[way]['error'] for run in runs]):.1f}" for way in ways]
+        leads.append(np.mean([run["auto"]["log_loss"] - run["evidence"]["log_loss"] for run in runs]))
+        rows.append((name, len(runs), *losses, *errors))
+    headings = ("set", "splits", *(f"log loss, {way}" for way in ways), *(f"error %, {way}" for way in ways))
+    short = f'"auto" changes the log loss of "evidence" by {min(leads):+.3f} to {max(leads):+.3f}'
+    return short, table(headings, rows)
+
+
 SUMMARIES = (answer_summary, defaults_summary, machine_summary, toolbox_summary)
 KINDS = {
     **{
@@ -269,6 +283,7 @@ KINDS = {
     "sparse_scaling.json": ("Cost of sparse regression against rows", sparse_scaling),
     "uci_regression.json": ("Automatic inducing variables compared with exact inference", uci_regression),
     "digits.json": ("8×8 digits compared with other classifiers", digits),
+    "noise_of_labels.json": ("By what the noise of labels is chosen", noise_of_labels),
     "codings.json": ("Likelihoods of class labels on small sets", codings),
     "orbit_gram.json": ("Averaged Gram matrices compared with bare products", orbit_gram),
     "group_kernel.json": ("Invariant kernels compared with `invariantkernels`", group_kernel),

@@ -190,21 +190,24 @@ def test_many_rows_are_collapsed(rng):
 
 
 @pytest.mark.parametrize(
-    ("count", "settings", "observed", "engine"),
+    ("count", "points", "settings", "observed", "engine"),
     [
-        (1500, {}, (), "exact"),
-        (1501, {}, (), "collapsed"),
-        (5001, {}, (), "variational"),
-        (5001, {"inference": "exact"}, (), "exact"),
-        (10, {"inference": "variational"}, (), "variational"),
-        (5001, {"mean": "linear"}, (), "variational"),
-        (1501, {"mean": "constant"}, (), "collapsed"),
-        (5001, {"noise": 0.0}, (), "exact"),
-        (5001, {}, (SLOPE,), "exact"),
+        (1500, None, {}, (), "exact"),
+        (1501, None, {}, (), "collapsed"),
+        (5001, None, {}, (), "variational"),
+        (5001, 5001, {}, (), "exact"),
+        (1501, 8001, {}, (), "collapsed"),
+        (8001, 8001, {}, (), "variational"),
+        (5001, None, {"inference": "exact"}, (), "exact"),
+        (10, 10, {"inference": "variational"}, (), "variational"),
+        (5001, None, {"mean": "linear"}, (), "variational"),
+        (1501, None, {"mean": "constant"}, (), "collapsed"),
+        (5001, None, {"noise": 0.0}, (), "exact"),
+        (5001, None, {}, (SLOPE,), "exact"),
     ],
 )
-def test_the_engine_goes_by_size_and_by_what_is_asked(count, settings, observed, engine):
-    assert InvariantGPRegressor(**settings)._engine(count, count, True, observed) == engine
+def test_the_engine_goes_by_size_and_by_what_is_asked(count, points, settings, observed, engine):
+    assert InvariantGPRegressor(**settings)._engine(count, points, True, observed) == engine
 
 
 @pytest.mark.parametrize("inference", SPARSE)

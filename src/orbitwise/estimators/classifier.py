@@ -18,7 +18,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import NUMBER, REPORTED, REPORTED_ARRAY, TEXT, Field, Stored, require
 from orbitwise.estimators.convergence import iterations_of, learning
-from orbitwise.estimators.engines import Engine, EngineName, Tilts, check_engine, engine_for
+from orbitwise.estimators.engines import (
+    Engine,
+    EngineName,
+    Tilts,
+    check_engine,
+    engine_for,
+    num_points,
+)
 from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
@@ -34,10 +41,10 @@ from orbitwise.functionals.averages import features_of
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.calibration import (
+    NoiseOfLabels,
     cautious_scale,
     cross_entropy,
-    held_out_loss,
-    least_noise,
+    noise_of_labels,
     warn_of_one_class,
 )
 from orbitwise.inference.defaults import default_kernel
@@ -116,11 +123,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         bound averages a drawn orbit over fixed nodes; for few rows. Leave-one-out on the training set
         calibrates the probabilities of all of them. An instance is copied.
     noise : {"auto", "evidence", "leave_one_out"}, default="auto"
-        How the noise variance of one-hot codes is chosen in the end. Labels are not Gaussian, so
-        leave-one-out on the training set often predicts better, above all with thousands of rows. "auto"
-        takes the evidence, but learns a kernel that was chosen by leave-one-out in the same way, with its
-        noise, where inference is exact, up to 1,500 rows. `log_evidence_` is that at the maximum of the
-        evidence in any case.
+        How the noise variance of one-hot codes with which labels are predicted is chosen in the end. Labels
+        are not Gaussian, so the one with the least log loss of training labels left out one at a time often
+        predicts better than that of the evidence, above all with thousands of rows. "auto" takes it where it
+        lowers that loss by more than its standard error; where inference is exact, up to 1,500 rows, a kernel
+        that was chosen by leave-one-out is learned in the same way, with its noise. `log_evidence_` is that
+        at the maximum of the evidence in any case.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -128,12 +136,15 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         1, 3 or 4 at either end and refuses what could be both. Orbits, functionals and kernels always see
         rows with the channels first.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
-        "auto" chooses by size: exact to 1,500 rows, collapsed to 5,000, then stochastic variational
-        inference.
-    num_inducing : int, default=500
+        "auto" chooses by size. Without an orbit that is drawn, inference is exact up to 8,000 rows (times the
+        elements of a finite orbit). Otherwise, or where `num_inducing` is a number, it is exact to 1,500
+        rows, collapsed to 5,000, then stochastic variational inference.
+    num_inducing : int or "auto", default="auto"
         Inducing points of collapsed and variational inference: g is summarised by its values at so many
-        points. More are more exact and cost more; errors on tens of thousands of images keep falling up to
-        thousands of points.
+        points. Kernel, ranges and noise are learned with at most 500. Then "auto" takes 1,000, 2,000, 4,000
+        and so on, up to all rows, with kernel and ranges held and the noise chosen anew, until
+        the log loss of labels left out one at a time gains less than 2 %, or less than its
+        standard error. A number takes so many.
     num_nodes : int, default=None
         Fixed nodes over which exact inference averages a drawn orbit, the same for every seed. None doubles
         them until neither the evidence nor the ranges would move on others (collapsed inference takes 16).
@@ -141,7 +152,10 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
         it where a ConvergenceWarning says that ranges did not settle.
     max_seconds : float, default=None
-        Seconds after which no step begins, with any engine; the best so far is then kept.
+        Seconds after which no step begins, with any engine, and neither nodes nor inducing points double any
+        more; the best so far is then kept, and a ConvergenceWarning says so. None takes the time it needs.
+    max_memory : float, default=None
+        Bytes that more inducing points may take. None takes what is free on the machine, or the GPU.
     max_iterations : int, default=None
         Iterations at most. None takes 200, or 40 for each ascent where nodes are used.
     num_restarts : int, default=0
@@ -192,7 +206,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     likelihood_ : Likelihood
         The likelihood with its learned parameters.
     noise_ : float
-        The noise variance of one-hot codes; with likelihood="one_hot" only.
+        The noise variance of one-hot codes with which labels are predicted; that of the evidence is
+        `likelihood_.noise`. With likelihood="one_hot" only.
     inference_ : str
         The engine that was used.
     log_evidence_ : float
@@ -207,6 +222,14 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         It calibrates the probabilities, and compares likelihoods, which the evidence cannot.
     certificate_ : Certificate
         After collapsed inference, unless an orbit is drawn at random: a bracket of the evidence.
+    num_inducing_ : int
+        The inducing points that predictions use; not after exact inference.
+    climb_ : list of dict
+        What each number of inducing points gave: "num_inducing", the mean "loss" of a training row, its
+        "gain" over the number before with its standard error "gain_error", and "seconds".
+    inducing_stopped_by_ : str
+        Why there are no more: "enough" (more hardly predict better), "complete" (no points are left),
+        "given", "max_seconds", "memory", "failed" or "interrupted".
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.
     stopped_by_ : str
@@ -259,14 +282,15 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         *,
         features: Features | None = None,
         likelihood: LabelCoding | Likelihood = "one_hot",
-        noise: Literal["auto", "evidence", "leave_one_out"] = "auto",
+        noise: NoiseOfLabels = "auto",
         image_shape: Sequence[int] | None = None,
         channels: Channels = "auto",
         inference: Engine = "auto",
-        num_inducing: int = 500,
+        num_inducing: int | Literal["auto"] = "auto",
         num_nodes: int | None = None,
         max_nodes: int | None = None,
         max_seconds: float | None = None,
+        max_memory: float | None = None,
         max_iterations: int | None = None,
         num_restarts: int = 0,
         num_steps: int | None = None,
@@ -283,14 +307,15 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         self.invariance = invariance
         self.features = features
         self.likelihood = likelihood
-        self.noise = noise
+        self.noise: NoiseOfLabels = noise
         self.image_shape = image_shape
         self.channels: Channels = channels
         self.inference: Engine = inference
-        self.num_inducing = num_inducing
+        self.num_inducing: int | Literal["auto"] = num_inducing
         self.num_nodes = num_nodes
         self.max_nodes = max_nodes
         self.max_seconds = max_seconds
+        self.max_memory = max_memory
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.num_steps = num_steps
@@ -347,7 +372,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         if self.noise == "leave_one_out" and not isinstance(model.likelihood, Gaussian):
             raise ValueError("noise='leave_one_out' goes with likelihood='one_hot' only.")
         check_engine(self.inference, model.likelihood)
-        auto = engine_for(len(rows), isinstance(model.likelihood, Gaussian))
+        points = num_points(model.functional, rows.x) if self.num_inducing == "auto" else None
+        auto = engine_for(len(rows), isinstance(model.likelihood, Gaussian), points)
         engine = auto if self.inference == "auto" else self.inference
         if self.tilts != "remembered" and (engine != "variational" or not model.likelihood.needs_tilt):
             raise ValueError(
@@ -358,9 +384,13 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         self._choose_device(model.functional, rows.x)
         generator, self.model_ = self._generator(self.device_), prepared.to(self.device_)
         model, (rows,) = self.model_.latent, self.model_.observations
-        result = self._run(model, self.model_.observations, generator)
+        is_one_hot = isinstance(model.likelihood, Gaussian)
+        numbers = torch.from_numpy(codes).to(self.device_)
+        by = self.noise if is_one_hot else "evidence"
+        labels_of_codes = numbers if is_one_hot else None
+        result = self._run(model, self.model_.observations, generator, labels_of_codes, by)
         by_labels = engine == "exact" and self.noise != "evidence" and len(rows) <= LEARNED_ROWS
-        self._store(result, torch.from_numpy(codes), choice if by_labels else None)
+        self._store(result, numbers, choice if by_labels else None)
         said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
         name, given = type(self).__name__, torch.from_numpy(codes)
@@ -447,11 +477,14 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
             if choice is not None:
                 latent, (rows,) = self.model_.latent, self.model_.observations
                 result = choice.predicting(result, latent, rows, codes)
-            noise = self.model_.latent.noise.item()
-            if self.noise == "leave_one_out" and choice is None:
-                noise = least_noise(
-                    lambda value: held_out_loss(result.at_noise(value).held_out().mean, codes), 4 * noise
-                )
+                noise = self.model_.latent.noise.item()
+            elif result.label_noise is not None:
+                self.model_ = self.model_.with_noise(result.noise)
+                noise = result.label_noise
+            else:
+                held = result.held()
+                noise = noise_of_labels(held.held_out_means, codes, result.noise, self.noise)
+                result = result.at_noise(noise, held)
             result, self.noise_ = result.at_noise(noise), noise
         scores = self.likelihood_.class_scores(result.held_out())
         self.scale_ = cautious_scale(scores, codes)

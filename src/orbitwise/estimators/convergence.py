@@ -19,6 +19,7 @@ from orbitwise.estimators.engines import FIRST_STEPS, MOST_STEPS
 from orbitwise.estimators.validation import require_finite
 from orbitwise.inference.optimise.orbit_search import USED_UP
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, TIME_IS_OVER
+from orbitwise.inference.sparse import climb
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,6 +69,15 @@ ADVICE = {
 """What narrows a bracket of the evidence, by why the search for inducing variables stopped."""
 
 
+CURES = {
+    climb.OUT_OF_TIME: "raise max_seconds",
+    climb.TOO_LARGE: "raise max_memory, free some memory, or take a device that has more",
+    climb.FAILED: "set num_inducing={num_inducing} to have these without this warning",
+    INTERRUPTED: "fit again, without interrupting it",
+}
+"""What lets inducing points climb further, by why they did not."""
+
+
 def iterations_of(estimator: Any) -> int:
     """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
 
@@ -100,7 +110,7 @@ def shortfall(estimator: Any) -> str | None:
             "base_kernels, invariances, num_restarts or search_rows."
         )
     if getattr(estimator, "converged_", True):
-        return None
+        return _why_no_more_inducing(estimator)
     stopped_by = getattr(estimator, "stopped_by_", "")
     if stopped_by == INTERRUPTED:
         return "The fit was interrupted, and the best so far is kept: fit again to finish."
@@ -138,6 +148,18 @@ def shortfall(estimator: Any) -> str | None:
     return (
         f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "
         "max_iterations. Predictions use the best values found."
+    )
+
+
+def _why_no_more_inducing(estimator: Any) -> str | None:
+    """What cut the climb of the inducing points short, where something did."""
+    reason = getattr(estimator, "inducing_stopped_by_", climb.ENOUGH)
+    if reason not in climb.CUT_SHORT:
+        return None
+    count = estimator.num_inducing_
+    return (
+        f"Predictions use {count:,} inducing points. More may predict better, but {climb.REASONS[reason]}: "
+        f"{CURES[reason].format(num_inducing=count)}."
     )
 
 

@@ -16,21 +16,24 @@ import torch
 from torch import Tensor
 
 from orbitwise.estimators.learned_ranges import LEAST_NOISE, check_exact_cost, learn_orbit, widen_zeros
-from orbitwise.functionals.averages import evenly_drawn, freeze_functional
+from orbitwise.estimators.rungs import Rungs, bound_by_nodes
+from orbitwise.functionals.averages import evenly_drawn, freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.calibration import NoiseOfLabels
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
-from orbitwise.inference.optimise.training import INTERRUPTED, Training, log_prior, maximize
+from orbitwise.inference.optimise.training import INTERRUPTED, Training, gained_little, log_prior, maximize
 from orbitwise.inference.optimise.watching import Phase, Reporter, announce
+from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Limits, climb
 from orbitwise.inference.sparse.held_rows import expanded_rows
 from orbitwise.inference.sparse.inducing import project_rows, random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.polish import Polished, polish
-from orbitwise.inference.stochastic.trainer import BoundEstimate, StochasticTrainer
+from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -41,12 +44,18 @@ Engine = Literal["auto", "exact", "collapsed", "variational"]
 ENGINES = ("auto", "exact", "collapsed", "variational")
 EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
+EXACT_POINTS = 8000
+"""Points of g up to which inference is exact where no orbit is drawn: rows times the elements of an orbit."""
+START_ROWS = 1000
+"""Rows on which hyperparameters are learned first, where all of them are many."""
+LITTLE = 0.1
+"""Nats that are not worth further iterations over many rows."""
+LEARNED_WITH = 500
+"""The most inducing points with which hyperparameters are learned."""
 FIRST_STEPS, MOST_STEPS = 400, 3000
 """The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
 NODES, PREDICTION_NODES = 16, 64
 """Nodes of a drawn orbit while a sparse engine learns, and in the end."""
-OTHERS = 3
-"""Sets of other nodes by which the error of a bound on nodes is known."""
 BATCHES = 4
 """Batches of rows that the objective of a stochastic fit takes."""
 MOST_REPEATED = 16
@@ -64,7 +73,8 @@ class FitSettings:
 
     `num_nodes` of None lets exact inference double the nodes of a drawn orbit, up to `max_nodes`. With
     `is_resumed` it begins at the present parameters, on `num_nodes`. `num_steps` of None lets stochastic
-    inference take steps until learning settles.
+    inference take steps until learning settles. `num_inducing` of None lets sparse inference find out how
+    many inducing points are enough. `labels` are those that one-hot codes stand for, if targets are such.
     """
 
     generator: torch.Generator
@@ -73,21 +83,29 @@ class FitSettings:
     max_seconds: float | None = None
     max_iterations: int = 200
     num_restarts: int = 0
-    num_inducing: int = 500
+    num_inducing: int | None = 500
     num_steps: int | None = None
     batch_size: int = 256
     tilts: Tilts = "remembered"
     is_resumed: bool = False
     reporter: Reporter = field(default_factory=Reporter)
     progress: Progress | None = None
+    max_memory: float | None = None
+    labels: Tensor | None = None
+    noise_of_labels: NoiseOfLabels = "evidence"
 
     def starts(self) -> torch.Generator:
         """A generator of random starts, on the CPU wherever the data are, seeded by the fit's own."""
         seed = int(torch.randint(2**31, (1,), generator=self.generator, device=self.generator.device))
         return torch.Generator().manual_seed(seed)
 
-    def maximize(self, objective: Callable[[], Tensor], model: LatentModel) -> Training:
-        """L-BFGS over all that is learned; none where the fit must end."""
+    def maximize(
+        self,
+        objective: Callable[[], Tensor],
+        model: LatentModel,
+        stop: Callable[[list[float]], bool] | None = None,
+    ) -> Training:
+        """L-BFGS over all that is learned, until `stop` says so; none where the fit must end."""
         training = maximize(
             objective,
             model.learned,
@@ -96,12 +114,17 @@ class FitSettings:
             RESTART_SPREAD,
             generator=self.starts(),
             callback=self.reporter,
+            stop=stop,
             journal=None if self.progress is None else self.progress.journal,
             is_over=self.reporter.is_over,
         )
         if training.message == INTERRUPTED:
             self.reporter.stopped = INTERRUPTED
         return training
+
+    def learned_with(self, most: int) -> int:
+        """The inducing points with which hyperparameters are learned, of `most` that there are."""
+        return min(LEARNED_WITH if self.num_inducing is None else min(self.num_inducing, LEARNED_WITH), most)
 
 
 @final
@@ -176,11 +199,23 @@ def check_engine(engine: str, likelihood: Likelihood) -> None:
         )
 
 
-def engine_for(num_rows: int, exact_serves: bool = True) -> EngineName:
-    """The engine that "auto" means: by the number of rows, and exact only where that serves."""
-    if num_rows <= EXACT_ROWS and exact_serves:
+def engine_for(num_rows: int, exact_serves: bool = True, num_points: int | None = None) -> EngineName:
+    """The engine that "auto" means: by the number of rows, and exact only where that serves.
+
+    `num_points` are those of g that all rows stand for, None where they are drawn.
+    """
+    is_small = num_rows <= EXACT_ROWS or (num_points is not None and num_points <= EXACT_POINTS)
+    if is_small and exact_serves:
         return "exact"
     return "collapsed" if num_rows <= COLLAPSED_ROWS else "variational"
+
+
+def num_points(functional: Functional, x: Tensor) -> int | None:
+    """The points of g that all rows stand for, None where an orbit is drawn."""
+    if is_drawn(functional):
+        return None
+    with torch.no_grad():
+        return len(x) * functional.atoms(x[:1]).points.shape[-2]
 
 
 def run_engine(
@@ -231,8 +266,8 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:
         announce(settings.reporter, Phase("learning", settings.max_iterations * (1 + settings.num_restarts)))
-        training = settings.maximize(objective, model)
-        converged, history = training.has_settled, training.history
+        training, settled = _learn_exact(objective, settings)
+        converged, history = settled, training.history
     with torch.no_grad():
         posterior, noise = objective.posterior(), model.noise
         value = float(posterior.evidence().value + observations[0].merged_term(noise))
@@ -249,6 +284,27 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
         search,
         noise=float(noise),
     )
+
+
+def _learn_exact(objective: ExactEvidence, settings: FitSettings) -> tuple[Training, bool]:
+    """Hyperparameters by the evidence of all rows, and whether they settled.
+
+    Many rows start from the answer of some of them, which costs next to nothing and is near theirs.
+    """
+    model, (first, *others) = objective.model, objective.observations
+    if len(first) <= EXACT_ROWS:
+        training = settings.maximize(objective, model)
+        return training, training.has_settled
+    # the same rows for every seed, because exact inference draws nothing
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(0))[:START_ROWS]
+    some = first.take(order.sort().values.to(first.x.device))
+    settings.maximize(ExactEvidence(model, (some, *others)), model)
+
+    def is_enough(history: list[float]) -> bool:
+        return gained_little(history, LITTLE)
+
+    training = replace(settings, num_restarts=0).maximize(objective, model, is_enough)
+    return training, training.has_settled or is_enough(training.history)
 
 
 def _floors(model: LatentModel, observations: tuple[Observations, ...]) -> dict[torch.nn.Parameter, float]:
@@ -283,7 +339,8 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     widen_zeros(model.functional)
     is_quadratic, generator = model.likelihood.is_quadratic, settings.generator
     num_nodes = NODES if settings.num_nodes is None else settings.num_nodes
-    num_inducing = min(settings.num_inducing, len(observations) * (num_nodes if model.is_drawn else 1))
+    most = _most(model, observations, num_nodes)
+    num_inducing = settings.learned_with(most)
     turns = 3 if model.likelihood.needs_tilt else 1
     if is_quadratic:
         settings = replace(settings, max_iterations=max(1, settings.max_iterations // turns))
@@ -321,9 +378,9 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     assert found is not None
     announce(settings.reporter, Phase("polishing", num_inducing=len(found.inducing)))
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
-    polished = _polished(model, observations, final, found.inducing, found.tilt, generator)
-    converged = found.training.has_settled
-    return _sparse_result(model, final, polished, converged, found.objective, history, half_bound)
+    settled, objective = found.training.has_settled, found.objective
+    learned = Learned(found.inducing, found.tilt, settled, objective, history, half_bound)
+    return _finished(model, observations, final, learned, most, settings)
 
 
 class CollapsedRound(NamedTuple):
@@ -393,6 +450,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
         rows = freeze_functional(model.functional, NODES, generator)
     trainer: StochasticTrainer | None = None
     settled, half_bound, start = False, None, _values(model)
+    most = _most(model, observations, NODES)
     lengths = (FIRST_STEPS, MOST_STEPS)
     if num_steps is not None:
         lengths = (num_steps - num_steps // 3, num_steps // 3)
@@ -401,11 +459,11 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
         return trainer.memory.recall(torch.arange(len(observations), device=observations.x.device))[1]
 
     phases = [
-        Phase("stochastic steps", steps, num_inducing=max(1, settings.num_inducing // part))
+        Phase("stochastic steps", steps, num_inducing=max(1, settings.learned_with(most) // part))
         for part, steps in zip((2, 1), lengths, strict=True)
     ]
     for part, steps in zip((2, 1), lengths, strict=True):
-        size = max(1, settings.num_inducing // part)
+        size = max(1, settings.learned_with(most) // part)
         announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
@@ -439,37 +497,94 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     assert trainer is not None
     announce(settings.reporter, Phase("polishing", num_inducing=len(trainer.inducing)))
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
-    held = trainer.inducing.detach()
-    polished = _polished(model, observations, final, held, tilts_of(trainer), generator)
-    trainer.q = polished.posterior.q
-    history = trainer.history.smoothed
-    return _sparse_result(model, final, polished, settled, StochasticBound(trainer), history, half_bound)
+    held, history = trainer.inducing.detach(), trainer.history.smoothed
+    objective = StochasticBound(trainer)
+    learned = Learned(held, tilts_of(trainer), settled, objective, history, half_bound)
+    return _finished(model, observations, final, learned, most, settings)
 
 
-def _sparse_result(
+class Learned(NamedTuple):
+    """What a sparse engine learned: its inducing points and tilts, whether it settled, and how it went."""
+
+    inducing: Tensor
+    tilt: Tensor | None
+    converged: bool
+    objective: SparseModel | NonconjugateBound | StochasticBound
+    history: list[float]
+    half_bound: float | None
+
+
+def _most(model: LatentModel, observations: Observations, num_nodes: int) -> int:
+    """The most inducing points that are of use: one per row, or per node of its orbit."""
+    return len(observations) * (num_nodes if model.is_drawn else 1)
+
+
+def _finished(
     model: LatentModel,
-    functional: Functional,
-    polished: Polished,
-    converged: bool,
-    objective: Callable[[], Tensor],
-    history: list[float],
-    half_bound: float | None,
+    observations: Observations,
+    final: Functional,
+    learned: Learned,
+    most: int,
+    settings: FitSettings,
 ) -> FitResult:
+    """The posterior by as many inducing points as are wanted, or as are enough, hyperparameters held."""
+    generator = settings.generator
+    seed = int(torch.randint(2**31, (1,), generator=_copy(generator), device=generator.device))
+    polished = _polished(model, observations, final, learned.inducing, learned.tilt, generator)
+    if isinstance(learned.objective, StochasticBound):
+        learned.objective.trainer.q = polished.posterior.q
     noise = float(model.noise.detach()) if isinstance(model.likelihood, Gaussian) else None
-    return FitResult(
+    result = FitResult(
         polished.posterior,
-        functional,
+        final,
         polished.bound.mean,
         "lower bound",
         polished.bound.standard_error,
-        converged,
-        objective,
+        learned.converged,
+        learned.objective,
         model.learned,
-        history,
-        half_bound=half_bound,
+        learned.history,
+        half_bound=learned.half_bound,
         noise=noise,
         held_rows=polished.rows,
     )
+    size, wanted = settings.learned_with(most), settings.num_inducing
+    top = most if wanted is None else min(wanted, most)
+    if top <= size:
+        stopped_by = GIVEN if wanted is not None else COMPLETE
+        return replace(result, climbed=Climbed(size, stopped_by))
+    rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
+    if polished.rows is not None and noise is not None and model.likelihood.shares_curvature:
+        first = rungs.of_held(polished.rows, learned.inducing, noise)
+    else:
+        first = rungs.at_points(learned.inducing)
+    if wanted is not None:
+        half = rungs.at(top // 2) if top // 2 > size else first
+        found = Climb(rungs.at(top), half, Climbed(top, GIVEN))
+    else:
+        limits = Limits(settings.reporter, settings.max_memory, observations.x.device)
+        found = climb(first, size, rungs.at, top, rungs.size, limits, rungs.is_density)
+    place = found.found
+    if place is first:
+        return replace(result, climbed=found.climbed, label_noise=first.label_noise)
+    bound = rungs.bound(place, PREDICTION_NODES, generator)
+    return replace(
+        result,
+        posterior=place.posterior,
+        log_evidence=bound.mean,
+        standard_error=bound.standard_error,
+        # bounds of the same frozen rows differ as those of all draws do
+        half_bound=bound.mean + found.before.bound - place.bound,
+        noise=place.noise,
+        held_rows=place.held,
+        climbed=found.climbed,
+        label_noise=place.label_noise,
+    )
+
+
+def _copy(generator: torch.Generator) -> torch.Generator:
+    """A generator in the same state, which leaves the given one where it is."""
+    return torch.Generator(generator.device).set_state(generator.get_state())
 
 
 def _polished(
@@ -488,18 +603,10 @@ def _polished(
     if not model.likelihood.is_quadratic:
         latent = model.at(frozen)
         best = NonconjugateBound(latent, observations, inducing).best()
-        others = [
-            freeze_functional(model.functional, PREDICTION_NODES, generator)
-            for _ in range(OTHERS if model.is_drawn else 0)
-        ]
-        bounds = [
-            NonconjugateBound(model.at(each), observations, inducing, best.q).best().bound for each in others
-        ]
-        error = math.sqrt(sum((each - best.bound) ** 2 for each in bounds) / max(1, len(bounds)))
-        posterior = SparsePosterior(model.process, inducing, best.q)
+        bound = bound_by_nodes(model, observations, inducing, best, PREDICTION_NODES, generator)
         projected = project_rows(latent.process, latent.functional, inducing, observations.x)
         rows = expanded_rows(projected, latent.likelihood, observations.targets, best.q)
-        return Polished(posterior, rows, BoundEstimate(best.bound, error))
+        return Polished(SparsePosterior(model.process, inducing, best.q), rows, bound)
     parts = (model.likelihood, inducing, observations.x, observations.targets, generator, tilt)
     polished = polish(model.process, model.functional, frozen, *parts, observations.weight)
     if observations.scatter is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.convergence import iterations_of
-from orbitwise.estimators.devices import chosen_device, work_of
+from orbitwise.estimators.devices import USUAL_INDUCING, chosen_device, work_of
 from orbitwise.estimators.engines import (
     EngineName,
     FitSettings,
@@ -54,7 +54,8 @@ from orbitwise.functionals.averages import drawn_form, features_of, learnable_or
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
-from orbitwise.inference.fit_result import EVIDENCE, LEARNED, SEARCHED, FitResult
+from orbitwise.inference.calibration import NoiseOfLabels
+from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED, FitResult
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
@@ -349,7 +350,8 @@ class EngineEstimator(LearnedOrbit, ABC):
     max_seconds: float | None
     max_iterations: int | None
     num_restarts: int
-    num_inducing: int
+    num_inducing: int | Literal["auto"]
+    max_memory: float | None
     num_steps: int | None
     batch_size: int
     device: str
@@ -357,6 +359,16 @@ class EngineEstimator(LearnedOrbit, ABC):
     model_: RegressionModel
     inference_: EngineName
     tilts: Tilts = "remembered"
+    stored = Stored(sometimes=CLIMBED)
+
+    def _set_result(self, result: FitResult, process: Process) -> None:
+        super()._set_result(result, process)
+        for name in CLIMBED:
+            vars(self).pop(name, None)
+        if result.climbed is not None:
+            climbed = result.climbed
+            self.num_inducing_, self.inducing_stopped_by_ = climbed.num_inducing, climbed.stopped_by
+            self.climb_ = [rung._asdict() for rung in climbed.rungs]
 
     def check_parts(self) -> None:
         super().check_parts()
@@ -364,7 +376,9 @@ class EngineEstimator(LearnedOrbit, ABC):
 
     def _choose_device(self, functional: Functional, x: torch.Tensor) -> None:
         """Set `device_`, where the engine `inference_` is to work."""
-        num_inducing = None if self.inference_ == "exact" else self.num_inducing
+        num_inducing = None
+        if self.inference_ != "exact":
+            num_inducing = USUAL_INDUCING if self.num_inducing == "auto" else self.num_inducing
         self.device_ = chosen_device(self.device, work_of(functional, x, self.num_nodes, num_inducing))
 
     def _previous(self, width: int) -> LatentModel | None:
@@ -387,7 +401,8 @@ class EngineEstimator(LearnedOrbit, ABC):
         model: LatentModel,
         observations: tuple[Observations, ...],
         generator: torch.Generator,
-        max_inducing: int | None = None,
+        labels: torch.Tensor | None = None,
+        noise_of_labels: NoiseOfLabels = "evidence",
     ) -> FitResult:
         """What the engine `inference_` finds, from the solution of a member where one was given."""
         start: Start | None = vars(self).pop("_start", None)
@@ -400,10 +415,13 @@ class EngineEstimator(LearnedOrbit, ABC):
             self.max_seconds,
             iterations_of(self),
             self.num_restarts,
-            self.num_inducing if max_inducing is None else min(max_inducing, self.num_inducing),
+            None if self.num_inducing == "auto" else int(self.num_inducing),
             self.num_steps,
             self.batch_size,
             self.tilts,
+            max_memory=self.max_memory,
+            labels=labels,
+            noise_of_labels=noise_of_labels,
         )
         if start is not None and self.inference_ == "exact":
             resumed = (start.num_nodes, start.max_iterations)

@@ -186,6 +186,17 @@ class RegressionModel:
         latent = LatentModel(process, functional, likelihood)
         return cls(latent, (Observations(Evaluation(), x, targets),), to)
 
+    def with_noise(self, noise: float) -> RegressionModel:
+        """The same model under learned noise of this variance, with a likelihood of its own; else itself."""
+        given = self.latent.likelihood
+        assert isinstance(given, Gaussian)
+        if given.is_fixed or not given.shares_curvature or noise == float(given.noise.detach()):
+            return self
+        likelihood = copy.deepcopy(given)
+        likelihood.raw_noise.data.fill_(math.log(max(noise - given.floor, SMALLEST)))
+        latent = self.latent
+        return replace(self, latent=LatentModel(latent.process, latent.functional, likelihood, latent.others))
+
     def check_fits(self, width: int, num_outputs: int) -> None:
         """Raise a ValueError where this is a model of other inputs or outputs."""
         require(self.width == width, "a model of other inputs")

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.convergence import learning
-from orbitwise.estimators.engines import NODES, Engine, EngineName, engine_for
+from orbitwise.estimators.engines import Engine, EngineName, engine_for, num_points
 from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.learned_ranges import freeze_at
@@ -35,6 +35,7 @@ from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.certificate import Certificate, certify
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.laplace import Laplace
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -108,7 +109,10 @@ class InvariantGPRegressor(
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
         it where a ConvergenceWarning says that ranges did not settle.
     max_seconds : float, default=None
-        Seconds after which no step begins, with any engine; the best so far is then kept.
+        Seconds after which no step begins, with any engine, and neither nodes nor inducing points double any
+        more; the best so far is then kept, and a ConvergenceWarning says so. None takes the time it needs.
+    max_memory : float, default=None
+        Bytes that more inducing points may take. None takes what is free on the machine, or the GPU.
     max_iterations : int, default=None
         Iterations at most. None takes 200, or 40 for each ascent where nodes are used; 0 keeps the kernel as
         it is.
@@ -118,13 +122,17 @@ class InvariantGPRegressor(
     random_state : int, RandomState or None, default=None
         Seeds restarts, inducing points and batches.
     inference : {"auto", "exact", "collapsed", "variational"}, default="auto"
-        "auto" chooses by size: exact to 1,500 rows, collapsed to 5,000, then stochastic variational
-        inference. Always exact, and only so, with `observations` or noise=0. Never exact with other
-        likelihoods than Gaussian noise.
-    num_inducing : int, default=500
+        "auto" chooses by size. Without an orbit that is drawn, inference is exact up to 8,000 rows (times the
+        elements of a finite orbit). Otherwise, or where `num_inducing` is a number, it is exact to 1,500
+        rows, collapsed to 5,000, then stochastic variational inference. Always
+        exact, and only so, with `observations` or noise=0. Never exact with other likelihoods than Gaussian
+        noise.
+    num_inducing : int or "auto", default="auto"
         Inducing points of collapsed and variational inference: g is summarised by its values at so many
-        points. More are more exact and cost more. Collapsed inference tries points of greatest remaining
-        variance, centres of clusters and random ones, and keeps those of the best bound.
+        points. Kernel, ranges and noise are learned with at most 500. Then "auto" takes 1,000, 2,000, 4,000
+        and so on, up to all rows, with kernel and ranges held and the noise chosen anew, until
+        the log density of targets left out one at a time gains less than 0.01 nats, or less than its
+        standard error. A number takes so many.
     num_steps : int, default=None
         Stochastic steps. None takes steps until bound, kernel and ranges stand still, 3,400 at most.
     batch_size : int, default=256
@@ -178,6 +186,14 @@ class InvariantGPRegressor(
     certificate_ : Certificate
         After collapsed inference, unless an orbit is drawn at random: `lower` ≤ log p(y) ≤ `upper`, their
         `gap` and `num_inducing`. `log_evidence_` is then the lower end.
+    num_inducing_ : int
+        The inducing points that predictions use; not after exact inference.
+    climb_ : list of dict
+        What each number of inducing points gave: "num_inducing", the mean "loss" of a training row, its
+        "gain" over the number before with its standard error "gain_error", and "seconds".
+    inducing_stopped_by_ : str
+        Why there are no more: "enough" (more hardly predict better), "complete" (no points are left),
+        "given", "max_seconds", "memory", "failed" or "interrupted".
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.
     stopped_by_ : str
@@ -253,11 +269,12 @@ class InvariantGPRegressor(
         num_nodes: int | None = None,
         max_nodes: int | None = None,
         max_seconds: float | None = None,
+        max_memory: float | None = None,
         max_iterations: int | None = None,
         num_restarts: int = 0,
         random_state: int | np.random.RandomState | None = None,
         inference: Engine = "auto",
-        num_inducing: int = 500,
+        num_inducing: int | Literal["auto"] = "auto",
         num_steps: int | None = None,
         batch_size: int = 256,
         device: str = "auto",
@@ -279,11 +296,12 @@ class InvariantGPRegressor(
         self.num_nodes = num_nodes
         self.max_nodes = max_nodes
         self.max_seconds = max_seconds
+        self.max_memory = max_memory
         self.max_iterations = max_iterations
         self.num_restarts = num_restarts
         self.random_state = random_state
         self.inference: Engine = inference
-        self.num_inducing = num_inducing
+        self.num_inducing: int | Literal["auto"] = num_inducing
         self.num_steps = num_steps
         self.batch_size = batch_size
         self.device = device
@@ -330,9 +348,10 @@ class InvariantGPRegressor(
             self.form_.require_channels_first("Observations of other functionals")
         likelihood = self._checked_likelihood(targets, weight, observations)
         is_gaussian = isinstance(likelihood, Gaussian)
-        self.inference_ = self._engine(len(x), len(weight), is_gaussian, observations)
         generator, previous = self._generator(), self._previous(x.shape[1])
         functional, x = self._begin(x, previous)
+        points = num_points(functional, torch.from_numpy(x)) if self.num_inducing == "auto" else None
+        self.inference_ = self._engine(len(weight), points, is_gaussian, observations)
         kernel = self.kernel if previous is None else previous.process.kernel.cpu()
         model = prepare(
             x,
@@ -408,7 +427,7 @@ class InvariantGPRegressor(
     def _engine(
         self,
         num_rows: int,
-        num_targets: int,
+        points: int | None,
         is_gaussian: bool,
         observations: Sequence[object],
     ) -> EngineName:
@@ -424,7 +443,7 @@ class InvariantGPRegressor(
                     f"inference={self.inference!r} does not take {reason}: use inference='exact'."
                 )
             return self.inference
-        return "exact" if self.inference == "exact" or needs_exact else engine_for(num_targets)
+        return "exact" if self.inference == "exact" or needs_exact else engine_for(num_rows, True, points)
 
     def _fit_sparse(
         self,
@@ -451,8 +470,7 @@ class InvariantGPRegressor(
             merged = Observations(merged.functional, rows, standardised, each).to(self.device_)
         observations, generator = (merged,), generator_on(self.device_, generator)
         if self.inference_ == "variational":
-            most = len(merged) * (NODES if latent.is_drawn else 1)
-            return self._run(latent, observations, generator, most)
+            return self._run(latent, observations, generator)
         held = latent.learned if self.max_iterations == 0 else []
         for parameter in held:
             parameter.requires_grad_(False)
@@ -462,11 +480,26 @@ class InvariantGPRegressor(
         objective = result.objective
         if isinstance(objective, SparseModel) and not latent.is_drawn:
             num_atoms = len(merged) * objective.observations.num_atoms
+            objective = self._placed(objective, result)
             result = replace(result, certificate=certify(objective, num_atoms <= REFINED_ATOMS))
         return replace(result, converged=result.converged and not held, parameters=latent.learned)
 
+    def _placed(self, learned: SparseModel, result: FitResult) -> SparseModel:
+        """The model with which a fit ended, which may have more inducing points than the one that learned."""
+        posterior = result.posterior
+        assert isinstance(posterior, SparsePosterior)
+        if len(posterior.lower) == learned.num_inducing or result.noise is None:
+            return learned
+        likelihood = self.model_.with_noise(result.noise).latent.likelihood
+        placed = SparseModel(learned.process, learned.observations, likelihood)
+        assert isinstance(posterior.inducing, torch.Tensor)
+        placed.place_inducing(posterior.inducing)
+        return placed
+
     @torch.no_grad()
     def _store(self, result: FitResult) -> None:
+        if result.noise is not None and not isinstance(result.posterior, ExactPosterior):
+            self.model_ = self.model_.with_noise(result.noise)
         self._set_result(result, self.model_.latent.process)
         for name in ("noise_", "evidence_terms_", "jitter_"):
             vars(self).pop(name, None)

@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,13 @@ from orbitwise.likelihoods.gaussian import two_columns
 def cross_entropy(scores: Float[Tensor, "n c"], labels: Tensor, scale: float) -> float:
     """The mean negative log probability of labels, hard or soft, under softmax(scale·scores)."""
     return float(torch.nn.functional.cross_entropy(scale * scores, labels))
+
+
+def label_losses(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Minus the log probability of every label, held-out scores at their cautious scale."""
+    scores = two_columns(scores)
+    scale = cautious_scale(scores, labels)
+    return torch.nn.functional.cross_entropy(scale * scores, labels, reduction="none")
 
 
 def soft_labels(labels: Int[Tensor, " n"], num_classes: int) -> Float[Tensor, "n c"]:
@@ -74,8 +82,7 @@ def expected_calibration_error(
 
 def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> float:
     """The cross entropy of held-out scores at their cautious scale; one column means two classes."""
-    scores = two_columns(scores)
-    return cross_entropy(scores, labels, cautious_scale(scores, labels))
+    return float(label_losses(scores, labels).mean())
 
 
 def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:
@@ -94,6 +101,33 @@ def least_noise(loss_of: Callable[[float], float], start: float, smallest: float
         step /= 2
         place = min((place, place - step, place + step), key=loss)
     return math.exp(place)
+
+
+NoiseOfLabels = Literal["auto", "evidence", "leave_one_out"]
+"""By what the noise of one-hot codes is chosen with which labels are predicted."""
+
+
+def noise_of_labels(
+    held_out: Callable[[float], Tensor],
+    labels: Int[Tensor, " n"],
+    noise: float,
+    by: NoiseOfLabels,
+) -> float:
+    """The noise to predict labels with: that of the evidence, or the one with the least held-out log loss.
+
+    `held_out` predicts each label from all others under noise of any variance.
+
+    "auto" takes the latter where it lowers the loss by more than its standard error, which few labels do not.
+    """
+    if by == "evidence":
+        return noise
+    found = least_noise(lambda value: held_out_loss(held_out(value), labels), 4 * noise)
+    if by == "leave_one_out" or found == noise:
+        return found
+    before, after = (label_losses(held_out(value), labels) for value in (noise, found))
+    gains = before - after
+    error = float(gains.std()) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
+    return found if float(gains.mean()) > error else noise
 
 
 CHANCE = 0.01

@@ -29,6 +29,7 @@ from orbitwise.inference.linear_algebra import (
     check_solution,
     cholesky,
     gaussian_draws,
+    gaussian_terms,
     log_determinant,
     remaining_variance,
     solve_factored,
@@ -68,12 +69,10 @@ def evidence(
 ) -> Evidence:
     """The log marginal likelihood of the targets; `noise` is the noise variance of each row.
 
-    It is differentiable in the hyperparameters of the process, the rows, the targets and the noise.
+    It is differentiable once in the hyperparameters of the process, the rows, the targets and the noise.
     """
-    (lower, jitter), residual = noisy_factor(process, rows, targets, noise)
-    # L⁻¹(y - m)
-    white = solve_lower(lower, residual)
-    return _terms(white.square().sum(), lower, targets, jitter)
+    covariance, residual = _noisy_covariance(process, rows, targets, noise)
+    return _terms(*gaussian_terms(covariance, residual), targets)
 
 
 def condition(
@@ -153,7 +152,8 @@ class ExactPosterior(Posterior):
         """The log marginal likelihood of the targets, from the factor of the posterior."""
         residual = self.targets - self.process.mean(self.rows)[:, None]
         # (y-m)ᵀ(K+Σ)⁻¹(y-m) = (y-m)ᵀα
-        return _terms((residual * self.weights).sum(), self.lower, self.targets, self.jitter)
+        square = (residual * self.weights).sum()
+        return _terms(square, log_determinant(self.lower), self.jitter, self.targets)
 
     def covariance(self, rows: Rows) -> Float[Tensor, "n n"]:
         """The posterior covariance of rows."""
@@ -167,6 +167,27 @@ class ExactPosterior(Posterior):
         residual = self.weights * variance[:, None]
         density = -0.5 * (residual.square() / variance[:, None] + torch.log(2 * math.pi * variance)[:, None])
         return LeaveOneOut(self.targets - residual, variance, density.sum(-1))
+
+
+@final
+class HeldCovariance:
+    """The covariance of all rows of a posterior, held to condition on noise of any size."""
+
+    def __init__(self, posterior: ExactPosterior) -> None:
+        self.posterior = posterior
+        self.covariance = posterior.process.covariance(posterior.rows)
+        self.residual = posterior.targets - posterior.process.mean(posterior.rows)[:, None]
+
+    def at_noise(self, noise: float) -> ExactPosterior:
+        """The posterior at this variance of the noise."""
+        identity = torch.eye(len(self.covariance)).to(self.covariance)
+        lower, jitter = cholesky(self.covariance + noise * identity)
+        given, weights = self.posterior, solve_factored(lower, self.residual)
+        return ExactPosterior(given.process, given.rows, given.targets, weights, lower, jitter)
+
+    def held_out_means(self, noise: float) -> Float[Tensor, "n c"]:
+        """Each target predicted from all others, at this variance of the noise."""
+        return self.at_noise(noise).leave_one_out().mean
 
 
 @final
@@ -225,10 +246,10 @@ def refuse_drawn(rows: Rows) -> None:
         )
 
 
-def _terms(square: Tensor, lower: Tensor, targets: Tensor, jitter: float) -> Evidence:
+def _terms(square: Tensor, determinant: Tensor, jitter: float, targets: Tensor) -> Evidence:
     count, outputs = targets.shape
     fit = -0.5 * square
-    complexity = -0.5 * outputs * log_determinant(lower)
+    complexity = -0.5 * outputs * determinant
     constant = -0.5 * outputs * count * math.log(2 * math.pi)
     return Evidence(fit + complexity + constant, fit, complexity, constant, jitter)
 
@@ -246,13 +267,18 @@ def check_rows(rows: Rows, targets: Tensor) -> int:
 
 def noisy_factor(process: Process, rows: Rows, targets: Tensor, noise: Tensor) -> tuple[Factor, Tensor]:
     """The Cholesky factor of K + Σ, and the residual y - m."""
+    covariance, residual = _noisy_covariance(process, rows, targets, noise)
+    return cholesky(covariance), residual
+
+
+def _noisy_covariance(process: Process, rows: Rows, targets: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """K + Σ, and the residual y - m."""
     count = check_rows(rows, targets)
     if noise.shape != (count,):
         raise ValueError(f"{count} rows need {count} noise variances, not shape {tuple(noise.shape)}.")
     if bool((noise < 0).any()):
         raise ValueError("Noise variances must not be negative.")
-    factor = cholesky(process.covariance(rows) + torch.diag(noise))
-    return factor, targets - process.mean(rows)[:, None]
+    return process.covariance(rows) + torch.diag(noise), targets - process.mean(rows)[:, None]
 
 
 TOLERANCE = 1e-6

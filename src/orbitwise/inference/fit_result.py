@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from orbitwise.declarations import FLAG, REPORTED, TEXT, Field
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference import exact
-from orbitwise.inference.exact import ExactPosterior
+from orbitwise.inference.exact import ExactPosterior, HeldCovariance
 from orbitwise.inference.model import Posterior
 from orbitwise.inference.optimise.orbit_search import Coordinates, SearchResult
 from orbitwise.inference.sparse.certificate import Certificate
+from orbitwise.inference.sparse.climb import Climbed
 from orbitwise.inference.sparse.held_rows import HeldRows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.orbits.orbit import Orbit
@@ -47,6 +47,12 @@ SEARCHED = {
     "stopped_by_": TEXT,
 }
 """What they may contain about how these ranges were found."""
+CLIMBED = {
+    "climb_": Field((list,), Field((dict,)), is_record=True),
+    "inducing_stopped_by_": TEXT,
+    "num_inducing_": Field((int,), least=1),
+}
+"""What they may contain about how many inducing points were taken, and why."""
 
 
 @final
@@ -73,7 +79,9 @@ class FitResult:
     found. `certificate` brackets the evidence if rows are exact and noise is Gaussian. `half_bound` is the
     bound with half as many inducing points. `noise` is the variance of Gaussian noise of the posterior.
     `held_rows` are needed to compute a sparse posterior for another noise variance, and to leave rows out.
-    `stopped` is what ended learning early, an interruption or time, and is empty if nothing did.
+    `stopped` is what ended learning early, an interruption or time, and is empty if nothing did. `climbed`
+    describes how many inducing points were taken, and `label_noise` is the noise to predict labels with, if
+    it was chosen already.
     """
 
     posterior: Posterior
@@ -91,23 +99,33 @@ class FitResult:
     noise: float | None = None
     held_rows: HeldRows | None = None
     stopped: str = ""
+    climbed: Climbed | None = None
+    label_noise: float | None = None
 
     @torch.no_grad()
-    def at_noise(self, noise: float) -> FitResult:
-        """The same fit with the posterior at another variance of Gaussian noise."""
-        posterior = self.posterior
-        if noise == self.noise:
-            return self
-        if isinstance(posterior, ExactPosterior):
-            variances = torch.full_like(posterior.targets[:, 0], noise)
-            other = exact.condition(posterior.process, posterior.rows, posterior.targets, variances)
-        elif isinstance(posterior, SparsePosterior) and self.held_rows is not None and self.noise is not None:
-            q = self.held_rows.optimum(noise)
-            other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
-        else:
+    def held(self) -> HeldRows | HeldCovariance:
+        """What conditions on Gaussian noise of any size, and leaves out each target in turn."""
+        if isinstance(self.posterior, ExactPosterior):
+            return HeldCovariance(self.posterior)
+        if self.held_rows is None or self.noise is None:
             raise ValueError(
                 "Only posteriors under Gaussian noise can be computed for another noise variance."
             )
+        return self.held_rows
+
+    @torch.no_grad()
+    def at_noise(self, noise: float, held: HeldRows | HeldCovariance | None = None) -> FitResult:
+        """The same fit with the posterior at another variance of Gaussian noise; `held` is what it holds."""
+        posterior = self.posterior
+        if noise == self.noise:
+            return self
+        held = self.held() if held is None else held
+        if isinstance(held, HeldCovariance):
+            other = held.at_noise(noise)
+        else:
+            assert isinstance(posterior, SparsePosterior)
+            q = held.optimum(noise)
+            other = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
         return replace(self, posterior=other, noise=noise)
 
     @torch.no_grad()

@@ -223,13 +223,19 @@ def difference_between(first: Candidate, second: Candidate) -> Difference:
     nats = first.log_evidence - second.log_evidence
     spread = math.hypot(first.standard_error, second.standard_error)
     half, overlap = None, None
-    if first.half_bound is not None and second.half_bound is not None:
-        half = first.half_bound - second.half_bound
+    if first.half_bound is not None or second.half_bound is not None:
+        halves = [_half(each) for each in (first, second)]
+        half = None if None in halves else halves[0] - halves[1]  # pyright: ignore[reportOperatorIssue]
     if first.upper is not None and second.upper is not None:
         overlap = min(first.upper, second.upper) - max(first.log_evidence, second.log_evidence)
     ahead, behind = (first, second) if nats > 0 else (second, first)
     is_inverted = may_contain(behind.estimator, ahead.estimator)
     return Difference(nats, spread, 0.0, half, overlap, kind, is_inverted, unsettled)
+
+
+def _half(candidate: Candidate) -> float | None:
+    """The bound of half as many inducing points; evidence that is exact needs none."""
+    return candidate.log_evidence if candidate.evidence_kind == "exact" else candidate.half_bound
 
 
 def _is_unsettled(candidate: Candidate) -> bool:

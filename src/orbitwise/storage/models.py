@@ -316,9 +316,9 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
     notes += [f"{each} was left out: it is not an attribute that fit sets" for each in sorted(others)]
     writer = Writer()
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
-    if "search_" in fitted:
+    for timed in fitted.keys() & {"search_", "climb_"}:
         # equal fits give equal files, however long they took
-        fitted["search_"] = [{**stage, "seconds": math.nan} for stage in fitted["search_"]]
+        fitted[timed] = [{**stage, "seconds": math.nan} for stage in fitted[timed]]
     structure = {
         "estimator": name,
         "parameters": {each: writer.value(value, f"model.{each}") for each, value in parameters.items()},

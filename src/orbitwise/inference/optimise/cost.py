@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+import torch
+
 OPERATIONS_A_SECOND = 2e10
 """Operations per second of one core, in products of matrices in double precision."""
 PATIENCE = 20.0
@@ -29,8 +31,10 @@ NUMBER = 8
 """Bytes of a number in double precision."""
 STEPS = 50
 """Assumed steps of conjugate gradients; most searches take 15 to 150."""
-LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux says how much memory a container may have."""
+LIMIT, USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+"""Where Linux says how much memory a container may have, and how much of it is taken."""
+MEMORY = Path("/proc/meminfo")
+"""Where it says how much of the machine's memory may still be taken."""
 
 
 class Cost(NamedTuple):
@@ -86,6 +90,27 @@ def machine_memory() -> float | None:
         return min(total, float(LIMIT.read_text(encoding="ascii")))
     except (OSError, ValueError):
         return total
+
+
+def free_memory(device: torch.device) -> float | None:
+    """Bytes that may still be taken on a device at this moment; None where it does not say.
+
+    On a GPU that is what is free there, and what torch holds without using it.
+    """
+    if device.type == "cuda":
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + held)
+    try:
+        lines = dict(line.split(":", 1) for line in MEMORY.read_text(encoding="ascii").splitlines())
+        free = 1024 * float(lines["MemAvailable"].split()[0])
+    except (OSError, ValueError, KeyError, IndexError):
+        return machine_memory()
+    try:
+        # pages of files that a container has read count as used, though they can be given back
+        used = float(USED.read_text(encoding="ascii"))
+        return min(free, max(0.0, float(LIMIT.read_text(encoding="ascii")) - used))
+    except (OSError, ValueError):
+        return free
 
 
 def check_cost(cost: Cost, what: str, instead: str, patience: float = PATIENCE, refuses: bool = True) -> None:

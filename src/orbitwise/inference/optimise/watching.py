@@ -185,6 +185,10 @@ class Reporter:
             self.stopped = TIME_IS_OVER
         return bool(self.stopped)
 
+    def allows(self, seconds: float) -> bool:
+        """Whether what takes so many seconds may begin; the fit does not end where it may not."""
+        return not self.is_over() and self._clock() + seconds <= self._deadline
+
     def check(self) -> None:
         """Raise KeyboardInterrupt or `TimeIsOverError` where the fit must end."""
         if self.is_over():

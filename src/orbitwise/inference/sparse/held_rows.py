@@ -6,6 +6,7 @@ used to choose the noise; `orbitwise.inference.stochastic.polish` computes the b
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, final
 
 import torch
@@ -103,6 +104,17 @@ class HeldRows:
         variance = (variance + self.projected.residual[:, None]).expand_as(held_out)
         held_out = held_out + self.projected.mean[:, None]
         return Moments(held_out, variance, held_out.square() + variance)
+
+    def held_out_means(self, noise: float | Tensor) -> Float[Tensor, "n c"]:
+        """Each target predicted from all others, at this variance of the noise."""
+        return self.leave_one_out(noise).mean
+
+    def log_density(self, noise: float | Tensor) -> Float[Tensor, " n"]:
+        """log p(y_n | all other targets), summed over outputs."""
+        held_out = self.leave_one_out(noise)
+        spread = held_out.variance + self._checked(noise) / self._weights
+        residual = self.targets - held_out.mean
+        return -0.5 * (residual.square() / spread + torch.log(2 * math.pi * spread)).sum(1)
 
     def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
         value = torch.as_tensor(noise, dtype=torch.float64, device=self.targets.device)

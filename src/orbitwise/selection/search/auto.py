@@ -236,6 +236,7 @@ def refitted(
         mean="zero" if hypothesis.cancels_constants else "constant",
         random_state=0,
         max_iterations=0 if is_cut_short else 200,
+        inference=engine_for(len(x)),
         callback=stop,
     )
     # the search reports itself whether the fit converged and whether time ran out

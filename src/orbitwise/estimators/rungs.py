@@ -1,0 +1,183 @@
+"""From learned hyperparameters to the inducing points that predictions need: the rungs of a climb.
+
+Hyperparameters are learned with moderately many inducing points and then held. Projecting all rows on more of
+them costs little, and the noise is chosen anew each time, because few inducing points count as noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from orbitwise.functionals.averages import freeze_functional
+from orbitwise.functionals.functional import Functional
+from orbitwise.inference.calibration import NoiseOfLabels, label_losses, noise_of_labels
+from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.sparse.climb import Place, Size
+from orbitwise.inference.sparse.held_rows import HeldRows, condition, expanded_rows, hold_rows
+from orbitwise.inference.sparse.inducing import Inducing, project_rows, random_orbit_points
+from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
+from orbitwise.inference.stochastic import nonconjugate
+from orbitwise.inference.stochastic.polish import BoundEstimate, unbiased_bound
+from orbitwise.likelihoods.gaussian import Gaussian
+
+LOWER = 1e-3
+"""How far below the noise that was learned that of a rung may be, as a factor; at most it is all there is."""
+LIKE = 0.02
+"""Logarithms of noise that are this near are as good as equal."""
+OTHERS = 3
+"""Sets of other nodes by which the error of a bound on nodes is known."""
+COARSE_WIDTH, COARSE_ROWS = 32, 1500
+"""Inputs with fewer columns have smooth kernels, of which single precision would lose too much. For fewer
+rows double precision costs little."""
+
+
+@final
+@dataclass(frozen=True)
+class Rungs:
+    """All rungs of one fit: the same number of inducing points always gives the same place.
+
+    `seed` is that of the points, `tilt` where the tilts of likelihoods that need some start.
+    """
+
+    model: LatentModel
+    observations: Observations
+    frozen: Functional
+    seed: int
+    labels: Tensor | None = None
+    noise_of_labels: NoiseOfLabels = "evidence"
+    tilt: Tensor | None = None
+
+    @property
+    def size(self) -> Size:
+        """What time and memory of a rung depend on."""
+        with torch.no_grad():
+            atoms = self.frozen.atoms(self.observations.x[:1]).points.shape[-2]
+        shares = self.model.likelihood.shares_curvature
+        num_rows, outputs = self.observations.targets.shape
+        is_weighted = self.observations.weight is not None or not isinstance(self.model.likelihood, Gaussian)
+        return Size(num_rows, atoms, self.observations.x.shape[1], 1 if shares else outputs, is_weighted)
+
+    @property
+    def is_density(self) -> bool:
+        """Whether losses are minus logarithms of densities, and not of probabilities."""
+        return self.labels is None
+
+    @property
+    def x(self) -> Tensor:
+        """The inputs, in single precision where an orbit of wide ones is averaged over many nodes."""
+        x = self.observations.x
+        is_coarse = self.model.is_drawn and x.shape[1] >= COARSE_WIDTH and len(x) > COARSE_ROWS
+        return x.float() if is_coarse else x
+
+    def points(self, count: int) -> Tensor:
+        """So many random points of the orbits of all rows."""
+        generator = torch.Generator(self.observations.x.device).manual_seed(self.seed)
+        return random_orbit_points(self.frozen, self.observations.x, count, generator)
+
+    def at(self, count: int) -> Place:
+        """The place with so many inducing points."""
+        return self.at_points(self.points(count))
+
+    @torch.no_grad()
+    def at_points(self, inducing: Tensor) -> Place:
+        """The place with these inducing points."""
+        process, likelihood, rows = self.model.process, self.model.likelihood, self.observations
+        if isinstance(likelihood, Gaussian) and likelihood.shares_curvature:
+            held = hold_rows(process, self.frozen, inducing, self.x, rows.targets, weight=rows.weight)
+            return self.of_held(held, inducing, self.best_noise(held))
+        if likelihood.is_quadratic:
+            parts = (process, self.frozen, likelihood, inducing, self.x, rows.targets)
+            found = condition(*parts, tilt=self.tilt, weight=rows.weight)
+            bound, projected = float(found.bound()), found.rows.projected
+            losses, rows_held = self._per_row(bound), found.rows
+            return Place(found.posterior, bound, losses, found.tilt, projected.residual, rows_held)
+        parts = (process, self.frozen, likelihood, inducing, rows.x, rows.targets)
+        best = nonconjugate.fit_q(*parts)
+        projected = project_rows(process, self.frozen, inducing, rows.x)
+        held = expanded_rows(projected, likelihood, rows.targets, best.q)
+        posterior = SparsePosterior(process, inducing, best.q, projected.lower)
+        return Place(posterior, best.bound, self._per_row(best.bound), held=held)
+
+    def _per_row(self, bound: float) -> Tensor:
+        return -torch.tensor([bound / len(self.observations)], dtype=torch.float64)
+
+    def of_held(self, held: HeldRows, inducing: Tensor, noise: float) -> Place:
+        """The place of rows that are projected already, at this variance of the noise."""
+        process, observations = self.model.process, self.observations
+        q = held.optimum(noise)
+        posterior = SparsePosterior(process, inducing, q, held.projected.lower)
+        bound = float(held.bound(noise) + observations.merged_term(held.targets.new_tensor(noise)))
+        label_noise = None
+        if self.labels is None:
+            losses = -held.log_density(noise)
+        else:
+            label_noise = noise_of_labels(held.held_out_means, self.labels, noise, self.noise_of_labels)
+            losses = label_losses(held.leave_one_out(label_noise).mean, self.labels)
+        residual = held.projected.residual
+        return Place(posterior, bound, losses, None, residual, held, noise, label_noise)
+
+    def best_noise(self, held: HeldRows) -> float:
+        """The noise under which the bound of held rows is greatest, near the one that was learned."""
+        assert isinstance(self.model.likelihood, Gaussian)
+        learned, floor = self.model.noise.item(), self.model.likelihood.floor
+        if not self.model.likelihood.raw_noise.requires_grad:
+            return learned
+
+        def loss(log_noise: float) -> float:
+            noise = held.targets.new_tensor(math.exp(log_noise))
+            return -float(held.bound(noise) + self.observations.merged_term(noise))
+
+        least, most = max(LOWER * learned, 2 * floor), max(learned, self.observations.size)
+        bounds = (math.log(min(least, learned)), math.log(most))
+        found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
+        return math.exp(float(found.x))  # pyright: ignore[reportAttributeAccessIssue]
+
+    @torch.no_grad()
+    def bound(self, place: Place, num_nodes: int, generator: torch.Generator) -> BoundEstimate:
+        """The bound of the model's own functional at a place.
+
+        Drawn rows cannot tell the bound of a likelihood that is not quadratic in f. It is then that of the
+        frozen rows, and bounds on other sets of as many nodes tell its error.
+        """
+        model, rows = self.model, self.observations
+        if not model.is_drawn:
+            return BoundEstimate(place.bound, 0.0)
+        posterior, likelihood = place.posterior, model.likelihood
+        if not likelihood.is_quadratic:
+            assert isinstance(posterior.q, Whitened)
+            best = nonconjugate.FittedQ(posterior.q, place.bound)
+            return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
+        noise = likelihood
+        if place.noise is not None:
+            noise = Gaussian(place.noise).to(rows.x.device)
+        assert place.residual is not None
+        observed = (noise, self.x, rows.targets, place.residual, place.tilt, generator)
+        found = unbiased_bound(posterior, model.functional, *observed, weight=rows.weight)
+        if place.noise is None or rows.scatter is None:
+            return found
+        return found._replace(mean=found.mean + rows.scatter_term(place.noise))
+
+
+def bound_by_nodes(
+    model: LatentModel,
+    observations: Observations,
+    inducing: Inducing,
+    best: nonconjugate.FittedQ,
+    num_nodes: int,
+    generator: torch.Generator,
+) -> BoundEstimate:
+    """The bound of frozen rows, with the error that bounds on other sets of as many nodes tell."""
+    others = [
+        freeze_functional(model.functional, num_nodes, generator)
+        for _ in range(OTHERS if model.is_drawn else 0)
+    ]
+    parts = (model.likelihood, inducing, observations.x, observations.targets, best.q)
+    bounds = [nonconjugate.fit_q(model.process, each, *parts).bound for each in others]
+    error = math.sqrt(sum((each - best.bound) ** 2 for each in bounds) / max(1, len(bounds)))
+    return BoundEstimate(best.bound, error)
