@@ -109,7 +109,7 @@ def test_from_landing_to_tutorial_to_reference(browser, site):
 def test_search_finds_a_page(browser, site):
     from selenium.webdriver.support.wait import WebDriverWait
 
-    page = opened(browser, site / "search.html")
+    page = opened(browser, site / "index.html")
     page.get((site / "search.html").as_uri() + "?q=inducing")
     results = "return [...document.querySelectorAll('#search-results li a')].map(each => each.textContent)"
     found = WebDriverWait(page, 30).until(lambda each: each.execute_script(results))
