@@ -9,6 +9,7 @@ from orbitwise.inference.defaults import (
     deviations,
     log_positive,
     typical_distance,
+    typical_spread,
 )
 
 
