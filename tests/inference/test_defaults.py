@@ -9,6 +9,7 @@ from orbitwise.kernels.bases import (
     deviations,
     log_positive,
     typical_distance,
+    typical_spread,
 )
 
 
