@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orbitwise.inference.defaults import (
+from orbitwise.kernels.bases import (
     LinearTrend,
     default_kernel,
     deviations,

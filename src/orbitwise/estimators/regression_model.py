@@ -23,12 +23,12 @@ from orbitwise.declarations import COUNT, POSITIVE, SMALLEST, Field, Stored, req
 from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
-from orbitwise.inference.defaults import LinearTrend, default_kernel, typical_spread
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.training import maximize
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.kernels.bases import LinearTrend, default_kernel, typical_spread
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process

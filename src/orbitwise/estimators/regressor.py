@@ -18,7 +18,6 @@ from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import Engine, EngineName, engine_for, num_points
 from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.regression_model import (
     Observation,
     RegressionModel,
@@ -28,6 +27,7 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
 )
 from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
+from orbitwise.functionals.averages import freeze_at
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior

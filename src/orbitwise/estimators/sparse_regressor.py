@@ -21,8 +21,13 @@ from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, Field, Stored, require
 from orbitwise.estimators.convergence import learning
-from orbitwise.estimators.devices import USUAL_INDUCING, chosen_device, work_of
-from orbitwise.estimators.estimator import LearnedOrbit, RegressionPredictions
+from orbitwise.estimators.estimator import (
+    USUAL_INDUCING,
+    LearnedOrbit,
+    RegressionPredictions,
+    chosen_device,
+    work_of,
+)
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import (
     RegressionModel,
