@@ -33,7 +33,7 @@ WIDTH = 110
 def check_device(device: str | None) -> str | None:
     """Return a device; a CommandError if there is none of that name."""
     if device not in (None, "auto", "cpu"):
-        from orbitwise.estimators.devices import chosen_device
+        from orbitwise.estimators.estimator import chosen_device
 
         try:
             chosen_device(device, 0.0)

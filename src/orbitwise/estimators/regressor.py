@@ -18,7 +18,6 @@ from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import Engine, EngineName, engine_for, num_points
 from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions
 from orbitwise.estimators.invariances import Invariance
-from orbitwise.estimators.learned_ranges import freeze_at
 from orbitwise.estimators.regression_model import (
     Observation,
     RegressionModel,
@@ -28,6 +27,7 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
 )
 from orbitwise.estimators.validation import Channels, check_training, resolve_likelihood
+from orbitwise.functionals.averages import freeze_at
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.exact import ExactPosterior
@@ -372,7 +372,8 @@ class InvariantGPRegressor(
         if previous is not None:
             _resume(model.latent, previous)
         elif kernel is None and functional.is_identity and not observations and self.max_iterations != 0:
-            begin_at_best(model)
+            is_sparse = self.inference_ != "exact" and self.num_inducing != "auto"
+            begin_at_best(model, int(self.num_inducing) if is_sparse else None)
         self.target_scale_ = model.target_scale
         self._choose_device(model.latent.functional, model.observations[0].x)
         self.model_ = model = model.to(self.device_)

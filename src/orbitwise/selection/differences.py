@@ -12,13 +12,8 @@ import numpy as np
 
 from orbitwise.estimators.convergence import num_nodes_of, shortfall
 from orbitwise.estimators.estimator import EngineEstimator
-from orbitwise.estimators.learned_ranges import (
-    OTHER_GAUSS,
-    freeze_at,
-    freeze_in_common,
-    gauss_dimensions,
-    may_contain,
-)
+from orbitwise.estimators.learned_ranges import may_contain
+from orbitwise.functionals.averages import OTHER_GAUSS, freeze_at, freeze_in_common, gauss_dimensions
 from orbitwise.orbits.orbit import FrozenOrbit
 
 HELD_OUT = (1, 2, 3, 4)
