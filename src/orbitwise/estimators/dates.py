@@ -38,7 +38,7 @@ class DecimalYears(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Examples
     --------
-    >>> from orbitwise.estimators import DecimalYears
+    >>> from orbitwise import DecimalYears
     >>> DecimalYears().fit_transform([["2024-07-02"], [None]])
     array([[2024.5],
            [   nan]])

@@ -81,7 +81,7 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
     model : estimator or Pipeline
         A fitted estimator of this package, or a scikit-learn pipeline that ends with one. Transformers may be
         `ColumnTransformer`, `Pipeline`, `OneHotEncoder`, `OrdinalEncoder`, `SimpleImputer`, `StandardScaler`,
-        `MinMaxScaler` and `orbitwise.estimators.DecimalYears`.
+        `MinMaxScaler` and `orbitwise.DecimalYears`.
     path : str or path-like
         The file; `.orbitwise` is the usual ending. If it is a symbolic link, the file that it points to is
         replaced.
