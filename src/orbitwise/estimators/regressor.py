@@ -372,7 +372,8 @@ class InvariantGPRegressor(
         if previous is not None:
             _resume(model.latent, previous)
         elif kernel is None and functional.is_identity and not observations and self.max_iterations != 0:
-            begin_at_best(model)
+            is_sparse = self.inference_ != "exact" and self.num_inducing != "auto"
+            begin_at_best(model, int(self.num_inducing) if is_sparse else None)
         self.target_scale_ = model.target_scale
         self._choose_device(model.latent.functional, model.observations[0].x)
         self.model_ = model = model.to(self.device_)

@@ -449,14 +449,14 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             (),
             is_vector=is_vector,
         )
+        wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if self.kernel is None and frozen.is_identity and self.max_iterations > 0:
-            begin_at_best(model)
+            begin_at_best(model, wanted)
         self.target_scale_ = model.target_scale
         num_inducing = USUAL_INDUCING if self.num_inducing == "auto" else int(self.num_inducing)
         work = work_of(model.latent.functional, model.observations[0].x, None, num_inducing)
         self.device_ = chosen_device(self.device, work)
         sparse = self._sparse(sparse_form(model.to(self.device_)))
-        wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if wanted is not None and wanted > sparse.num_rows:
             warnings.warn(
                 f"num_inducing={wanted} is more than the {sparse.num_rows} distinct rows: all rows are used.",
