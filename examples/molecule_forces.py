@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from orbitwise import InvariantGPRegressor
 from orbitwise.datasets import Dataset, load
 from orbitwise.functionals import FeatureMap, Gradient, OrbitAverage
-from orbitwise.inference.defaults import log_positive
+from orbitwise.kernels.bases import log_positive
 from orbitwise.orbits import FiniteOrbit, closure
 from orbitwise.transforms import SignedPermutations
 

@@ -37,12 +37,12 @@ from orbitwise.inference.calibration import (
     held_out_loss,
     least_noise,
 )
-from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.sparse.held_rows import hold_rows
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.stochastic.polish import unbiased_bound
 from orbitwise.inference.stochastic.trainer import Rates, StochasticTrainer
+from orbitwise.kernels.bases import default_kernel
 from orbitwise.likelihoods.dirichlet import one_hot
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.images import ImageOrbit
