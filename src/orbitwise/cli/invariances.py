@@ -36,6 +36,9 @@ def candidates(wanted: Sequence[str], data: Data) -> list[str]:
     if not wanted:
         if has_images([], data):
             return list(IMAGE_CANDIDATES)
+        if data.encoder is not None:
+            # codes of words do not change places with numbers
+            return [NO_INVARIANCE]
         if data.kinds is not None:
             return [NO_INVARIANCE, "permutation"]
         return list(usual_candidates(data.X.shape[1:] if data.shape is None else data.shape))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 from orbitwise.storage.container import brief, damaged
@@ -11,7 +12,7 @@ from orbitwise.storage.objects import Writer
 from orbitwise.storage.transformers import check_width, pipeline
 
 
-def estimator_in(model: Any) -> Any:
+def estimator_in(model: object) -> Any:
     """The last step of a pipeline, or the model itself if it is none."""
     return model.steps[-1][1] if isinstance(model, Pipeline) else model
 
@@ -23,7 +24,7 @@ def steps_of(model: object, writer: Writer) -> object:
     return writer.value([*model.steps[:-1], (model.steps[-1][0], None)], "model.steps")
 
 
-def pipeline_of(steps: object, model: Any) -> Pipeline:
+def pipeline_of(steps: object, model: BaseEstimator) -> Pipeline:
     """The pipeline of a file around its estimator."""
     is_list = isinstance(steps, list) and all(isinstance(each, tuple) and len(each) == 2 for each in steps)
     if not is_list or not isinstance(steps, list) or not all(isinstance(name, str) for name, _ in steps):
@@ -31,7 +32,7 @@ def pipeline_of(steps: object, model: Any) -> Pipeline:
     *before, (name, _) = steps
     try:
         if before:
-            check_width(pipeline(before), model.n_features_in_)
+            check_width(pipeline(before), int(vars(model)["n_features_in_"]))
         return Pipeline([*before, (name, model)])
     except ValueError as error:
         raise damaged(f"its pipeline makes no sense ({brief(error)})") from error
