@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.files import Rows, is_missing, number_in
 from orbitwise.estimators.dates import DecimalYears, moment_in
-from orbitwise.storage.pipelines import estimator_in
+from orbitwise.storage.objects import estimator_in
 
 Kind = Literal["numbers", "dates", "words"]
 MOST_WORDS = 50
