@@ -271,7 +271,7 @@ def prepare(
     exact.refuse_drawn(atoms)
     if atoms.num_rows != len(points):
         raise ValueError(
-            f"invariance must make one row of each input; {type(functional).__name__} makes several."
+            f"invariance must make one row per input; {type(functional).__name__} makes several."
         )
     total = _constant_part(atoms)
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
