@@ -142,18 +142,14 @@ class NonconjugateBound:
 
     def best(self) -> nonconjugate.FittedQ:
         """The best q at the present parameters, and its bound."""
-        model, rows = self.model, self.observations
-        parts = (model.likelihood, self.inducing, rows.x, rows.targets)
-        return nonconjugate.fit_q(model.process, model.functional, *parts, self.start)
+        return nonconjugate.fit_q(self.model, self.observations, self.inducing, self.start)
 
     def __call__(self) -> Tensor:
-        model, rows, prior = self.model, self.observations, log_prior(self.model.process)
-        q, value = self.best()
+        prior, (q, value) = log_prior(self.model.process), self.best()
         if not torch.is_grad_enabled():
-            return rows.targets.new_tensor(value) + prior
-        parts = (model.likelihood, self.inducing, rows.x, rows.targets)
+            return self.observations.targets.new_tensor(value) + prior
         # the slope of the best bound is that at the best q (envelope theorem)
-        return nonconjugate.bound_at(model.process, model.functional, *parts, q) + prior
+        return nonconjugate.bound_at(self.model, self.observations, self.inducing, q) + prior
 
 
 @final
@@ -617,8 +613,7 @@ def _polished(
         projected = project_rows(latent.process, latent.functional, inducing, observations.x)
         rows = expanded_rows(projected, latent.likelihood, observations.targets, best.q)
         return Polished(SparsePosterior(model.process, inducing, best.q), rows, bound)
-    parts = (model.likelihood, inducing, observations.x, observations.targets, generator, tilt)
-    polished = polish(model.process, model.functional, frozen, *parts, observations.weight)
+    polished = polish(model, frozen, observations, inducing, generator, tilt)
     if observations.scatter is None:
         return polished
     shift = observations.scatter_term(model.noise.item())
