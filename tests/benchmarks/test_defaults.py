@@ -1,7 +1,5 @@
 """The benchmark of defaults: sets are split without overlap, and the summary names every loss."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -91,7 +89,7 @@ def test_commands_name_what_was_run():
     ]
 
 
-@pytest.mark.skipif("ORBITWISE_DATA" not in os.environ, reason="needs the UCI sets")
+@pytest.mark.requires_data("uci_reg_wine_red")
 def test_equal_rows_with_equal_targets_do_not_rule_out_noise():
     """A maximum of the evidence without noise predicts these rows with an error of 1.11 deviations."""
     assert defaults.measure("uci_reg_wine_red", 2, "InvariantGPRegressor", 1000)["rmse"] < 0.95
