@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         InvariantKernelRidge,
         InvariantSVC,
         LaplacianSVC,
+        MoleculeGP,
         SparseGPRegressor,
         VirtualSVC,
     )
@@ -49,6 +50,7 @@ __all__ = [
     "InvariantKernelRidge",
     "InvariantSVC",
     "LaplacianSVC",
+    "MoleculeGP",
     "SparseGPRegressor",
     "VirtualSVC",
     "compare",
