@@ -24,12 +24,12 @@ from sklearn.cluster import KMeans
 from orbitwise import SparseGPRegressor, datasets
 from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.model import Observations
 from orbitwise.inference.optimise.training import maximize
 from orbitwise.inference.sparse.bounds import best_q, collapsed_bound, gather_totals
 from orbitwise.inference.sparse.inducing import inducing_factor
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.kernels.bases import default_kernel
 from orbitwise.process import Process
 
 NOISE = 0.05

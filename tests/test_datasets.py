@@ -201,9 +201,7 @@ def test_without_a_network_the_remedy_is_said(name, no_folder, monkeypatch):
 
     monkeypatch.setattr(datasets.scikit_learn, "fetch_openml", fetch)
     carrier = "mnist" if "rot" in name else name
-    pattern = (
-        rf"'{carrier}'.*OpenML.*not be reached.*not known.*ORBITWISE_DATA.*{carrier}\.npz.*had from: \w+"
-    )
+    pattern = rf"'{carrier}'.*OpenML.*not be reached.*ORBITWISE_DATA.*{carrier}\.npz.*available from: \w+"
     with pytest.raises(ConnectionError, match=pattern):
         load(name)
 

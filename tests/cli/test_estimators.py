@@ -152,7 +152,7 @@ def test_settings_of_the_usual_estimator(orbitwise: Command, pictures: Path):
         (("--estimator", "svc", "--time-limit", "3"), "--time-limit is for"),
         (("--estimator", "svc", "--setting", "strength"), "give NAME=VALUE"),
         (("--setting", "nose=1"), "did you mean 'noise'"),
-        (("--noise", "0.1"), "noise cannot be '0.1' here; it takes evidence, leave_one_out"),
+        (("--noise", "0.1"), "noise cannot be '0.1' here; it takes auto, evidence, leave_one_out"),
         (("--num-inducing", "0"), "num_inducing must be"),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, load, save
 from orbitwise.estimators import learned_ranges
 from orbitwise.estimators.convergence import fit_quietly
-from orbitwise.estimators.devices import USUAL_NODES, WORTH_A_GPU, chosen_device, work_of
+from orbitwise.estimators.estimator import USUAL_NODES, WORTH_A_GPU, chosen_device, work_of
 from orbitwise.estimators.invariances import functional_of
 from orbitwise.functionals import Evaluation
 

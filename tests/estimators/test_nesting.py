@@ -5,8 +5,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.estimators.invariances import image_orbit
-from orbitwise.estimators.learned_ranges import Start, adopt, freeze_in_common, may_contain
+from orbitwise.estimators.learned_ranges import Start, adopt, may_contain
 from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.functionals.averages import freeze_in_common
 from orbitwise.orbits import ImageOrbit
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -10,8 +10,9 @@ from torch import nn
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
 from orbitwise.estimators import learned_ranges as orbit_learning
-from orbitwise.estimators.learned_ranges import freeze_at, most_nodes
+from orbitwise.estimators.learned_ranges import most_nodes
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
+from orbitwise.functionals.averages import freeze_at
 from orbitwise.inference.exact import sample_prior
 from orbitwise.orbits import ComposedOrbit, ImageOrbit, JitterOrbit, ModuleOrbit, SampledOrbit
 from orbitwise.orbits.orbit import ZERO

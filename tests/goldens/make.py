@@ -1,10 +1,9 @@
 """Write the golden files again, from the code as it is now.
 
-    python -m tests.goldens.make numbers models transcripts files_visited
+    python -m tests.goldens.make numbers models transcripts
 
 Name only what changed on purpose, and give the reason in CHANGELOG.md. `models` overwrites files that stand
 for the format in which users stored models: write new ones only beside them, under new names.
-`files_visited` keeps the figures called "before", and replaces those called "now".
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 import orbitwise
 from tests.goldens import transcripts
 from tests.goldens.cases import CASES, MODEL_FILES, observed, stored_case
-from tests.goldens.tracer import files_visited, scenarios
 
 HERE = Path(__file__).parent
 
@@ -56,21 +54,10 @@ def write_transcripts() -> None:
         write_json("transcripts.json", {"steps": steps, "contents": transcripts.contents(Path(folder))})
 
 
-def write_files_visited() -> None:
-    """Files that are visited during calls."""
-    path = HERE / "files_visited.json"
-    with tempfile.TemporaryDirectory() as folder:
-        now = {name: files_visited(call) for name, call in scenarios(Path(folder)).items()}
-    before = json.loads(path.read_text())["before"] if path.exists() else None
-    counts = {name: len(files) for name, files in now.items()}
-    write_json(path.name, {"before": before or counts, "now": counts, "files now": now})
-
-
 WRITERS: dict[str, Callable[[], None]] = {
     "numbers": write_numbers,
     "models": write_models,
     "transcripts": write_transcripts,
-    "files_visited": write_files_visited,
 }
 
 if __name__ == "__main__":

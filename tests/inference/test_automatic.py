@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.model import Observations
 from orbitwise.inference.sparse import certificate as automatic
 from orbitwise.inference.sparse.certificate import Budget, Certificate, Stage, learn, warm_up
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.kernels.bases import default_kernel
 from orbitwise.likelihoods import Gaussian
 from orbitwise.process import Process
 from tests.inference.sparse_problems import exact_evidence

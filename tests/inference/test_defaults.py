@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from orbitwise.inference.defaults import (
+from orbitwise.kernels.bases import (
     LinearTrend,
     default_kernel,
     deviations,
     log_positive,
     typical_distance,
+    typical_spread,
 )
 
 

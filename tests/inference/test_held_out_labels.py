@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from orbitwise.functionals import Evaluation
-from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.exact import evidence
 from orbitwise.inference.held_out_labels import HeldOutLabels
 from orbitwise.inference.linear_algebra import held_out_means
 from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.kernels.bases import default_kernel
 from orbitwise.likelihoods import Gaussian
 from orbitwise.process import Process
 

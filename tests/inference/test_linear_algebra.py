@@ -129,6 +129,5 @@ def test_the_gaussian_log_density_and_its_gradient():
 
 def test_the_gaussian_log_density_does_not_give_wrong_second_derivatives():
     residual = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(gaussian_log_density(spd(4), residual), residual, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"does not require grad|once_differentiable"):
-        torch.autograd.grad(slope.sum(), residual)
+    with pytest.raises(RuntimeError, match="first derivative only"):
+        torch.autograd.grad(gaussian_log_density(spd(4), residual), residual, create_graph=True)

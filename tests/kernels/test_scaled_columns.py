@@ -6,8 +6,8 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from orbitwise import InvariantGPRegressor
 from orbitwise.functionals import Gradient
-from orbitwise.inference.defaults import log_positive
 from orbitwise.kernels import ScaledColumnsKernel
+from orbitwise.kernels.bases import log_positive
 from orbitwise.process import Process
 from orbitwise.process.process import is_rotation_invariant
 

@@ -4,7 +4,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 from orbitwise import InvariantGPRegressor, load, save
-from orbitwise.estimators.learned_ranges import OTHER_GAUSS, freeze_in_common
+from orbitwise.functionals.averages import OTHER_GAUSS, freeze_in_common
 from orbitwise.selection.differences import HELD_OUT, CommonNodes, common_nodes, has_data, nodes_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -34,9 +34,9 @@ from gpytorch.priors import (
 
 from orbitwise import InvariantGPRegressor, load, save
 from orbitwise.functionals import OrbitAverage
-from orbitwise.inference.defaults import LinearTrend, default_kernel, log_positive
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.kernels import CentredLinearKernel, ScaledColumnsKernel
+from orbitwise.kernels.bases import LinearTrend, default_kernel, log_positive
 from orbitwise.orbits import FiniteOrbit
 from orbitwise.process import FunctionalKernel
 from orbitwise.storage import StorageError

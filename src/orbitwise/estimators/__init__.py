@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orbitwise.estimators.classifier import InvariantGPClassifier
+    from orbitwise.estimators.dates import DecimalYears
     from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
     from orbitwise.estimators.laplacian import LaplacianSVC
     from orbitwise.estimators.molecules import MoleculeGP
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from orbitwise.estimators.virtual import VirtualSVC
 
 __all__ = [
+    "DecimalYears",
     "InvariantGPClassifier",
     "InvariantGPRegressor",
     "InvariantKernelRidge",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "DecimalYears": "dates",
     "InvariantGPClassifier": "classifier",
     "InvariantGPRegressor": "regressor",
     "InvariantKernelRidge": "kernel_ridge",

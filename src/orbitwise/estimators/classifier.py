@@ -47,9 +47,9 @@ from orbitwise.inference.calibration import (
     noise_of_labels,
     warn_of_one_class,
 )
-from orbitwise.inference.defaults import default_kernel
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.kernels.bases import default_kernel
 from orbitwise.likelihoods.bernoulli import Bernoulli
 from orbitwise.likelihoods.dirichlet import Dirichlet
 from orbitwise.likelihoods.gaussian import Gaussian

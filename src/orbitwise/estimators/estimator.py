@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import sys
 import time
 import warnings
@@ -25,7 +26,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import REPORTED_ARRAY, TEXT, Field, Stored
 from orbitwise.estimators.convergence import iterations_of
-from orbitwise.estimators.devices import USUAL_INDUCING, chosen_device, work_of
 from orbitwise.estimators.engines import (
     EngineName,
     FitSettings,
@@ -50,7 +50,7 @@ from orbitwise.estimators.validation import (
     check_inputs,
     input_shape,
 )
-from orbitwise.functionals.averages import drawn_form, features_of, learnable_orbits, orbit_in
+from orbitwise.functionals.averages import drawn_form, features_of, freeze_at, learnable_orbits, orbit_in
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.points import Difference
@@ -59,7 +59,7 @@ from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED,
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.watching import Callback, Reporter
+from orbitwise.inference.optimise.watching import Bar, Callback, Reporter
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
@@ -68,6 +68,13 @@ from orbitwise.process.process import Moments, Process
 from orbitwise.transforms.images import check_image_shape
 
 ROWS_AT_ONCE = 1024
+WORTH_A_GPU = 1e9
+"""Rows × nodes × inducing points × columns of an evaluation from which a GPU gains.
+
+They take a tenth of a second or so of one core, and a GPU some milliseconds however little there is to do.
+"""
+USUAL_NODES, USUAL_INDUCING = 16, 1000
+"""Assumed numbers of nodes and inducing points where the fit itself finds them."""
 
 
 class FittedForm(ABC):
@@ -158,7 +165,7 @@ class LearnedOrbit(FittedProcess, ABC):
     ) -> tuple[Functional, NDArray[np.float64]]:
         """The functional of f to be learned, on the CPU, and the rows without their background.
 
-        It is that of a `previous` model, or a copy of what `invariance` stands for. Sets `orbit_`.
+        It is that of a `previous` model, or a copy of the one that `invariance` names. Sets `orbit_`.
         """
         if previous is None:
             functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
@@ -173,8 +180,6 @@ class LearnedOrbit(FittedProcess, ABC):
     @contextmanager
     def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
         """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
-        from orbitwise.inference.optimise.bar import Bar  # drawn with rich, which few fits need
-
         with Bar(what) if self.verbose else nullcontext() as bar:
             reporter = Reporter(bar, self.callback, max_seconds=max_seconds, clock=self._clock)
             with reporter.interruptible():
@@ -567,8 +572,8 @@ class RegressionPredictions(FittedProcess, ABC):
         """The mean of new targets under a likelihood that is not Gaussian noise, and their spread."""
         if return_cov:
             raise ValueError(
-                f"return_cov goes with Gaussian noise, not with {type(likelihood).__name__}: ask for "
-                "return_std, or for draws by sample_y."
+                f"return_cov needs Gaussian noise, not {type(likelihood).__name__}: use return_std, or draws "
+                "from sample_y."
             )
         moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
         to = self.target_scale_
@@ -584,3 +589,40 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"A quantile lies strictly between 0 and 1, not at {level!r}.")
     return NormalDist().inv_cdf(level)
+
+
+def chosen_device(device: object, work: float, num_gpus: int | None = None) -> str:
+    """The device of a name; "auto" is the GPU if there is one and the work is worth it, else the CPU.
+
+    `work` counts rows × nodes × inducing points × columns. `num_gpus` are those there are, by default those
+    that torch finds. Raises a ValueError for a device that is not there.
+    """
+    gpus = torch.cuda.device_count() if num_gpus is None else num_gpus
+    name = str(device)
+    if name == "auto":
+        return "cuda" if gpus and work >= WORTH_A_GPU else "cpu"
+    found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
+    instead = "take device='auto' (the GPU if there is one, else the CPU) or device='cpu'"
+    if found is None:
+        why = " Apple's GPUs have no double precision." if name.startswith("mps") else ""
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:1', not {device!r}.{why}")
+    if name != "cpu" and not gpus:
+        raise ValueError(f"device={name!r}, but torch finds no CUDA GPU here: {instead}.")
+    if found[1] is not None and int(found[1]) >= gpus:
+        raise ValueError(f"device={name!r}, but there are only {gpus} GPUs, from 'cuda:0' on: {instead}.")
+    return name
+
+
+def work_of(
+    functional: Functional, x: torch.Tensor, num_nodes: int | None, num_inducing: int | None
+) -> float:
+    """Rows × nodes × inducing points × columns of an evaluation.
+
+    Exact inference has all nodes of all rows for inducing points, and `num_inducing` is None. `num_nodes` is
+    None where they are found by the fit.
+    """
+    with torch.no_grad():
+        frozen = freeze_at(functional, USUAL_NODES if num_nodes is None else num_nodes)
+        nodes, columns = frozen.atoms(x[:1]).points.shape[-2:]
+    points = float(len(x)) * nodes
+    return points * (points if num_inducing is None else num_inducing) * columns

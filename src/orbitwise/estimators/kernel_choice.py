@@ -20,14 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Evaluation
-from orbitwise.inference.defaults import default_kernel, typical_distance, typical_spread
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.held_out_labels import HeldOutLabels
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.training import maximize
-from orbitwise.kernels.bases import log_positive
+from orbitwise.kernels.bases import default_kernel, log_positive, typical_distance, typical_spread
 from orbitwise.kernels.scaled_columns import ScaledColumnsKernel
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
@@ -56,7 +55,7 @@ OTHER_SHAPE = 1.0
 class Metric(NamedTuple):
     """How rows are far from each other: columns in units, or as they are, and where lengthscales start.
 
-    `cost` counts what was learned beside a lengthscale.
+    `cost` counts the hyperparameters that were learned in addition to one lengthscale.
     """
 
     name: str

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orbitwise.functionals.averages import features_of, freeze_functional, num_dimensions
+from orbitwise.functionals.averages import features_of, freeze_at
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import LearnedRanges
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
@@ -32,7 +32,6 @@ from orbitwise.inference.optimise.orbit_search import (
 )
 from orbitwise.inference.optimise.training import CUT_SHORT, Box, Vector, curvature_of, standard_errors
 from orbitwise.inference.optimise.watching import Callback
-from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.orbit import ZERO, Interval, LearnedWidths, Orbit, vanishing_widths
 from orbitwise.process.double_sums import takes_double_sums
 from orbitwise.process.process import Process
@@ -97,12 +96,6 @@ ROUNDING = 0.005
 """If single and double precision differ by more than this, in nats per row, the search ends in double
 precision."""
 
-FIRST_SCRAMBLE = 20_240_607
-"""The seed of the nodes; it is arbitrary, but must be the same in every fit."""
-
-OTHER_GAUSS = (0, -1, 1, -2)
-"""Changes of the number of nodes per dimension that give other sets of nodes."""
-
 HOUR = 3600.0
 """Exact fits that are estimated to take longer than this many seconds give a warning."""
 
@@ -111,34 +104,6 @@ EVALUATIONS = 30
 
 Objective = Callable[[Functional, torch.dtype], Callable[[], Tensor]]
 """(frozen functional, precision of rows) → the objective of the model."""
-
-
-def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Functional:
-    """The functional on the nodes of every fit, or, with a `scramble`, on about as many other nodes.
-
-    In one and two dimensions these are Gauss nodes, and others have slightly more or fewer; else they are
-    Sobol sets.
-    """
-    dimensions = gauss_dimensions(functional)
-    if dimensions:
-        each = max(1, round(num_nodes ** (1 / dimensions)) + OTHER_GAUSS[scramble])
-        return freeze_functional(functional, each**dimensions, rule="gauss")
-    return freeze_in_common(functional, num_nodes, scramble)
-
-
-def gauss_dimensions(functional: Functional) -> int:
-    """The dimension if Gauss nodes are used, else 0."""
-    dimensions = num_dimensions(functional)
-    return 0 if dimensions is None or dimensions > MOST_GAUSS_DIMENSIONS else dimensions
-
-
-def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> Functional:
-    """The functional on a Sobol set whose first entries are the same for every orbit.
-
-    So an orbit with ranges of zero has the same nodes as the smaller orbit without them.
-    """
-    generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
-    return freeze_functional(functional, num_nodes, generator)
 
 
 @torch.no_grad()

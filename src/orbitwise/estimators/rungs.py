@@ -7,7 +7,7 @@ them costs little, and the noise is chosen anew each time, because few inducing 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -69,11 +69,11 @@ class Rungs:
         return self.labels is None
 
     @property
-    def x(self) -> Tensor:
-        """The inputs, in single precision where an orbit of wide ones is averaged over many nodes."""
+    def rows(self) -> Observations:
+        """The observations, in single precision where an orbit of wide inputs has many nodes."""
         x = self.observations.x
         is_coarse = self.model.is_drawn and x.shape[1] >= COARSE_WIDTH and len(x) > COARSE_ROWS
-        return x.float() if is_coarse else x
+        return replace(self.observations, x=x.float()) if is_coarse else self.observations
 
     def points(self, count: int) -> Tensor:
         """So many random points of the orbits of all rows."""
@@ -89,16 +89,14 @@ class Rungs:
         """The place with these inducing points."""
         process, likelihood, rows = self.model.process, self.model.likelihood, self.observations
         if isinstance(likelihood, Gaussian) and likelihood.shares_curvature:
-            held = hold_rows(process, self.frozen, inducing, self.x, rows.targets, weight=rows.weight)
+            held = hold_rows(process, self.frozen, inducing, self.rows.x, rows.targets, weight=rows.weight)
             return self.of_held(held, inducing, self.best_noise(held))
         if likelihood.is_quadratic:
-            parts = (process, self.frozen, likelihood, inducing, self.x, rows.targets)
-            found = condition(*parts, tilt=self.tilt, weight=rows.weight)
+            found = condition(self.model.at(self.frozen), self.rows, inducing, tilt=self.tilt)
             bound, projected = float(found.bound()), found.rows.projected
             losses, rows_held = self._per_row(bound), found.rows
             return Place(found.posterior, bound, losses, found.tilt, projected.residual, rows_held)
-        parts = (process, self.frozen, likelihood, inducing, rows.x, rows.targets)
-        best = nonconjugate.fit_q(*parts)
+        best = nonconjugate.fit_q(self.model.at(self.frozen), rows, inducing)
         projected = project_rows(process, self.frozen, inducing, rows.x)
         held = expanded_rows(projected, likelihood, rows.targets, best.q)
         posterior = SparsePosterior(process, inducing, best.q, projected.lower)
@@ -148,17 +146,16 @@ class Rungs:
         model, rows = self.model, self.observations
         if not model.is_drawn:
             return BoundEstimate(place.bound, 0.0)
-        posterior, likelihood = place.posterior, model.likelihood
-        if not likelihood.is_quadratic:
+        posterior = place.posterior
+        if not model.likelihood.is_quadratic:
             assert isinstance(posterior.q, Whitened)
             best = nonconjugate.FittedQ(posterior.q, place.bound)
             return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
-        noise = likelihood
         if place.noise is not None:
             noise = Gaussian(place.noise).to(rows.x.device)
+            model = LatentModel(model.process, model.functional, noise)
         assert place.residual is not None
-        observed = (noise, self.x, rows.targets, place.residual, place.tilt, generator)
-        found = unbiased_bound(posterior, model.functional, *observed, weight=rows.weight)
+        found = unbiased_bound(posterior, model, self.rows, place.residual, place.tilt, generator)
         if place.noise is None or rows.scatter is None:
             return found
         return found._replace(mean=found.mean + rows.scatter_term(place.noise))
@@ -177,7 +174,6 @@ def bound_by_nodes(
         freeze_functional(model.functional, num_nodes, generator)
         for _ in range(OTHERS if model.is_drawn else 0)
     ]
-    parts = (model.likelihood, inducing, observations.x, observations.targets, best.q)
-    bounds = [nonconjugate.fit_q(model.process, each, *parts).bound for each in others]
+    bounds = [nonconjugate.fit_q(model.at(each), observations, inducing, best.q).bound for each in others]
     error = math.sqrt(sum((each - best.bound) ** 2 for each in bounds) / max(1, len(bounds)))
     return BoundEstimate(best.bound, error)

@@ -28,8 +28,14 @@ from orbitwise.functionals.functional import (
 from orbitwise.functionals.points import FeatureMap
 from orbitwise.orbits.composed import ComposedOrbit
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.orbits.nodes import Rule
+from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS, Rule
 from orbitwise.orbits.orbit import DrawnOrbit, FrozenOrbit, Orbit, freeze
+
+FIRST_SCRAMBLE = 20_240_607
+"""The seed of the nodes; it is arbitrary, but must be the same in every fit."""
+
+OTHER_GAUSS = (0, -1, 1, -2)
+"""Changes of the number of nodes per dimension that give other sets of nodes."""
 
 
 @final
@@ -118,6 +124,34 @@ def freeze_functional(
         See `DrawnOrbit.freeze`.
     """
     return _with_orbits(functional, lambda orbit: _freeze_orbit(orbit, num_nodes, generator, rule))
+
+
+def freeze_at(functional: Functional, num_nodes: int, scramble: int = 0) -> Functional:
+    """The functional on the nodes of every fit, or, with a `scramble`, on about as many other nodes.
+
+    In one and two dimensions these are Gauss nodes, and others have slightly more or fewer; else they are
+    Sobol sets.
+    """
+    dimensions = gauss_dimensions(functional)
+    if dimensions:
+        each = max(1, round(num_nodes ** (1 / dimensions)) + OTHER_GAUSS[scramble])
+        return freeze_functional(functional, each**dimensions, rule="gauss")
+    return freeze_in_common(functional, num_nodes, scramble)
+
+
+def gauss_dimensions(functional: Functional) -> int:
+    """The dimension if Gauss nodes are used, else 0."""
+    dimensions = num_dimensions(functional)
+    return 0 if dimensions is None or dimensions > MOST_GAUSS_DIMENSIONS else dimensions
+
+
+def freeze_in_common(functional: Functional, num_nodes: int, scramble: int) -> Functional:
+    """The functional on a Sobol set whose first entries are the same for every orbit.
+
+    So an orbit with ranges of zero has the same nodes as the smaller orbit without them.
+    """
+    generator = torch.Generator().manual_seed(FIRST_SCRAMBLE + scramble)
+    return freeze_functional(functional, num_nodes, generator)
 
 
 def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:

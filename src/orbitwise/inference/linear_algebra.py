@@ -133,8 +133,13 @@ class _Handwritten(torch.autograd.Function):
         return forward(*inputs)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *slopes: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if torch.is_grad_enabled():
+            # its terms would be missing from second derivatives, silently
+            raise RuntimeError(
+                "This evidence has a first derivative only: take differences of gradients, without "
+                "create_graph=True."
+            )
         return None, None, *ctx.by_hand(ctx.saved_tensors, slopes)
 
 

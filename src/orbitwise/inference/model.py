@@ -138,18 +138,14 @@ class LatentModel(nn.Module):
     ) -> None:
         super().__init__()
         self.process = process
-        self.likelihoods = nn.ModuleList([likelihood, *others])
+        self.likelihood = likelihood
+        self.noises = nn.ModuleList(others)
         self.functional = functional
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """The likelihood of the targets."""
-        return cast(Likelihood, self.likelihoods[0])
 
     @property
     def others(self) -> list[Gaussian]:
         """The likelihoods of observations of other functionals."""
-        return cast("list[Gaussian]", list(self.likelihoods)[1:])
+        return cast("list[Gaussian]", list(self.noises))
 
     @property
     def noise(self) -> Float[Tensor, ""]:

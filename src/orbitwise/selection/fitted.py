@@ -27,6 +27,7 @@ from orbitwise.inference.exact import ExactPosterior
 from orbitwise.inference.optimise.hyperparameters import Hyperparameters, NamedParameter
 from orbitwise.inference.optimise.hyperpriors import DEFAULT_SCALE
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR
+from orbitwise.likelihoods.likelihood import Likelihood
 
 
 @final
@@ -127,24 +128,23 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
         is_image=estimator.form_.image_shape is not None,
     )
     start = {name: parameter.detach() for name, parameter in begun.latent.named_parameters()}
-    for i, extra in enumerate(model.observations[1:], 1):
-        start[f"likelihoods.{i}.raw_noise"] = torch.full((1,), extra.size * NOISE_START).double().log()
+    for i, extra in enumerate(model.observations[1:]):
+        start[f"noises.{i}.raw_noise"] = torch.full((1,), extra.size * NOISE_START).double().log()
     return start
 
 
 def _named_parameters(model: RegressionModel) -> dict[str, NamedParameter]:
     """Noise variances in squared units of the targets, or of the first of several outputs."""
     unit = model.target_scale.scale[0].square().item()
-    names = ["noise", *(f"observation_noise.{i}" for i in range(len(model.latent.others)))]
-    floors = [getattr(each, "floor", NOISE_FLOOR) for each in model.latent.likelihoods]
 
-    def named(name: str, floor: float) -> NamedParameter:
+    def named(name: str, likelihood: Likelihood) -> NamedParameter:
+        floor = getattr(likelihood, "floor", NOISE_FLOOR)
         return NamedParameter(name, lambda raw: unit * (raw.exp() + floor), lambda raw: unit * raw.exp())
 
-    return {
-        f"likelihoods.{i}.raw_noise": named(name, floor)
-        for i, (name, floor) in enumerate(zip(names, floors, strict=True))
-    }
+    found = {"likelihood.raw_noise": named("noise", model.latent.likelihood)}
+    for i, each in enumerate(model.latent.others):
+        found[f"noises.{i}.raw_noise"] = named(f"observation_noise.{i}", each)
+    return found
 
 
 def _put(model: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -63,11 +63,11 @@ def test_bandwidths():
     task = task_of()
     assert task.bandwidth == median_distance(distinct_points(X, MORE))
     assert task.process.kernel.lengthscale.item() == pytest.approx(task.bandwidth, rel=1e-12)
-    wide = [each.bandwidth / task.bandwidth for each in InvariantSVC()._of_bandwidths(task)]
+    wide = [each.bandwidth / task.bandwidth for each in InvariantSVC()._at_bandwidths(task)]
     assert wide == pytest.approx(list(BANDWIDTHS))
     for fixed in ({"bandwidth": 0.7}, {"kernel": RBFKernel()}):
         task = task_of(**fixed)
-        assert InvariantSVC(**fixed)._of_bandwidths(task) == [task]
+        assert InvariantSVC(**fixed)._at_bandwidths(task) == [task]
     given = RBFKernel()
     assert task_of(kernel=given).process.kernel is not given
     assert given.raw_lengthscale.dtype == torch.float32

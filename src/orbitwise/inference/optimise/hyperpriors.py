@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal, Uniform, constraints
 
 from orbitwise.functionals.points import Wrap
+from orbitwise.kernels.bases import typical_spread
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.orbits.mirrors import MirrorOrbit
 
@@ -142,13 +143,16 @@ def _weak_hyperprior(
         return normal(0.0, 1.0)
     if isinstance(module, MirrorOrbit):
         columns = list(module.columns or range(x.shape[1]))
-        return normal(float(x[:, columns].mean()), WEAK_SCALE * float(_spread(x[:, columns]).mean()))
+        return normal(
+            float(x[:, columns].mean()),
+            WEAK_SCALE * float(typical_spread(torch.tensor(x[:, columns])).mean()),
+        )
     if isinstance(module, Wrap):
         extent = float(np.ptp(x[:, module.column])) or 1.0
         return normal(math.log(extent / 5), WEAK_SCALE)  # of the logarithm of the period
     active = getattr(module, "active_dims", None)
     x = x if active is None else x[:, active.tolist()]
-    spread = float(np.exp(np.log(_spread(x)).mean()))
+    spread = float(typical_spread(torch.tensor(x)).log().mean().exp())
     extent = float(np.ptp(x, axis=0).max()) or 1.0
     if attribute == "centre":
         return normal(float(x.mean()), WEAK_SCALE * spread)
@@ -166,12 +170,6 @@ def _weak_hyperprior(
     if attribute in ("raw_outputscale", "raw_constant", "raw_mixture_weights"):
         return log_normal(math.log(0.5), WEAK_AMPLITUDE_SCALE)
     return log_normal(0.0, WEAK_SCALE)
-
-
-def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The deviation of every column, 1 where it is constant."""
-    spread = x.std(0)
-    return np.where(spread > 0, spread, 1.0)
 
 
 def fitting_hyperprior(

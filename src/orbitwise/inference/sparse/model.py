@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orbitwise.functionals.functional import Atoms
-from orbitwise.inference.defaults import typical_spread
 from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.optimise.training import log_prior
 from orbitwise.inference.sparse import iterative
@@ -40,6 +39,7 @@ from orbitwise.inference.sparse.inducing import (
 )
 from orbitwise.inference.sparse.iterative import NoisySystem
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.kernels.bases import typical_spread
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
