@@ -152,13 +152,15 @@ def molecule_forces(record):
             times = f"{row['learn_seconds']:.1f}", f"{row['predict_seconds']:.2f}"
             rows.append((molecule, name, row["num_exchanges"], *errors, *times))
     headings = ("molecule", "by", "exchanges", "energy error", "force error", "learning, s", "predicting, s")
-    note = f"{record['num_train']} geometries; mean absolute errors of {record['num_test']:,} others in kcal/mol "
-    note += "and kcal/mol/Å. Nothing is set; seconds are those of the processor, and predictions are energies "
-    note += f"and forces. sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
-    errors = [
-        f"{molecule} {found['orbitwise']['force_error']:.3f} compared with {found['sgdml']['force_error']:.3f}"
-        for molecule, found in record["molecules"].items()
-    ]
+    note = f"{record['num_train']} geometries; mean absolute errors of {record['num_test']:,} others in "
+    note += (
+        "kcal/mol and kcal/mol/Å. Nothing is set; seconds are those of the processor, and predictions are "
+    )
+    note += f"energies and forces. sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
+    errors = []
+    for molecule, found in record["molecules"].items():
+        ours, theirs = (found[name]["force_error"] for name in ("orbitwise", "sgdml"))
+        errors.append(f"{molecule} {ours:.3f} compared with {theirs:.3f}")
     ratios = [found["ours_over_sgdml"]["predict_seconds"] for found in record["molecules"].values()]
     headline = f"force errors {', '.join(errors)} kcal/mol/Å; "
     headline += f"predictions take {min(ratios):.2f} to {max(ratios):.2f} times as long"
