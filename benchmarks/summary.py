@@ -59,7 +59,15 @@ def mnist_defaults(record):
         ends = f"{each['num_inducing']:,} ({each['inducing_stopped_by']})"
         numbers = (f"{100 * each['test_error']:.2f}", f"{each['test_log_loss']:.4f}", f"{each['noise']:.2g}")
         rows.append((seed, ends, *numbers, f"{each['log_evidence']:,.0f}", f"{each['seconds']:.0f}"))
-    headings = ("seed", "M (ended by)", "test error %", "test log loss", "noise of labels", "bound", "seconds")
+    headings = (
+        "seed",
+        "M (ended by)",
+        "test error %",
+        "test log loss",
+        "noise of labels",
+        "bound",
+        "seconds",
+    )
     errors = [100 * each["test_error"] for each in record["seeds"].values()]
     seeds = "one seed" if len(errors) == 1 else f"{len(errors)} seeds"
     ladder = next(iter(record["seeds"].values()))["leave_one_out_log_losses"]
@@ -87,8 +95,8 @@ def mnist(record):
     if "angle" in learned:
         how = "fixed at" if record["orbit"] == "rotation_fixed" else "learned as"
         headline += f"; angle {how} ±{learned['angle'][1]:.3f} rad"
-    note = "Seconds count from the start of training, on one GPU; one seed. The module at that revision drove the"
-    return headline, f"{text}\n\n{note} engines by hand; today it calls the classifier."
+    note = "Seconds count from the start of training, on one GPU; one seed. The module of that revision drove"
+    return headline, f"{text}\n\n{note} the engines by hand; today it calls the classifier."
 
 
 def digits(record):

@@ -129,8 +129,9 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         are not Gaussian, so the one with the least log loss of training labels left out one at a time often
         predicts better than that of the evidence, above all with thousands of rows. "auto" takes it where it
         lowers that loss by more than its standard error; where inference is exact, up to 1,500 rows, a kernel
-        that was chosen by leave-one-out is learned in the same way, with its noise. `log_evidence_` is that
-        at the maximum of the evidence in any case.
+        that was chosen by leave-one-out is learned in the same way, with its noise. With inducing points,
+        lengthscales that predict labels are chosen likewise, unless this is "evidence"; `kernel_` and
+        `log_evidence_` remain those of the evidence, and `posterior_.process` predicts.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"

@@ -2,8 +2,8 @@
 
     python -m orbitwise.experiments.mnist --data rotated --seeds 0 1 2 --out results/mnist_rotated.json
 
-Every run is `InvariantGPClassifier(invariance=…, random_state=seed).fit(images, labels)`. Runs may be gathered
-one by one, because a record that exists is completed.
+Every run is `InvariantGPClassifier(invariance=…, random_state=seed).fit(images, labels)`. Runs may be
+gathered one by one, because a record that exists is completed.
 """
 
 from __future__ import annotations
