@@ -27,14 +27,14 @@ from orbitwise.inference.stochastic.polish import BoundEstimate, unbiased_bound
 from orbitwise.likelihoods.gaussian import Gaussian
 
 LOWER = 1e-3
-"""How far below the noise that was learned that of a rung may be, as a factor; at most it is all there is."""
+"""The noise of a rung is at least this share of the learned one, and at most the size of the targets."""
 LIKE = 0.02
-"""Logarithms of noise that are this near are as good as equal."""
+"""The tolerance of the search for the best noise, in its logarithm."""
 OTHERS = 3
-"""Sets of other nodes by which the error of a bound on nodes is known."""
+"""The number of other sets of nodes from which the error of a bound is estimated."""
 COARSE_WIDTH, COARSE_ROWS = 32, 1500
-"""Inputs with fewer columns have smooth kernels, of which single precision would lose too much. For fewer
-rows double precision costs little."""
+"""Below this many columns kernels are so smooth that single precision would lose too much, and below this
+many rows double precision costs little."""
 
 
 @final
@@ -42,7 +42,7 @@ rows double precision costs little."""
 class Rungs:
     """All rungs of one fit: the same number of inducing points always gives the same place.
 
-    `seed` is that of the points, `tilt` where the tilts of likelihoods that need some start.
+    `seed` determines the points, and `tilt` is the start of tilts for likelihoods that need them.
     """
 
     model: LatentModel
@@ -76,12 +76,12 @@ class Rungs:
         return replace(self.observations, x=x.float()) if is_coarse else self.observations
 
     def points(self, count: int) -> Tensor:
-        """So many random points of the orbits of all rows."""
+        """Random points of the orbits of all rows."""
         generator = torch.Generator(self.observations.x.device).manual_seed(self.seed)
         return random_orbit_points(self.frozen, self.observations.x, count, generator)
 
     def at(self, count: int) -> Place:
-        """The place with so many inducing points."""
+        """The place with `count` random inducing points."""
         return self.at_points(self.points(count))
 
     @torch.no_grad()
@@ -106,7 +106,7 @@ class Rungs:
         return -torch.tensor([bound / len(self.observations)], dtype=torch.float64)
 
     def of_held(self, held: HeldRows, inducing: Tensor, noise: float) -> Place:
-        """The place of rows that are projected already, at this variance of the noise."""
+        """The place of rows that are already projected, at this noise variance."""
         process, observations = self.model.process, self.observations
         q = held.optimum(noise)
         posterior = SparsePosterior(process, inducing, q, held.projected.lower)
@@ -140,8 +140,8 @@ class Rungs:
     def bound(self, place: Place, num_nodes: int, generator: torch.Generator) -> BoundEstimate:
         """The bound of the model's own functional at a place.
 
-        Drawn rows cannot tell the bound of a likelihood that is not quadratic in f. It is then that of the
-        frozen rows, and bounds on other sets of as many nodes tell its error.
+        For a likelihood that is not quadratic in f, drawn rows give no unbiased bound. The bound is then that
+        of the frozen rows, and its error follows from bounds on other sets of nodes.
         """
         model, rows = self.model, self.observations
         if not model.is_drawn:
@@ -169,7 +169,7 @@ def bound_by_nodes(
     num_nodes: int,
     generator: torch.Generator,
 ) -> BoundEstimate:
-    """The bound of frozen rows, with the error that bounds on other sets of as many nodes tell."""
+    """The bound of frozen rows, with its error estimated from bounds on other sets of nodes."""
     others = [
         freeze_functional(model.functional, num_nodes, generator)
         for _ in range(OTHERS if model.is_drawn else 0)
