@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from dataclasses import replace
+from typing import Any, Literal, final
 
 import numpy as np
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 
 from orbitwise.estimators.machines.machine import MachineClassifier
+from orbitwise.estimators.machines.task import Functions, MachineTask
 from orbitwise.estimators.validation import Channels
 from orbitwise.losses import Logistic, Loss, Multinomial
+
+NARROW = 0.35
+"""A bandwidth for few labels, in units of the median distance of points."""
 
 
 @final
@@ -39,26 +44,34 @@ class InvariantSVC(MachineClassifier):
         - "graph", "deletion": differences between neighbours, and by deleted features;
         - a functional, or a list of (functional, inputs) or (functional, inputs, weights), taken as they are,
           in the unit of X.
-    C : float, default=100.0
+    C : float or "auto", default="auto"
         The weight λ of the labels. The loss of a row is multiplied by C and by its sample weight. Lower it
-        where labels may be wrong.
-    strength : float, "evidence" or "cross_validation", default=0.001
+        where labels may be wrong. "auto" is chosen with the strength, and 100 if that is a number.
+    strength : float, "auto", "evidence" or "cross_validation", default="auto"
         The weight ν of the invariance, by which the loss of each of its rows is multiplied; 0 is no
-        invariance. "evidence" chooses ν, C and the bandwidth by the evidence of the labels, the probability
-        that the model gave them before it saw them: by Laplace's approximation for the logistic loss, exactly
-        for the squared one. "cross_validation" chooses ν and C by held-out labels, whose points stay among
-        the unlabelled ones. Both skip settings that predict one class for all points without a label.
+        invariance. "auto" takes 0.01 unless another strength, C or bandwidth predicts each label from all
+        others with a clearly greater probability; it needs no random numbers. If the invariance cannot be
+        folded into the kernel ("absolute" and other losses of it), "auto" is 0.01. "evidence" chooses ν, C
+        and the bandwidth by the evidence of the labels, the probability that the model gave them before it
+        saw them: by Laplace's approximation for the logistic loss, exactly for the squared one.
+        "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
+        All skip settings that predict one class for all points without a label.
     loss : str or Loss, default="logistic"
         The loss of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with its own width.
     invariance_loss : str or Loss, default="squared"
         The loss of what should vanish: "squared" (quickest), "absolute" (keeps a few jumps),
         "epsilon_insensitive", or a loss.
-    bandwidth : float or "median", default="median"
-        The width of the Gaussian kernel; "median" is the median distance of all points. With another kernel
-        it is only the unit of length of the invariance.
-    basis : {"bias", "linear", "none"}, default="bias"
+    bandwidth : float, "auto" or "median", default="auto"
+        The width of the Gaussian kernel; "median" is the median distance of all points. "auto" is the same,
+        except with invariance="gradient" and strength="auto": then it is 0.35 times that distance unless the
+        whole of it is clearly better. With another kernel it is only the unit of length of the invariance.
+    basis : {"none", "bias", "linear"}, default="none"
         Functions that are not penalised. With few and unequal labels "none" does better, because a bias may
         follow the larger class while the penalties keep the rest of f flat.
+    functions : {"auto", "all", "points"}, default="auto"
+        The functions that f is chosen from: all, or those that are combinations of the kernel at labelled and
+        unlabelled points. With t points the latter takes t³ operations, however many columns there are.
+        "auto" takes them if the invariance has more than 2,000 rows (one for each slope, for example).
     multi_class : {"ovr", "multinomial"}, default="ovr"
         One against the rest, or one loss of all classes (with loss="logistic").
     class_weight : None, "balanced" or dict, default=None
@@ -81,7 +94,7 @@ class InvariantSVC(MachineClassifier):
     num_folds : int, default=5
         The number of folds of the cross-validation, at most the number of labels of the smallest class.
     random_state : int, default=None
-        The seed of solvers that draw rows at random, and of the folds.
+        The seed of solvers that draw rows at random, and of the folds, which also scale probabilities.
 
     Attributes
     ----------
@@ -101,6 +114,8 @@ class InvariantSVC(MachineClassifier):
         A bound on the distance of `objective_` from the least risk, one entry per output.
     n_iter_ : ndarray
         The number of iterations, one entry per output.
+    left_out_loss_ : float
+        With strength="auto": minus the mean log probability of a label given all others, by the choice.
     log_evidence_ : float
         With strength="evidence": the evidence of the choice, in nats.
     evidence_kind_ : str
@@ -130,17 +145,23 @@ class InvariantSVC(MachineClassifier):
     True
     """
 
+    _bandwidths = ("median", "auto")
+    _usual_C = 100.0
+    _usual_strength = 0.01
+    _usual_strengths = (0.0, *(10.0**power for power in range(-5, 2)))
+
     def __init__(
         self,
         kernel: Kernel | None = None,
         invariance: object = "gradient",
         *,
-        C: float = 100.0,
-        strength: float | str = 0.001,
+        C: float | Literal["auto"] = "auto",
+        strength: float | str = "auto",
         loss: str | Loss = "logistic",
         invariance_loss: str | Loss = "squared",
-        bandwidth: float | str = "median",
-        basis: str = "bias",
+        bandwidth: float | str = "auto",
+        basis: str = "none",
+        functions: Functions = "auto",
         multi_class: str = "ovr",
         class_weight: str | Mapping[Any, float] | None = None,
         unlabeled_label: object = None,
@@ -154,12 +175,13 @@ class InvariantSVC(MachineClassifier):
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
-        self.C = C
+        self.C: float | str = C
         self.strength = strength
         self.loss = loss
         self.invariance_loss = invariance_loss
         self.bandwidth = bandwidth
         self.basis = basis
+        self.functions: Functions = functions
         self.multi_class = multi_class
         self.class_weight = class_weight
         self.unlabeled_label = unlabeled_label
@@ -171,6 +193,14 @@ class InvariantSVC(MachineClassifier):
         self.num_folds = num_folds
         self.random_state = random_state
 
+    def _tasks_to_compare(self, task: MachineTask) -> list[MachineTask]:
+        is_free = self.kernel is None and self.bandwidth == "auto"
+        if not (self.strength == "auto" and is_free and self.invariance == "gradient"):
+            return [task]
+        narrow = NARROW * task.bandwidth
+        rows = self._rows(task.points, narrow)
+        return [replace(task, process=self._process(narrow), rows=rows, bandwidth=narrow), task]
+
     def _label_loss(self) -> Loss:
         loss, count = super()._label_loss(), len(self.classes_)
         if self.multi_class not in ("ovr", "multinomial"):
@@ -179,6 +209,6 @@ class InvariantSVC(MachineClassifier):
             return loss
         if not isinstance(loss, Logistic):
             raise ValueError("multi_class='multinomial' goes with loss='logistic'.")
-        if isinstance(self.strength, str):
+        if isinstance(self.strength, str) and self.strength != "auto":
             raise ValueError(f"strength={self.strength!r} goes with multi_class='ovr'.")
         return Multinomial(count)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple, final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Literal, NamedTuple, final
 
 import torch
 from gpytorch.kernels import Kernel
@@ -29,12 +29,14 @@ from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
-from orbitwise.inference.calibration import one_class
+from orbitwise.inference.calibration import label_losses, one_class
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
 from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
+from orbitwise.inference.risk.leaving_out import left_out_scores
 from orbitwise.inference.risk.machines import (
     CHOICE_TOLERANCE,
     LARGEST_DENSE,
+    ROWS_AT_ONCE,
     Folded,
     Invariances,
     Machine,
@@ -59,10 +61,11 @@ from orbitwise.inference.risk.problem import (
     Term,
     newton,
 )
+from orbitwise.inference.risk.spans import Span
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.closed_forms import parts_of_sum, radial_profile
-from orbitwise.process.gradients import GradientOperator, has_products
+from orbitwise.process.gradients import GradientOperator, has_products, squared_slopes
 from orbitwise.process.process import Process
 
 STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
@@ -76,6 +79,14 @@ NUMBERS_KEPT = 2**25
 """The most numbers in folded kernels that are kept: 256 MiB."""
 LEAST = 1e-75
 """The least bandwidth, because second derivatives are divided by its fourth power."""
+Functions = Literal["auto", "all", "points"]
+"""All functions, or the combinations of k at the points."""
+MANY_ROWS = 2000
+"""With more rows than this, "auto" admits the combinations of k at the points only."""
+DOUBT = 0.5
+"""Nats by which a choice must be better per step from the usual one."""
+LABELS_TO_CHOOSE = 400
+"""The most labels by which a strength is chosen with labels left out."""
 PAIRED = 2000
 """The number of points from which the median distance is computed."""
 
@@ -91,16 +102,21 @@ class GraphSmoothness:
     is_normalized: bool
 
     @cached_property
-    def root(self) -> Float[Tensor, "t t"]:
-        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
+    def laplacian(self) -> Float[Tensor, "t t"]:
+        """L."""
         if self.num_neighbours == 0:
             return torch.zeros(len(self.points), len(self.points)).to(self.points)
         count = min(self.num_neighbours, len(self.points) - 1)
         laplacian = neighbour_graph(self.points, count, self.weighting).laplacian().to_dense()
-        if self.is_normalized:
-            degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
-            laplacian = degree[:, None] * laplacian * degree
-        values, vectors = torch.linalg.eigh(laplacian)
+        if not self.is_normalized:
+            return laplacian
+        degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
+        return degree[:, None] * laplacian * degree
+
+    @cached_property
+    def root(self) -> Float[Tensor, "t t"]:
+        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
+        values, vectors = torch.linalg.eigh(self.laplacian)
         return values.clamp_min(0).sqrt()[:, None] * vectors.mT
 
 
@@ -110,7 +126,7 @@ class InvarianceRows:
     """Blocks of functionals, and the weight of each row's loss in units of the strength ν.
 
     With a `graph` the rows are R f, where f are the values at its points, the only block. L is decomposed
-    when R is first needed.
+    only if R is needed.
     """
 
     blocks: list[Block]
@@ -140,6 +156,32 @@ class InvarianceRows:
         root = self.graph.root
         left, right = (root @ process.covariance(block, Evaluation().atoms(each)) for each in (x, columns))
         return Invariances.of_matrices(root @ process.covariance(block) @ root.mT, left, right)
+
+    @torch.no_grad()
+    def span(self, process: Process, points: Float[Tensor, "t d"]) -> Span:
+        """The combinations of k at the points, which for a graph are its own, and the penalty of the rows."""
+        gram = process.covariance(Evaluation().atoms(points))
+        if self.graph is not None:
+            return Span.of_values(gram, self.graph.laplacian)
+        slopes = self.blocks[0].slopes() if len(self.blocks) == 1 else None
+        if slopes is not None and not slopes.is_expanded and self._unequal_weights is None:
+            squares = squared_slopes(process.kernel, points, slopes)
+            if squares is not None:
+                return Span.of_rows(gram, squares)
+        return Span.of_rows(gram, self._parts(process, points))
+
+    def _parts(self, process: Process, points: Float[Tensor, "t d"]) -> Iterator[Float[Tensor, "r t"]]:
+        """√w cov(L g, g(points)), some rows at a time."""
+        values, roots = Evaluation().atoms(points), self.weights.sqrt()[:, None]
+        first = 0
+        for block in self.blocks:
+            inputs = len(block.points)
+            each = block.num_rows // inputs
+            step = max(1, ROWS_AT_ONCE // each)
+            for start in range(0, inputs, step):
+                part = block.rows(slice(start, start + step))
+                yield roots[first : first + part.num_rows] * process.covariance(part, values)
+                first += part.num_rows
 
     def fold(
         self,
@@ -300,6 +342,15 @@ def median_distance(x: Float[Tensor, "n d"]) -> float:
     return found
 
 
+def neighbour_distance(x: Float[Tensor, "n d"], num_neighbours: int) -> float:
+    """The median distance from a point to its last neighbour (among the first 2,000 points)."""
+    size = x.abs().max().item() or 1.0
+    distances = torch.cdist(x[:PAIRED] / size, x[:PAIRED] / size)
+    # a point is at distance 0 of itself; copies were merged
+    last = distances.kthvalue(min(num_neighbours + 1, len(distances))).values.median()
+    return size * last.item() or 1.0
+
+
 def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) -> Float[Tensor, "t d"]:
     """All distinct points in a fixed order, so that repeated points are not penalised twice."""
     return torch.unique(torch.cat([x, unlabeled]), dim=0)
@@ -320,6 +371,7 @@ class MachineTask:
     bandwidth: float
     basis_name: str = "bias"
     invariance_loss: Loss = field(default_factory=Squared)
+    functions: Functions = "all"
     _folded: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The last folded kernels by strength, because fit and calibration need the chosen one again."""
 
@@ -337,7 +389,7 @@ class MachineTask:
     def has_no_label(self) -> Bool[Tensor, " t"]:
         """Which of the points are without a label."""
         found = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
-        found[places_among(self.points, self.x)] = False
+        found[self.places] = False
         return found
 
     @property
@@ -356,18 +408,37 @@ class MachineTask:
         return isinstance(self.invariance_loss, Squared) and not self.penalises_basis
 
     @property
+    def is_spanned(self) -> bool:
+        """Whether f is a combination of k at the points, which loses nothing with a graph of them."""
+        if self.rows is None or not self.is_folded:
+            return False
+        is_large = self.functions == "auto" and self.rows.num_rows > MANY_ROWS
+        return self.rows.graph is not None or self.functions == "points" or is_large
+
+    @cached_property
+    def span(self) -> Span:
+        """The combinations of k at the points, with the penalty of the rows."""
+        assert self.rows is not None
+        return self.rows.span(self.process, self.points)
+
+    @cached_property
+    def places(self) -> Int[Tensor, " n"]:
+        """The places of labelled points among all points."""
+        return places_among(self.points, self.x)
+
+    @property
     def cost(self) -> Cost:
         """The cost of folding the invariances, or of using them as further rows."""
         if self.rows is None:
             return Cost(0.0, 0.0)
         count, (num_points, width) = len(self.x), self.points.shape
+        if self.is_spanned:
+            return dense_cost(num_points, count)
         others = 0 if self.is_folded else count
         if self.rows.is_searched(self.process, others):
             # solvers of other losses take some hundred products
             return gradient_search_cost(num_points, width, count if self.is_folded else 4)
-        # a graph is decomposed before it is folded
-        decompositions = 1 if self.rows.graph is None else 2
-        return dense_cost(self.rows.num_rows + others, num_points).times(decompositions)
+        return dense_cost(self.rows.num_rows + others, num_points)
 
     @torch.no_grad()
     def gram(self, strength: float) -> Float[Tensor, "n n"]:
@@ -376,38 +447,64 @@ class MachineTask:
             return self.grams([strength])[0]
         return self.process.covariance(Evaluation().atoms(self.x))
 
+    @torch.no_grad()
     def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
         """The kernels of the labelled points for every strength."""
+        if self.is_spanned:
+            plain = self.process.covariance(Evaluation().atoms(self.x))
+            return torch.stack(
+                [self.span.fold(each, self.places, False) if each > 0 else plain for each in strengths]
+            )
         return self.labelled_part(self.cross_grams(strengths), strengths)
 
     @torch.no_grad()
     def cross_grams(self, strengths: Sequence[float]) -> list[Float[Tensor, "t n"]]:
         """The kernels of all points with the labelled ones, the invariances folded in, for every strength."""
         asked = [each for each in strengths if self.rows is not None and each > 0]
-        folded = self._folded
-        if self.rows is not None and not set(asked) <= folded.keys():
-            folded.clear()
-            found = self.rows.fold(self.process, self.x, asked, self.points).matrices
-            if found.numel() > NUMBERS_KEPT:
-                folded = {}
-            folded.update(zip(asked, found, strict=True))
-        kernels = {each: folded[each] for each in asked}
+        if self.is_spanned:
+            kernels = {each: self.span.fold(each, self.places) for each in asked}
+        else:
+            kernels = self._folded_kernels(asked)
         if len(asked) < len(strengths):
             points, x = (Evaluation().atoms(each) for each in (self.points, self.x))
             plain = self.process.covariance(points, x)
             kernels |= {each: plain for each in strengths if each not in kernels}
         return [kernels[each] for each in strengths]
 
+    def _folded_kernels(self, strengths: Sequence[float]) -> dict[float, Float[Tensor, "t n"]]:
+        folded = self._folded
+        if self.rows is not None and not set(strengths) <= folded.keys():
+            folded.clear()
+            found = self.rows.fold(self.process, self.x, strengths, self.points).matrices
+            if found.numel() > NUMBERS_KEPT:
+                folded = {}
+            folded.update(zip(strengths, found, strict=True))
+        return {each: folded[each] for each in strengths}
+
     def labelled_part(
         self, kernels: Sequence[Float[Tensor, "t n"]], strengths: Sequence[float]
     ) -> Float[Tensor, "q n n"]:
         """The rows of labelled points in folded kernels of all points."""
-        places = places_among(self.points, self.x)
-        found = torch.stack([each[places] for each in kernels])
+        found = torch.stack([each[self.places] for each in kernels])
         is_folded = [self.rows is not None and each > 0 for each in strengths]
         # an unfinished search may leave negative eigenvalues
         found[is_folded] = nearest_positive(found[is_folded])
         return found
+
+    def thinned(self, most: int) -> MachineTask:
+        """The task with at most about so many labels, spread evenly over each class; all points stay."""
+        if len(self.x) <= most:
+            return self
+        kept = torch.zeros_like(self.codes, dtype=torch.bool)
+        for code in self.codes.unique():
+            places = (self.codes == code).nonzero()[:, 0]
+            count = max(2, round(most * len(places) / len(self.codes)))
+            kept[places[torch.linspace(0, len(places) - 1, min(count, len(places))).round().long()]] = True
+        thinned = replace(self, x=self.x[kept], targets=self.targets[:, kept], weights=self.weights[kept])
+        if self.is_spanned:
+            # the same points, and the same penalty
+            vars(thinned)["span"] = self.span
+        return thinned
 
     def fit(
         self,
@@ -436,7 +533,10 @@ class MachineTask:
             coefficients, beta = (
                 each[:, 0].unflatten(0, (-1, self.loss.num_classes)) for each in (coefficients, beta)
             )
-        if rows is not None and self.is_folded:
+        if rows is not None and self.is_spanned:
+            blocks = [Evaluation().atoms(self.points)]
+            coefficients = self.span.coefficients(strength, self.places, coefficients)
+        elif rows is not None and self.is_folded:
             more = rows.coefficients(self.process, self.x, strength, coefficients)
             coefficients = torch.cat([coefficients, more])
         return Machine(self.process, blocks, coefficients, beta, self.basis_name), solutions
@@ -528,6 +628,50 @@ def rank_by_cross_validation(
     return [choice for _, choice in sorted(ranked, key=lambda each: each[0])]
 
 
+class Grid(NamedTuple):
+    """Strengths and λ to choose from by labels left out, and the ones that are taken without evidence.
+
+    λ are relative to the mean variance of k̃ unless `rates_are_absolute`.
+    """
+
+    strengths: Sequence[float]
+    usual_strength: float
+    rates: Sequence[float]
+    usual_rate: float
+    rates_are_absolute: bool = False
+
+
+def rank_by_labels_left_out(tasks: Sequence[MachineTask], grid: Grid) -> list[Choice]:
+    """Choices by the log probability of each label given all others, plus a log prior, the greatest first.
+
+    The prior is `DOUBT` nats for every step of the strengths from the usual one, for another λ, and for
+    another task than the first. Few labels hardly distinguish machines, and then the usual one is taken. The
+    score is the mean loss of a label.
+    """
+    ranked = []
+    nearest = min(range(len(grid.strengths)), key=lambda i: abs(_log(grid.strengths[i]) - _log(grid.usual_strength)))
+    for number, whole in enumerate(tasks):
+        task = whole.thinned(LABELS_TO_CHOOSE)
+        grams = task.grams(grid.strengths)
+        rates = rate_grid(grams, grid.rates if grid.rates_are_absolute else None, grid.rates)
+        scores = left_out_scores(grams, task.basis, task.loss, task.targets, task.weights, rates)
+        for i, strength in enumerate(grid.strengths):
+            for j, rate in enumerate(grid.rates):
+                losses = label_losses(scores[i, j].mT, task.codes) * task.weights
+                steps = abs(i - nearest) + (rate != grid.usual_rate) + (number > 0)
+                total, loss = losses.sum().item() + DOUBT * steps, (losses.sum() / task.weights.sum()).item()
+                if math.isfinite(total):
+                    ranked.append(((total, steps), Choice(rates[i, j].item(), strength, loss, whole)))
+    if not ranked:
+        raise ValueError("Labels left out have no finite loss: are the inputs scaled sensibly?")
+    return [choice for _, choice in sorted(ranked, key=lambda each: each[0])]
+
+
+def _log(strength: float) -> float:
+    """The logarithm, with 0 a factor of ten below the least strength of any grid."""
+    return math.log10(max(strength, 1e-6))
+
+
 def first_with_several_classes(choices: Sequence[Choice]) -> Choice:
     """The first choice that predicts several classes at points without labels, else the first of all.
 
@@ -551,16 +695,22 @@ def _first_of_one_task(choices: Sequence[Choice]) -> int | None:
     the first failure of a strength its highest rate is tried, which may make all others unnecessary.
     """
     task, strengths = choices[0].task, sorted({each.strength for each in choices})
-    kernels = task.cross_grams(strengths)
-    grams = task.labelled_part(kernels, strengths)
     everywhere = basis_rows([Evaluation().atoms(task.points)], task.basis_name)
     basis, has_no_label, codes = task.basis, task.has_no_label, task.codes
 
+    # one search or decomposition serves all strengths, but a span takes each on its own
+    whole = None if task.is_spanned else task.cross_grams(strengths)
+
+    @cache
+    def kernel_of(strength: float) -> tuple[Tensor, Tensor]:
+        kernel = task.cross_grams([strength])[0] if whole is None else whole[strengths.index(strength)]
+        return kernel, task.labelled_part([kernel], [strength])[0]
+
     def has_several_classes(strength: float, rate: float) -> bool:
-        at = strengths.index(strength)
+        kernel, gram = kernel_of(strength)
         terms = [Term(task.loss, task.targets, rate * task.weights)]
-        machine = newton(Problem(DenseGram(grams[at]), terms, basis), tolerance=CHOICE_TOLERANCE)
-        scores = machine.coefficients @ kernels[at].mT + machine.beta @ everywhere.mT
+        machine = newton(Problem(DenseGram(gram), terms, basis), tolerance=CHOICE_TOLERANCE)
+        scores = machine.coefficients @ kernel.mT + machine.beta @ everywhere.mT
         return one_class(predicted_classes(scores), has_no_label, codes) is None
 
     failed: dict[float, float] = {}
