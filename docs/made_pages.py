@@ -40,6 +40,7 @@ AT_THE_TOP = {
     "Gaussian processes": ["InvariantGPClassifier", "InvariantGPRegressor", "SparseGPRegressor"],
     "Kernel machines": ["InvariantSVC", "LaplacianSVC", "VirtualSVC", "InvariantKernelRidge"],
     "Comparing and searching": ["compare", "AutoGPRegressor"],
+    "Columns of tables": ["DecimalYears"],
     "Model files": ["save", "load"],
 }
 """Where the reference lists the names of the package itself; others come under "Further names"."""

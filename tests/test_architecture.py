@@ -42,6 +42,8 @@ MOST_LINES = 700
 MOST_OPEN_TYPES = 40
 FEWEST_NAMES = 4
 """Of invariances that make a list of them a second vocabulary."""
+HOLDERS = {"LatentModel", "StochasticTrainer", "Stream"}
+"""Classes that may hold process, functional and likelihood."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 GLOBAL_SEEDS = {
     "numpy.random.seed",
@@ -324,6 +326,64 @@ def second_hessians(package: Path) -> list[str]:
     return [f"there are several Hessians by differences: {', '.join(homes)}"] if len(homes) > 1 else []
 
 
+def second_laplace_evidences(package: Path) -> list[str]:
+    """Laplace's method is in two functions: over hyperparameters, and over the values of f of labels."""
+    homes = [
+        f"{name}.{node.name}"
+        for name, _, tree in modules(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and {"laplace", "evidence"} <= set(node.name.split("_"))
+    ]
+    others = sorted(
+        {home.rpartition(".")[2] for home in homes} - {"laplace_evidence", "laplace_log_evidence"}
+    )
+    found = [f"{name} is another Laplace evidence" for name in others]
+    if len(homes) - len(others) > 2:
+        found.append(f"there are several Laplace evidences: {', '.join(homes)}")
+    return found
+
+
+def second_latent_models(package: Path) -> list[str]:
+    """Process, functional and likelihood are held together by `LatentModel`.
+
+    The stochastic trainer holds them apart because its process may be an estimated one, and a stream because
+    it is stored.
+    """
+    found = []
+    for name, _, tree in modules(package):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name not in HOLDERS:
+                held = {
+                    each.target.id
+                    for each in node.body
+                    if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                }
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                        held |= {argument.arg for argument in [*each.args.args, *each.args.kwonlyargs]}
+                if {"process", "functional", "likelihood"} <= held:
+                    found.append(f"{name}.{node.name} holds the parts of a LatentModel: take one")
+    return found
+
+
+def second_jitters(package: Path) -> list[str]:
+    """From `inference` on, covariances are factorised by `cholesky`, which adds jitter only if needed.
+
+    No other module of these layers calls torch's own factorisation.
+    """
+    found = []
+    for name, file, tree in modules(package):
+        layer = name.split(".")[1] if "." in name else ""
+        if layer not in LAYERS[LAYERS.index("inference") :] or name.endswith(".linear_algebra"):
+            continue
+        names = _names(name, file, tree)
+        for node in ast.walk(tree):
+            called = _dotted(node.func, names) if isinstance(node, ast.Call) else ""
+            if called in ("torch.linalg.cholesky", "torch.linalg.cholesky_ex", "torch.cholesky"):
+                found.append(f"{name}:{node.lineno}: calls {called}: call cholesky of linear_algebra")
+    return found
+
+
 def second_hyperpriors(package: Path) -> list[str]:
     """Hyperpriors are evaluated in two modules only: each in `hyperpriors`, all as one in `hyperparameters`.
 
@@ -386,7 +446,10 @@ def _private_definitions(tree: ast.Module) -> Iterator[str]:
 
 
 def _private_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, name) of `x._name`, and of `getattr(x, "_name")` and the like, for all x but self and cls."""
+    """(line, name) of `x._name`, and of `getattr(x, "_name")` and the like, for all x but self and cls.
+
+    The like are `hasattr`, `setattr` and `delattr`, `vars(x)["_name"]`, and `attrgetter("_name")`.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             owner, name = node.value, node.attr
@@ -398,6 +461,23 @@ def _private_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
             and isinstance(node.args[1], ast.Constant)
         ):
             owner, name = node.args[0], node.args[1].value
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.value, ast.Call)
+            and getattr(node.value.func, "id", "") == "vars"
+            and node.value.args
+        ):
+            owner, name = node.value.args[0], node.slice.value
+        elif (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", getattr(node.func, "attr", "")) == "attrgetter"
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield from (
+                (node.lineno, each) for each in str(node.args[0].value).split(".") if _is_private(each)
+            )
+            continue
         else:
             continue
         if isinstance(name, str) and _is_private(name) and not _is_inherited(owner):
@@ -438,6 +518,9 @@ CHECKERS: list[Checker] = [
     second_vocabularies,
     second_hessians,
     second_hyperpriors,
+    second_jitters,
+    second_laplace_evidences,
+    second_latent_models,
     private_access,
     open_types,
 ]
@@ -452,6 +535,8 @@ def test_the_source_keeps_the_rules(check: Checker):
 ABSTRACT = "from abc import ABC\nclass Orbit(ABC): ...\n"
 
 FACTOR = "def inducing_factor(process, z):\n    return cholesky(process.covariance(inducing_rows(z)))\n"
+
+PARTS = "class Name:\n  def __init__(self, process, functional, *, likelihood): ...\n"
 
 PRIVATE = """\
 class _A:
@@ -533,6 +618,15 @@ MADE_UP = [
     (second_hessians, {"a.py": "def finite_difference_hessian(): ...\ndef difference_hessian(): ..."}, 1),
     (second_hyperpriors, {"inference/hyperpriors.py": "def log_prior(a):\n    a.named_priors()"}, 0),
     (second_hyperpriors, {"a.py": "def log_prior(a): ...\nlambda a: a.log_prob(0)"}, 2),
+    (second_jitters, {"likelihoods.py": "import torch\ntorch.linalg.cholesky(a)"}, 0),
+    (second_jitters, {"inference/linear_algebra.py": "import torch\ntorch.linalg.cholesky_ex(a)"}, 0),
+    (second_jitters, {"inference/a.py": "from torch import linalg\nlinalg.cholesky_ex(a)"}, 1),
+    (second_laplace_evidences, {"a.py": "def laplace_evidence(): ...\ndef laplace(): ..."}, 0),
+    (second_laplace_evidences, {"a.py": "def evidence_by_laplace(): ...\ndef _laplace_evidence(): ..."}, 2),
+    (second_laplace_evidences, {"a.py": "def laplace_evidence(): ...\n" * 3}, 1),
+    (second_latent_models, {"a.py": PARTS.replace("Name", "LatentModel")}, 0),
+    (second_latent_models, {"a.py": PARTS, "b.py": "class B:\n  process: int\n  functional: int"}, 1),
+    (second_latent_models, {"a.py": "class A:\n  process: int\n  functional: int\n  likelihood: int"}, 1),
     (second_inducing_factors, {"a.py": FACTOR}, 0),
     (second_inducing_factors, {"a.py": FACTOR, "b.py": FACTOR.replace("inducing_factor", "other")}, 1),
     (second_vocabularies, {"estimators/invariances.py": "a = ('cyclic', 'sign', 'flip', 'shear')"}, 0),
@@ -548,6 +642,7 @@ MADE_UP = [
     (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "def f(a):\n    return a._x + a.a._f()"}, 2),
     (private_access, {"orbits/a.py": PRIVATE, "losses.py": "def f(a):\n    a._x = 0"}, 1),
     (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "hasattr(a, '_x')\ngetattr(a, '_f', 0)"}, 2),
+    (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "vars(a)['_x']\nattrgetter('a._x')"}, 2),
     (private_access, {"orbits/a.py": PRIVATE, "cli/b.py": "from house.orbits.a import _A, _g"}, 2),
     (private_access, {"orbits/a.py": PRIVATE, "orbits/b.py": "from house.orbits.a import _A, _g"}, 0),
     (private_access, {"orbits/_c.py": "", "cli/b.py": "from house.orbits._c import d"}, 1),

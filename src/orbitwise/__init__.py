@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         transforms,
     )
     from orbitwise.estimators import (
+        DecimalYears,
         InvariantGPClassifier,
         InvariantGPRegressor,
         InvariantKernelRidge,
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoGPRegressor",
+    "DecimalYears",
     "InvariantGPClassifier",
     "InvariantGPRegressor",
     "InvariantKernelRidge",

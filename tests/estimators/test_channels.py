@@ -45,12 +45,12 @@ def test_height_and_width_settle_the_order():
     assert image_layout((3, 32, 3), (32, 3)).channels == "first"
     assert image_layout((3, 32, 3), (3, 32)).channels == "last"
     assert image_layout((2, 8, 8), (8, 8)).channels == "first"
-    with pytest.raises(ValueError, match=r"\(3, 3, 3\), but images of shape \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"\(3, 3, 3\), but image_shape is \(3, 3\)"):
         image_layout((3, 3, 3), (3, 3))
     assert image_layout((3, 3, 3), (3, 3), "last").channels == "last"
-    with pytest.raises(ValueError, match="were announced"):
+    with pytest.raises(ValueError, match="but image_shape is"):
         image_layout((3, 32, 32), (32, 32), "last")
-    with pytest.raises(ValueError, match="were announced"):
+    with pytest.raises(ValueError, match="but image_shape is"):
         image_layout((32, 32, 3), (3, 32, 32))
 
 

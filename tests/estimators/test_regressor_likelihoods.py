@@ -180,8 +180,8 @@ def test_models_are_saved_cloned_and_pickled(likelihood, tmp_path):
         ({"likelihood": "poisson", "noise": 0.1}, COUNTS, "Poisson does not take noise=0.1"),
         ({"likelihood": "poisson", "inference": "exact"}, COUNTS, "does not take inference='exact'"),
         ({"likelihood": "negative_binomial"}, COUNTS, "likelihood must be one of 'gaussian'"),
-        ({"likelihood": Gaussian(0.1), "noise": 0.1}, COUNTS, "given by noise=…, with likelihood='gaussian'"),
-        ({"likelihood": Gaussian(0.1, learnable=False)}, COUNTS, "says where learned noise starts"),
+        ({"likelihood": Gaussian(0.1), "noise": 0.1}, COUNTS, "as noise=…, with likelihood='gaussian'"),
+        ({"likelihood": Gaussian(0.1, learnable=False)}, COUNTS, "gives the start of learned noise"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(settings, y, match):
@@ -192,7 +192,7 @@ def test_what_cannot_be_is_refused_with_the_reason(settings, y, match):
 def test_weights_and_covariances_go_with_gaussian_noise(counts):
     with pytest.raises(ValueError, match="does not take sample weights other than 1"):
         InvariantGPRegressor(likelihood="poisson").fit(X, COUNTS, sample_weight=np.full(60, 2.0))
-    with pytest.raises(ValueError, match="return_cov goes with Gaussian noise, not with Poisson"):
+    with pytest.raises(ValueError, match="return_cov needs Gaussian noise, not Poisson"):
         counts.predict(NEW, return_cov=True)
 
 

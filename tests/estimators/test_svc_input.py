@@ -139,7 +139,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"settings": {"strength": "evidence", "basis": "linear"}},
-        "goes with a basis that the invariance does not see",
+        "goes with an invariance that is zero for all functions of the basis",
     ),
     ({"settings": {"class_weight": "even"}}, "class_weight must be None, 'balanced' or a dict, not 'even'"),
     ({"settings": {"class_weight": {3: 1.0}}}, "class_weight names"),

@@ -141,7 +141,7 @@ def test_bad_weights_are_refused(weight, message, data):
         ),
         ({"invariance": "flip", "image_shape": (4,)}, "image_shape must be"),
         ({"invariance": "quarter_turn", "image_shape": (1, 4)}, "square"),
-        ({"invariance": Gradient()}, "one row of each input"),
+        ({"invariance": Gradient()}, "one row per input"),
     ],
 )
 def test_bad_arguments_are_refused_by_fit(argument, message, data):
@@ -212,9 +212,9 @@ def test_colour_images_have_four_dimensions(rng):
 def test_images_of_another_shape_are_refused(rng):
     images = rng.normal(size=(6, 4, 5))
     model = InvariantGPRegressor(invariance="flip", **QUICK).fit(images, np.arange(6))
-    with pytest.raises(ValueError, match=r"\(5, 4\), but images of shape \(4, 5\)"):
+    with pytest.raises(ValueError, match=r"\(5, 4\), but image_shape is \(4, 5\)"):
         model.predict(images.reshape(6, 5, 4))
-    with pytest.raises(ValueError, match=r"\(4, 5\), but images of shape \(20, 1\)"):
+    with pytest.raises(ValueError, match=r"\(4, 5\), but image_shape is \(20, 1\)"):
         InvariantGPRegressor(invariance="flip", image_shape=(20, 1), **QUICK).fit(images, np.arange(6))
     model.fit(images.reshape(6, 5, 4), np.arange(6))
     assert model.predict(images.reshape(6, 5, 4)).shape == (6,)

@@ -237,7 +237,7 @@ def test_combinations_and_slopes_of_local_averages():
 
 @pytest.mark.parametrize("inner", [OrbitAverage(SWAP), FeatureMap(torch.sin), LocalAverage(0.3), Gradient()])
 def test_local_averages_of_other_functionals_are_refused(inner):
-    with pytest.raises(ValueError, match=f"A local average of {type(inner).__name__} is no finite sum"):
+    with pytest.raises(ValueError, match=f"A local average of {type(inner).__name__} is not a finite sum"):
         (LocalAverage(0.7) @ inner).atoms(inputs(2))
 
 

@@ -167,7 +167,11 @@ def test_a_transformer_may_give_sparse_features():
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [
-        (lambda a: a / a.std(), ValueError, "other features when it is alone than among others"),
+        (
+            lambda a: a / a.std(),
+            ValueError,
+            "different features for a row alone than for the same row among others",
+        ),
         (lambda a: a + np.random.default_rng().normal(), ValueError, "draw nothing at random"),
         (
             lambda a: a.reshape(-1, 6, 6),
@@ -183,7 +187,7 @@ def test_a_transformer_may_give_sparse_features():
         (nn.Unflatten(1, SHAPE), ValueError, "end the network with torch.nn.Flatten"),
         (nn.Conv2d(1, 2, 3), ValueError, "begin the network with torch.nn.Unflatten"),
         (nn.LazyLinear(2), ValueError, "call it once on inputs first"),
-        (nn.Flatten, TypeError, "the class Flatten, not an object of it"),
+        (nn.Flatten, TypeError, "the class Flatten, not an instance of it"),
         (PCA, TypeError, "the class PCA"),
     ],
 )

@@ -132,8 +132,11 @@ def test_an_estimator_learns_the_ratio():
         (lambda: FourierBasis(2, period=0.0), "must be positive"),
         (lambda: BumpBasis(X, width=-1.0), "width must be positive"),
         (lambda: BasisKernel(PolynomialBasis(2), "round"), "'isotropic', 'separate' or 'geometric'"),
-        (lambda: BasisKernel(PolynomialBasis(2), "separate"), "num_features belongs"),
-        (lambda: BasisKernel(PolynomialBasis(2), ratio_prior=GammaPrior(1.0, 1.0)), "ratio belongs"),
+        (lambda: BasisKernel(PolynomialBasis(2), "separate"), "needs num_features"),
+        (
+            lambda: BasisKernel(PolynomialBasis(2), ratio_prior=GammaPrior(1.0, 1.0)),
+            "takes a ratio",
+        ),
         (lambda: BasisKernel(PolynomialBasis(2), "separate", 5).double()(X).to_dense(), "the basis made 3"),
         (lambda: BasisKernel(lambda x: x.sum(0))(X).to_dense(), "keep all dimensions but the last"),
         (lambda: BasisKernel(PolynomialBasis(1)).ratio, "no attribute 'ratio'"),

@@ -92,7 +92,7 @@ def test_verdicts_say_who_is_best_and_what_would_decide():
     a, b, c = bound("a", 1000, 880), bound("b", 980, 900), bound("c", 100, 90)
     others = [(each, difference_between(a, each)) for each in (b, c)]
     text = verdict_of(a, a, others, None)
-    assert text.startswith("Undecided at num_inducing=500: a leads b by 20.0 nats, but half as many")
+    assert text.startswith("Undecided at num_inducing=500: a leads b by 20.0 nats, but with half as many")
     assert "More inducing points (num_inducing) would decide." in text
     assert "c" not in text.replace("inducing", "").replace("decide", "").split()
     assert verdict_of(a, a, others[1:], None) == "a is best, 900.0 nats ahead of c."
@@ -110,7 +110,7 @@ def test_a_family_behind_its_member_was_not_learned_to_the_end():
     assert behind.doubt == "family"
     member, family = candidate("affine", 1000.0), candidate("affine+deformation", 0.0)
     verdict = verdict_of(member, member, [(family, behind)], None)
-    assert "affine+deformation contains it, so that its learning ended too early" in verdict
+    assert "affine+deformation contains it, so affine+deformation was not learned to the end" in verdict
     assert "Longer learning" in verdict
     assert Difference(1.0, 50.0, kind="lower bound", is_inverted=True).doubt == "draws"
 

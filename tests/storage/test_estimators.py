@@ -393,7 +393,7 @@ def test_where_images_have_their_channels_comes_back(again, model, tmp_path):
     assert back.channels_ == "last"
     assert describe(tmp_path / "model.orbitwise")["channels"] == "last"
     assert_same_bits(model.predict(COLOURS), back.predict(COLOURS))
-    with pytest.raises(ValueError, match="channels last were announced"):
+    with pytest.raises(ValueError, match="channels last are expected"):
         back.predict(np.moveaxis(COLOURS, -1, 1))
 
 
@@ -409,7 +409,7 @@ def test_files_of_earlier_versions_had_their_channels_first(tmp_path):
     assert (back.channels, back.channels_) == ("auto", "first")
     assert back.orbit_.size == 2
     assert_same_bits(model.predict_proba(images), back.predict_proba(images))
-    with pytest.raises(ValueError, match="channels first were announced"):
+    with pytest.raises(ValueError, match="channels first are expected"):
         back.predict(COLOURS)
 
 

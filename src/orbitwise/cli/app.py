@@ -70,7 +70,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 Device = Annotated[
     str,
     typer.Option(
-        callback=check_device, help="Where to compute: auto (a GPU where that gains), cpu, cuda, cuda:1, …"
+        callback=check_device,
+        help="Where to compute: auto (a GPU if that is faster), cpu, cuda, cuda:1, …",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
@@ -189,13 +190,14 @@ def learn(
         str | None,
         typer.Option(
             metavar="auto|N",
-            help="Number of inducing points, which stand for all rows, or auto.",
+            help="Number of inducing points, which summarise all rows, or auto.",
         ),
     ] = None,
     noise: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="For numbers a variance, which is then fixed; for labels how it is chosen."
+            metavar="TEXT",
+            help="Regression: a fixed variance of the noise. Classification: how the noise is chosen.",
         ),
     ] = None,
     likelihood: Annotated[

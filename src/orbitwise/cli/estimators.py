@@ -39,7 +39,7 @@ def class_of(choice: Choice, task: Task) -> type[Any]:
         suitable = ", ".join(each for each, tasks in CLASSES.items() if task in tasks)
         raise CommandError(
             f"--estimator {choice} is for {other}, but the task is {task}: take one of {suitable}, or --task "
-            f"{other} if the target is meant so"
+            f"{other} if the target is to be treated that way"
         )
     return getattr(selection if hasattr(selection, name) else estimators, name)
 

@@ -118,11 +118,11 @@ class Plan:
         }
 
     def invariances(self, data: Data) -> dict[str, Invariance]:
-        """What the names stand for with these data, or an error that says why they cannot be used."""
+        """The invariances of these names for these data, or an error that says why they cannot be used."""
         return {name: self.invariance(name, data) for name in self.names}
 
     def invariance(self, name: str, data: Data) -> Invariance:
-        """What a name stands for with these data; machines know names of their own, and check them."""
+        """The invariance of a name for these data; kernel machines have other names, and check them."""
         is_own = name in NAMES and "average" not in NAMES[name].uses
         return name if is_own and self.choice not in COMPARED else parse(name, data)
 

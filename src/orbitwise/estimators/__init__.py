@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orbitwise.estimators.classifier import InvariantGPClassifier
+    from orbitwise.estimators.dates import DecimalYears
     from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
     from orbitwise.estimators.laplacian import LaplacianSVC
     from orbitwise.estimators.regressor import InvariantGPRegressor
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from orbitwise.estimators.virtual import VirtualSVC
 
 __all__ = [
+    "DecimalYears",
     "InvariantGPClassifier",
     "InvariantGPRegressor",
     "InvariantKernelRidge",
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "DecimalYears": "dates",
     "InvariantGPClassifier": "classifier",
     "InvariantGPRegressor": "regressor",
     "InvariantKernelRidge": "kernel_ridge",

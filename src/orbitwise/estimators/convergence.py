@@ -1,4 +1,4 @@
-"""Whether learning came to its end, and what is said where it did not: which argument to raise.
+"""Whether learning converged, and if not, which argument to raise.
 
 `learning` decorates methods that fit, and gives the ConvergenceWarning.
 """
@@ -30,9 +30,8 @@ TOLD: WeakSet[object] = WeakSet()
 def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
 
-    The attributes called `results` must be finite afterwards, and learning that did not come to its end is
-    said by a ConvergenceWarning. With `once`, for methods that take one batch after the other, it is not said
-    again by an estimator that said it before.
+    The attributes called `results` must be finite afterwards. A ConvergenceWarning says if learning did not
+    converge; with `once`, for methods that take one batch after the other, each estimator gives it only once.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -71,17 +70,17 @@ ADVICE = {
 
 CURES = {
     climb.OUT_OF_TIME: "raise max_seconds",
-    climb.TOO_LARGE: "raise max_memory, free some memory, or take a device that has more",
-    climb.FAILED: "set num_inducing={num_inducing} to have these without this warning",
+    climb.TOO_LARGE: "raise max_memory, free some memory, or use a device with more",
+    climb.FAILED: "set num_inducing={num_inducing} to use this many without a warning",
     INTERRUPTED: "fit again, without interrupting it",
 }
 """What lets inducing points climb further, by why they did not."""
 
 
 def iterations_of(estimator: Any) -> int:
-    """The iterations that an estimator may take; None stands for fewer where the points of orbits are drawn.
+    """The iterations that an estimator may take; by default fewer if points of orbits are drawn.
 
-    There they are those on each number of nodes.
+    For drawn orbits they count anew for each number of nodes.
     """
     if estimator.max_iterations is not None:
         return estimator.max_iterations
@@ -122,7 +121,7 @@ def shortfall(estimator: Any) -> str | None:
     if not hasattr(estimator, "max_iterations"):
         return (
             "The hyperparameters of the structure that was found did not converge. Predictions use the best "
-            "values found; InvariantGPRegressor(model.kernel_, max_iterations=1000) learns on from there."
+            "values found; InvariantGPRegressor(model.kernel_, max_iterations=1000) continues from there."
         )
     if getattr(estimator, "inference_", "") == "variational":
         steps = steps_of(estimator)
@@ -141,9 +140,9 @@ def shortfall(estimator: Any) -> str | None:
                 "'variational'."
             )
         return (
-            f"The ranges of the orbit did not settle on {num_nodes_of(estimator)} nodes "
+            f"The ranges of the orbit did not converge on {num_nodes_of(estimator)} nodes "
             f"({estimator.stopped_by_}): raise {argument_to_raise(estimator)}. Predictions use the best "
-            "values found, and orbit_errors_ says how sure the ranges are."
+            "values found, and orbit_errors_ gives the standard errors of the ranges."
         )
     return (
         f"The hyperparameters did not converge within max_iterations={iterations_of(estimator)}: raise "

@@ -69,12 +69,12 @@ RESTART_SPREAD = 0.5
 @final
 @dataclass(frozen=True)
 class FitSettings:
-    """What engines need beside model and observations; each takes what concerns it.
+    """What engines need in addition to model and observations; each uses the settings that concern it.
 
     `num_nodes` of None lets exact inference double the nodes of a drawn orbit, up to `max_nodes`. With
     `is_resumed` it begins at the present parameters, on `num_nodes`. `num_steps` of None lets stochastic
     inference take steps until learning settles. `num_inducing` of None lets sparse inference find out how
-    many inducing points are enough. `labels` are those that one-hot codes stand for, if targets are such.
+    many inducing points are enough. `labels` are the classes if targets are one-hot codes.
     """
 
     generator: torch.Generator
@@ -202,7 +202,7 @@ def check_engine(engine: str, likelihood: Likelihood) -> None:
 def engine_for(num_rows: int, exact_serves: bool = True, num_points: int | None = None) -> EngineName:
     """The engine that "auto" means: by the number of rows, and exact only where that serves.
 
-    `num_points` are those of g that all rows stand for, None where they are drawn.
+    `num_points` counts the points of g in all rows; None if they are drawn.
     """
     is_small = num_rows <= EXACT_ROWS or (num_points is not None and num_points <= EXACT_POINTS)
     if is_small and exact_serves:
@@ -211,7 +211,7 @@ def engine_for(num_rows: int, exact_serves: bool = True, num_points: int | None 
 
 
 def num_points(functional: Functional, x: Tensor) -> int | None:
-    """The points of g that all rows stand for, None where an orbit is drawn."""
+    """The number of points of g in all rows; None if an orbit is drawn."""
     if is_drawn(functional):
         return None
     with torch.no_grad():
@@ -439,7 +439,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     """The stochastic bound; inducing points double once; q is polished at the end.
 
     Draws are Sobol sets: the q of random ones is biased enough to lead kernel and orbit astray.
-    Without `num_steps` each half of the learning goes on until it settles, up to `FIRST_STEPS` and
+    Without `num_steps` each half of the learning continues until it settles, up to `FIRST_STEPS` and
     `MOST_STEPS`. It has converged if it settled with all inducing points. A likelihood that is not quadratic
     in f takes rows frozen at nodes.
     """

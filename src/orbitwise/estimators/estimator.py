@@ -74,7 +74,7 @@ WORTH_A_GPU = 1e9
 They take a tenth of a second or so of one core, and a GPU some milliseconds however little there is to do.
 """
 USUAL_NODES, USUAL_INDUCING = 16, 1000
-"""What counts where the numbers of nodes and inducing points are found by the fit itself."""
+"""Assumed numbers of nodes and inducing points where the fit itself finds them."""
 
 
 class FittedForm(ABC):
@@ -165,7 +165,7 @@ class LearnedOrbit(FittedProcess, ABC):
     ) -> tuple[Functional, NDArray[np.float64]]:
         """The functional of f to be learned, on the CPU, and the rows without their background.
 
-        It is that of a `previous` model, or a copy of what `invariance` stands for. Sets `orbit_`.
+        It is that of a `previous` model, or a copy of the one that `invariance` names. Sets `orbit_`.
         """
         if previous is None:
             functional = copy.deepcopy(functional_of(self.invariance, x.shape[1], input_shape(self)))
@@ -572,8 +572,8 @@ class RegressionPredictions(FittedProcess, ABC):
         """The mean of new targets under a likelihood that is not Gaussian noise, and their spread."""
         if return_cov:
             raise ValueError(
-                f"return_cov goes with Gaussian noise, not with {type(likelihood).__name__}: ask for "
-                "return_std, or for draws by sample_y."
+                f"return_cov needs Gaussian noise, not {type(likelihood).__name__}: use return_std, or draws "
+                "from sample_y."
             )
         moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
         to = self.target_scale_
@@ -592,7 +592,7 @@ def _normal_quantile(level: float) -> float:
 
 
 def chosen_device(device: object, work: float, num_gpus: int | None = None) -> str:
-    """The device that is meant: a name stands for itself, and "auto" for the GPU if the work is worth it.
+    """The device of a name; "auto" is the GPU if there is one and the work is worth it, else the CPU.
 
     `work` counts rows × nodes × inducing points × columns. `num_gpus` are those there are, by default those
     that torch finds. Raises a ValueError for a device that is not there.

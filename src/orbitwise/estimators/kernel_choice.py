@@ -55,7 +55,7 @@ OTHER_SHAPE = 1.0
 class Metric(NamedTuple):
     """How rows are far from each other: columns in units, or as they are, and where lengthscales start.
 
-    `cost` counts what was learned beside a lengthscale.
+    `cost` counts the hyperparameters that were learned in addition to one lengthscale.
     """
 
     name: str

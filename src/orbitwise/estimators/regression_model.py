@@ -27,6 +27,7 @@ from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.training import maximize
+from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.kernels.bases import LinearTrend, default_kernel, typical_spread
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -270,7 +271,7 @@ def prepare(
     exact.refuse_drawn(atoms)
     if atoms.num_rows != len(points):
         raise ValueError(
-            f"invariance must make one row of each input; {type(functional).__name__} makes several."
+            f"invariance must make one row per input; {type(functional).__name__} makes several."
         )
     total = _constant_part(atoms)
     keeps_constants = bool(total[0].abs() > 1e-12) and torch.allclose(total, total[0].expand_as(total))
@@ -325,11 +326,13 @@ BETTER = 1.0
 """Nats by which the other start must be better."""
 
 
-def begin_at_best(model: RegressionModel) -> None:
+def begin_at_best(model: RegressionModel, num_inducing: int | None = None) -> None:
     """Take the start of the default kernel that leads to more evidence on some rows.
 
     Lengthscales of columns start long, at √d times their spread, and the noise small. The evidence often has
-    another maximum, with rapid changes along few columns, to which short ones and much noise lead.
+    another maximum, with rapid changes along few columns, to which short ones and much noise lead. If
+    inference is by `num_inducing` inducing points, their bound must be greater there as well, because few of
+    them cannot follow rapid changes.
     """
     latent, (rows,) = model.latent, model.observations
     (kernel, likelihood), width = (latent.process.kernel, latent.likelihood), rows.x.shape[1]
@@ -345,15 +348,28 @@ def begin_at_best(model: RegressionModel) -> None:
         with torch.no_grad():
             likelihood.raw_noise.fill_(math.log(NOISY_START * rows.size))
     starts.append([each.detach().clone() for each in parameters])
-    reached: list[float] = []
+    reached: list[tuple[float, float]] = []
     for start in starts:
         assign(parameters, start)
         try:
-            reached.append(maximize(objective, parameters, START_ITERATIONS).value)
+            value = maximize(objective, parameters, START_ITERATIONS).value
+            bound = value
+            if num_inducing is not None and num_inducing < len(order):
+                bound = _sparse_bound(objective, num_inducing)
         except NOT_COMPUTABLE:
-            reached.append(-math.inf)
-    if reached[1] <= reached[0] + BETTER:
+            value = bound = -math.inf
+        reached.append((value, bound))
+    if any(there <= here + BETTER for here, there in zip(*reached, strict=True)):
         assign(parameters, starts[0])
+
+
+@torch.no_grad()
+def _sparse_bound(objective: ExactEvidence, num_inducing: int) -> float:
+    """The bound by so many inducing points at the present hyperparameters."""
+    latent, (rows,) = objective.model, objective.observations
+    sparse = SparseModel(latent.process, rows, latent.likelihood)
+    sparse.place_best(num_inducing, torch.Generator().manual_seed(0))
+    return float(sparse.bound())
 
 
 @torch.no_grad()

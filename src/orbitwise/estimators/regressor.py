@@ -89,7 +89,7 @@ class InvariantGPRegressor(
         targets if `normalize_y`.
     mean : {"zero", "constant", "linear"}, default="zero"
         Mean function of g, learned with the kernel. With `normalize_y`, "zero" means the mean of the targets.
-        "linear" suits a trend that should go on outside the data.
+        "linear" suits a trend that continues outside the data.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, for invariances of images when X has two
         dimensions. Not needed where X comes as [n, height, width] or with channels.
@@ -332,7 +332,7 @@ class InvariantGPRegressor(
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            How many repetitions each row stands for.
+            How many repetitions of a row each row represents.
         observations : sequence of tuple, default=()
             Observations of other functionals of f beside its values: (functional, inputs, targets, noise
             variance or None to learn it), for slopes, differences or averages. A functional of several rows
@@ -372,7 +372,8 @@ class InvariantGPRegressor(
         if previous is not None:
             _resume(model.latent, previous)
         elif kernel is None and functional.is_identity and not observations and self.max_iterations != 0:
-            begin_at_best(model)
+            is_sparse = self.inference_ != "exact" and self.num_inducing != "auto"
+            begin_at_best(model, int(self.num_inducing) if is_sparse else None)
         self.target_scale_ = model.target_scale
         self._choose_device(model.latent.functional, model.observations[0].x)
         self.model_ = model = model.to(self.device_)
@@ -388,7 +389,7 @@ class InvariantGPRegressor(
         """The likelihood of standardised targets, with its learned parameters."""
         check_is_fitted(self)
         if self.noise == 0:
-            raise AttributeError("Targets without noise have no likelihood.")
+            raise AttributeError("With noise=0 there is no likelihood.")
         return self._likelihood
 
     def _checked_likelihood(
@@ -399,8 +400,8 @@ class InvariantGPRegressor(
         if isinstance(likelihood, Gaussian):
             if isinstance(self.likelihood, Likelihood) and (likelihood.is_fixed or self.noise is not None):
                 raise ValueError(
-                    "An instance of Gaussian says where learned noise starts. A variance that is not learned "
-                    "is given by noise=…, with likelihood='gaussian'."
+                    "An instance of Gaussian gives the start of learned noise. To fix the variance, pass it "
+                    "as noise=…, with likelihood='gaussian'."
                 )
             if not likelihood.shares_curvature:
                 raise ValueError(

@@ -159,7 +159,7 @@ def learn_from(
     num_steps: int,
     batch_size: int,
 ) -> tuple[Stream, BoundEstimate]:
-    """Stochastic steps of hyperparameters and q on a batch that stands for `num_rows` rows.
+    """Stochastic steps of hyperparameters and q on a batch that represents `num_rows` rows.
 
     A row of weight w counts as w rows. The bound that is reached is estimated from the rows of the batch: the
     mean per row times `num_rows`, less KL. Its standard error is what the choice of these rows makes.
@@ -214,14 +214,14 @@ FEW_ATOMS = 4
 ESTIMATE_PARTS = 8
 """Parts of a batch whose scatter tells the error of the bound that is estimated from it."""
 SETTINGS = ("num_inducing", "tolerance", "selection", "optimize_inducing", "max_inducing", "max_iterations")
-"""What the course of a fit depends on, beside model, data and seed."""
+"""What the course of a fit depends on in addition to model, data and seed."""
 
 
 @final
 class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, MultiOutputMixin, BaseEstimator):
     """Sparse Gaussian-process regression that finds out how many inducing variables are enough.
 
-    The values of g at a few inducing points stand for all of it. Their number doubles until the evidence
+    g is summarised by its values at a few inducing points. Their number doubles until the evidence
     gains less than the tolerance, and a certificate says how far the answer can be from that of exact
     inference.
 
@@ -416,7 +416,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            How many repetitions each row stands for.
+            How many repetitions of a row each row represents.
 
         Returns
         -------
@@ -449,14 +449,14 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             (),
             is_vector=is_vector,
         )
+        wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if self.kernel is None and frozen.is_identity and self.max_iterations > 0:
-            begin_at_best(model)
+            begin_at_best(model, wanted)
         self.target_scale_ = model.target_scale
         num_inducing = USUAL_INDUCING if self.num_inducing == "auto" else int(self.num_inducing)
         work = work_of(model.latent.functional, model.observations[0].x, None, num_inducing)
         self.device_ = chosen_device(self.device, work)
         sparse = self._sparse(sparse_form(model.to(self.device_)))
-        wanted = None if self.num_inducing == "auto" else int(self.num_inducing)
         if wanted is not None and wanted > sparse.num_rows:
             warnings.warn(
                 f"num_inducing={wanted} is more than the {sparse.num_rows} distinct rows: all rows are used.",
@@ -495,13 +495,13 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Its targets.
         sample_weight : array-like of shape (n_samples,), default=None
-            How many repetitions each row stands for.
+            How many repetitions of a row each row represents.
         learn : bool, default=False
             Take stochastic steps that move kernel and noise instead. Rows have to be shown once more after
             that. Until then `log_evidence_` is the bound estimated from this batch, with the standard error
             `log_evidence_error_`, and `certificate_` knows no bounds.
         num_rows : int, default=None
-            With `learn`: how many rows the batch stands for in all, counting repetitions; None takes those
+            With `learn`: how many rows the batch represents in all, counting repetitions; None takes those
             seen so far.
 
         Returns
@@ -548,7 +548,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         moves = self.num_inducing != "auto" if self.optimize_inducing == "auto" else self.optimize_inducing
         if self.bound == "cg" and len(rows) > ITERATIVE_ROWS:
             raise ValueError(
-                f"bound='cg' costs O(N²) a step and takes up to {ITERATIVE_ROWS:,} rows, "
+                f"bound='cg' costs O(N²) per step and takes up to {ITERATIVE_ROWS:,} rows, "
                 f"not {len(rows):,}: use bound='tight'."
             )
         return SparseModel(

@@ -218,7 +218,7 @@ def channel_order(shape: Sequence[int], channels: str = "auto", ask: str = ASK) 
     why = "both the first and the last axis" if found else "neither the first nor the last axis"
     raise ValueError(
         f"Images of shape {tuple(shape)} may have their channels first or last: {why} could be 1, 3 or 4 "
-        f"channels beside a picture; {ask}."
+        f"channels; {ask}."
     )
 
 
@@ -245,9 +245,7 @@ def image_layout(
         meant = [order for order, plane in orders.items() if tuple(plane) == image_shape]
         if channels in meant or (channels == "auto" and len(meant) == 1):
             return _in_order(dimensions, meant[0] if channels == "auto" else channels, ask)
-    raise ValueError(
-        f"X has images of shape {tuple(dimensions)}, but images of shape {image_shape} were announced."
-    )
+    raise ValueError(f"X has images of shape {tuple(dimensions)}, but image_shape is {image_shape}.")
 
 
 def _in_order(shape: Sequence[int], channels: str, ask: str) -> InputForm:
@@ -350,9 +348,9 @@ def _check_size(values: NDArray[np.float64], name: str, smallest: bool = True) -
     if largest > LARGEST or (smallest and 0 < largest < 1 / LARGEST):
         place = np.unravel_index(int(sizes.argmax()), sizes.shape)
         raise ValueError(
-            f"The largest entry of {name}, at {tuple(map(int, place))}, is {values[place]:.3g}, but sizes "
-            f"from {1 / LARGEST:.0e} to {LARGEST:.0e} are accepted, whose squares double precision can hold: "
-            f"use other units, or scale {name} (sklearn.preprocessing.StandardScaler)."
+            f"The largest entry of {name}, at {tuple(map(int, place))}, is {values[place]:.3g}, but "
+            f"entries must have sizes from {1 / LARGEST:.0e} to {LARGEST:.0e}, so that their squares fit "
+            f"into double precision: use other units, or scale {name} (sklearn.preprocessing.StandardScaler)."
         )
 
 
@@ -378,7 +376,8 @@ def flatten_images(estimator: object, X: ArrayLike, reset: bool = True) -> tuple
             kinds = {"bytes": "whole numbers up to 255", "unit": "fractions from 0 to 1"}
             raise ValueError(
                 f"The pixels of X are {kinds[found]}, but those of the fit were {kinds[form.brightness]}: "
-                f"{'divide' if found == 'bytes' else 'multiply'} X by 255, or by what the fit had."
+                f"{'divide' if found == 'bytes' else 'multiply'} X by 255, or by the factor that was used "
+                "for the fit."
             )
     return inputs, form
 
@@ -497,7 +496,7 @@ def _check_dimensions(estimator: object, dimensions: tuple[int, ...], form: Inpu
         what = "inputs" if form.given is None else "images"
         one = " A single image is X[None]." if dimensions == known[1:] else ""
         raise ValueError(
-            f"X has {what} of shape {dimensions}, but {what} of shape {known}{order} were announced.{one}"
+            f"X has {what} of shape {dimensions}, but {what} of shape {known}{order} are expected.{one}"
         )
 
 

@@ -38,10 +38,10 @@ from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.estimators.estimator import LearnedOrbit
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.experiments.records import Record, command_line
-from orbitwise.functionals.averages import OrbitAverage, freeze_functional, num_dimensions
+from orbitwise.functionals.averages import OrbitAverage, freeze_functional, gauss_dimensions
+from orbitwise.inference.linear_algebra import cholesky
 from orbitwise.orbits.clouds import PointCloudOrbit
 from orbitwise.orbits.images import ImageOrbit
-from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
 from orbitwise.orbits.orbit import Bounds, DrawnOrbit, image_widths
 from orbitwise.orbits.signals import SignalOrbit
 from orbitwise.process.process import Process
@@ -120,8 +120,7 @@ def draw_targets(
 ) -> list[Float[Tensor, "n c"]]:
     """Targets of independent functions f, `num_outputs` columns for every draw: L z with LLᵀ = cov(f)."""
     functional = OrbitAverage(setting.orbit(setting.truth)).double()
-    dimensions = num_dimensions(functional)
-    if dimensions is not None and dimensions <= MOST_GAUSS_DIMENSIONS:
+    if gauss_dimensions(functional):
         frozen = freeze_functional(functional, num_nodes, rule="gauss")
     else:
         frozen = freeze_functional(functional, num_nodes, torch.Generator().manual_seed(NODES_SEED))
@@ -130,7 +129,7 @@ def draw_targets(
     with torch.no_grad():
         covariance = Process(None, kernel).covariance(frozen.to(x.device).atoms(x))
     size = covariance.diagonal().mean().sqrt()
-    lower = torch.linalg.cholesky(covariance + 1e-9 * torch.eye(len(x)).to(x)).cpu()
+    lower = cholesky(covariance + 1e-9 * torch.eye(len(x)).to(x)).lower.cpu()
     targets = []
     for draw in draws:
         generator = torch.Generator().manual_seed(draw)

@@ -138,10 +138,10 @@ class FixedFeatures:
         single = torch.cat([found._evaluate(row) for row in probes.split(1)])
         if not _agree(single, found.answers):
             raise ValueError(
-                f"{found} gives a row other features when it is alone than among others: of the first row, "
-                f"{_brief(single[0])} alone and {_brief(found.answers[0])} among {len(probes)}. φ must "
-                "treat rows one by one and draw nothing at random. What depends on all rows, such as their "
-                "mean, must be fixed beforehand, as a fitted scikit-learn transformer has it."
+                f"{found} gives different features for a row alone than for the same row among others: "
+                f"{_brief(single[0])} alone, {_brief(found.answers[0])} among {len(probes)}, for the first "
+                "row. φ must treat rows one by one and draw nothing at random. Quantities that depend on all "
+                "rows, such as their mean, must be fixed beforehand, as in a fitted scikit-learn transformer."
             )
         return found
 
@@ -205,13 +205,13 @@ class FixedFeatures:
         """What to give at load."""
         what = PHRASES[self.kind].format(self.name)
         rest = {
-            "module": "Build the network again and give it: orbitwise.load(path, features=network). Its "
+            "module": "Build the network again and pass it: orbitwise.load(path, features=network). Its "
             "weights are in the file.",
-            "function": "Give the same function: orbitwise.load(path, features=function).",
-            "transformer": "Give the transformer as it was fitted then: orbitwise.load(path, "
+            "function": "Pass the same function: orbitwise.load(path, features=function).",
+            "transformer": "Pass the transformer that was fitted then: orbitwise.load(path, "
             "features=transformer).",
         }[self.kind]
-        return f"This model sees its inputs through {what}, which is code and in no file. {rest}"
+        return f"This model sees its inputs through {what}, which is code and not stored in the file. {rest}"
 
     def attach(self, given: object) -> None:
         """Take φ again for a model that was loaded; a ValueError says why it is not that of the fit."""
@@ -219,7 +219,7 @@ class FixedFeatures:
         if kind != self.kind or name != self.name:
             raise ValueError(
                 f"The model was fitted with {PHRASES[self.kind].format(self.name)}, but features= is "
-                f"{PHRASES[kind].format(name)}: give the former."
+                f"{PHRASES[kind].format(name)}: pass what the model was fitted with."
             )
         source = cast(Features, given)
         if isinstance(source, nn.Module):
@@ -230,8 +230,9 @@ class FixedFeatures:
         if not _agree(found, self.answers):
             self._source = None
             raise ValueError(
-                f"{self} gives other features than at the fit: of the first of {len(self.probes)} rows in "
-                f"the file, {_brief(found[0])} instead of {_brief(self.answers[0])}. Give the one of the fit."
+                f"{self} gives other features than at the fit: {_brief(found[0])} instead of "
+                f"{_brief(self.answers[0])} for the first of {len(self.probes)} rows in the file. Pass the "
+                "one that the model was fitted with."
             )
 
     def place(self, device: torch.device) -> None:
@@ -253,8 +254,8 @@ class FixedFeatures:
         has_slopes = has_tangents or (torch.is_grad_enabled() and x.requires_grad)
         if has_slopes and not self.is_differentiable:
             raise ValueError(
-                f"{self} has no derivatives, so slopes of f and ranges of orbits cannot be had through it: "
-                "give φ as a torch.nn.Module, or take FiniteDifference(direction) for slopes."
+                f"{self} has no derivatives, so slopes of f and ranges of orbits cannot be computed: "
+                "give φ as a torch.nn.Module, or use FiniteDifference(direction) for slopes."
             )
         if has_slopes:
             # under forward differentiation nothing is held for later; else activations are computed again
@@ -383,7 +384,7 @@ def kind_of(source: object) -> Kind:
             return "transformer"
         if callable(source):
             return "function"
-    what = f"the class {source.__name__}, not an object of it" if isinstance(source, type) else repr(source)
+    what = f"the class {source.__name__}, not an instance of it" if isinstance(source, type) else repr(source)
     raise TypeError(
         "features must be a torch.nn.Module, a function of an array, a scikit-learn transformer or None; "
         f"this is {what}."
@@ -423,12 +424,13 @@ def _load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]],
             has = "the file" if each in weights else "the module"
             raise ValueError(
                 f"{name} has other weights than at the fit: {each} is in {has} only. Build the network as it "
-                "was then."
+                "was when the model was fitted."
             )
         if state[each].shape != weights[each].shape:
             raise ValueError(
                 f"{name} has other weights than at the fit: {each} has the shape {state[each].shape}, "
-                f"and in the file {weights[each].shape}. Build the network as it was then."
+                f"but {weights[each].shape} in the file. Build the network as it was when the model was "
+                "fitted."
             )
     given = {each: torch.from_numpy(np.array(array)) for each, array in weights.items()}
     module.load_state_dict({**module.state_dict(), **given})

@@ -212,16 +212,16 @@ class Atoms:
         count, outer, _ = self.points.shape
         if self.blur is not None and not inner.is_identity:
             raise ValueError(
-                f"A local average of {type(inner).__name__} is no finite sum of local averages of g. Put the "
-                "local average on the right, or average over a frozen JitterOrbit instead."
+                f"A local average of {type(inner).__name__} is not a finite sum of local averages of g. Put "
+                "the local average on the right, or average over a frozen JitterOrbit instead."
             )
 
         def lower(points: Tensor) -> Atoms:
             lowered = inner.lower(points.reshape(count * outer, -1), generator)
             if isinstance(lowered, Gradients):
                 raise ValueError(
-                    f"{type(inner).__name__} is a block of many rows, and no function of one input: "
-                    "compose with DirectionalDerivative functionals."
+                    f"{type(inner).__name__} is a block of many rows, and not a function of one "
+                    "input: compose with DirectionalDerivative functionals."
                 )
             return lowered
 
@@ -239,7 +239,7 @@ class Atoms:
             )
         order = self.order.repeat_interleave(width) + lowered.order.repeat(outer)
         if bool((order > 1).any()):
-            raise ValueError("A derivative of a derivative has no atom; observe it through FiniteDifference.")
+            raise ValueError("Derivatives of derivatives are not available: use FiniteDifference.")
         symmetry = lowered.symmetry
         if lowered.tangents is not None:
             # the group moves points and tangents of this functional, but not tangents of `inner`

@@ -167,14 +167,14 @@ class BasisKernel(Kernel):
         if weights not in ("isotropic", "separate", "geometric"):
             raise ValueError(f"weights must be 'isotropic', 'separate' or 'geometric', not {weights!r}.")
         if (weights == "separate") != (num_features is not None):
-            raise ValueError("num_features belongs to weights='separate', which needs it.")
+            raise ValueError("weights='separate' needs num_features, and other weights do not take it.")
         self.basis, self.weights, self.num_features = basis, weights, num_features
         BasisKernel.variance.register(self, [num_features or 1], variance_constraint, variance_prior)
         if weights == "geometric":
             BasisKernel.ratio.register(self, [1], ratio_constraint, ratio_prior)
             self.ratio = 2.0
         elif ratio_prior is not None or ratio_constraint is not None:
-            raise ValueError("A ratio belongs to weights='geometric'.")
+            raise ValueError("Only weights='geometric' takes a ratio.")
         self.variance = 1.0
 
     def scaled_features(self, x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n features"]:

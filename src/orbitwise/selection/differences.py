@@ -126,13 +126,16 @@ Doubt = Literal["nodes", "draws", "learning", "family", "order", "trend", "brack
 LONGER = "Longer learning (num_steps, max_iterations or max_nodes)"
 MORE_INDUCING = "More inducing points (num_inducing)"
 DOUBTS: dict[Doubt, tuple[str, str]] = {
-    "nodes": ("less than the choice of nodes leaves open", "More nodes (num_nodes or max_nodes)"),
-    "draws": ("less than the draws leave open", "More steps, or more draws for each row,"),
-    "learning": ("but the learning of one or both had not converged", LONGER),
-    "family": ("but {other} contains it, so that its learning ended too early", LONGER),
-    "order": ("but half as many inducing points had it the other way round", MORE_INDUCING),
-    "trend": ("and {other} caught up by more when the inducing points doubled", MORE_INDUCING),
-    "brackets": ("and the brackets of their evidence overlap", MORE_INDUCING),
+    "nodes": ("less than the choice of nodes may change", "More nodes (num_nodes or max_nodes)"),
+    "draws": ("less than other random draws may change", "More steps, or more draws for each row,"),
+    "learning": ("but one or both had not converged", LONGER),
+    "family": ("but {other} contains it, so {other} was not learned to the end", LONGER),
+    "order": ("but with half as many inducing points the order is reversed", MORE_INDUCING),
+    "trend": (
+        "but {other} caught up by more than that when inducing points doubled",
+        MORE_INDUCING,
+    ),
+    "brackets": ("but the brackets of their evidence overlap", MORE_INDUCING),
 }
 """For each reason, its explanation and the remedy."""
 

@@ -59,7 +59,7 @@ class LaplaceFit:
 
     def proposal(self) -> StudentProposal:
         """A Student-t with this location and scale, whose heavy tails keep importance weights bounded."""
-        return StudentProposal(self.mode, torch.linalg.cholesky(self.covariance), share=0.0)
+        return StudentProposal(self.mode, cholesky(self.covariance).lower, share=0.0)
 
 
 def laplace(
@@ -443,7 +443,7 @@ def whitened_nuts(fit: LaplaceFit, num_chains: int = 2, num_warmup: int = 150) -
 
     It warns of chains that did not mix; the limit allows for the noise of R-hat with few samples.
     """
-    lower = torch.linalg.cholesky(fit.covariance)
+    lower = cholesky(fit.covariance).lower
 
     def sample(log_density: Callable[[Tensor], Tensor], start: Tensor, num_samples: int, seed: int) -> Tensor:
         def whitened(u: Tensor) -> Tensor:

@@ -321,7 +321,8 @@ def _judged(
         value = getattr(estimator, "log_evidence_", None)
         if value is None or not isinstance(estimator, Predictor):
             raise ValueError(
-                f"{type(estimator).__name__} has no log_evidence_ for its weight: use a Gaussian process."
+                f"{type(estimator).__name__} has no log_evidence_, by which models are weighted: use a "
+                "Gaussian process."
             )
         return value, over_nodes, estimator
     fitted = fitted_hyperparameters(estimator, priors)

@@ -26,7 +26,7 @@ import torch
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from torch import Tensor, nn
+from torch import Tensor
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, is_plain_numbers, require
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum, features_of, orbit_in
@@ -55,6 +55,8 @@ from orbitwise.storage.container import (
     upgraded,
 )
 from orbitwise.storage.objects import Reader, Writer
+from orbitwise.storage.pipelines import estimator_in, pipeline_of, steps_of
+from orbitwise.storage.read_back import check_same
 from orbitwise.storage.recipes import Checked, declaration_of, own_classes
 from orbitwise.transforms.images import check_image_shape
 
@@ -76,8 +78,10 @@ def save(model: object, path: str | os.PathLike[str], error_seconds: float = 0.0
 
     Parameters
     ----------
-    model : estimator
-        A fitted estimator of this package.
+    model : estimator or Pipeline
+        A fitted estimator of this package, or a scikit-learn pipeline that ends with one. Transformers may be
+        `ColumnTransformer`, `Pipeline`, `OneHotEncoder`, `OrdinalEncoder`, `SimpleImputer`, `StandardScaler`,
+        `MinMaxScaler` and `orbitwise.DecimalYears`.
     path : str or path-like
         The file; `.orbitwise` is the usual ending. If it is a symbolic link, the file that it points to is
         replaced.
@@ -112,8 +116,9 @@ def packed(model: object, error_seconds: float = 0.0) -> bytes:
     structure, writer = take_apart(model, error_seconds)
     data = pack({**structure, "versions": _versions()}, writer.arrays)
     try:
-        held = features_in(model)
-        _check_equal(model, put_together(*unpack(data), features=None if held is None else held.source))
+        held = features_in(estimator_in(model))
+        copy = put_together(*unpack(data), features=None if held is None else held.source)
+        check_same(model, copy)
     except StorageError as error:
         # the message is about a file, but here the model is at fault
         reason = FILE_PREFIX.sub("", str(error))
@@ -220,26 +225,6 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _check_equal(model: object, copy: object) -> None:
-    """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
-    for one, other in zip(_modules(model), _modules(copy), strict=True):
-        left, right = one.state_dict(), other.state_dict()
-        if list(left) != list(right) or any(_bytes_of(left[name]) != _bytes_of(right[name]) for name in left):
-            raise StorageError(f"a part of {type(one).__name__} would be lost.")
-
-
-def _modules(model: Any) -> list[nn.Module]:
-    if hasattr(model, "machine_"):
-        return [model.machine_.process]
-    if hasattr(model, "svc_"):
-        return []
-    return [model.functional_, model.posterior_.process]
-
-
-def _bytes_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
-
-
 def _printable(value: object) -> object:
     """The same value with text that is safe to print in a terminal."""
     if isinstance(value, str):
@@ -292,10 +277,15 @@ def known_estimators() -> dict[str, type[BaseEstimator]]:
 
 
 def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], Writer]:
-    """The structure of a fitted estimator, and the writer with its objects and arrays."""
+    """The structure of a fitted estimator or pipeline, and the writer with its objects and arrays."""
+    writer = Writer()
+    steps = steps_of(model, writer)
+    model = estimator_in(model)
     name, known = type(model).__name__, known_estimators()
     if known.get(name) is not type(model):
-        raise StorageError(f"A {name} cannot be stored; {', '.join(known)} can.")
+        raise StorageError(
+            f"A {name} cannot be stored; {', '.join(known)} can, and pipelines that end with one of them."
+        )
     declared = declaration_of(type(model))
     if missing := [each for each in declared.fitted if not hasattr(model, each)]:
         raise StorageError(
@@ -314,7 +304,6 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
         notes += _leave_out_code(parameters)
     others = set(vars(model)) - set(parameters) - set(fields) - NEVER_STORED
     notes += [f"{each} was left out: it is not an attribute that fit sets" for each in sorted(others)]
-    writer = Writer()
     fitted = {each: getattr(model, each) for each in fields if hasattr(model, each)}
     for timed in fitted.keys() & {"search_", "climb_"}:
         # equal fits give equal files, however long they took
@@ -325,6 +314,7 @@ def take_apart(model: Any, error_seconds: float = 0.0) -> tuple[dict[str, Any], 
         "fitted": {each: writer.value(value, f"model.{each}") for each, value in fitted.items()},
         "summary": writer.value(summary_of(model), "summary"),
         "notes": notes,
+        **({} if steps is None else {"steps": steps}),
     }
     return {**structure, "objects": writer.objects}, writer
 
@@ -340,6 +330,7 @@ def put_together(
     `features` are those of the fit, where there were any.
     """
     structure = upgraded(structure)
+    steps = structure.get("steps")
     name, known = structure.get("estimator"), known_estimators()
     parameters, fitted = (structure.get(each) for each in ("parameters", "fitted"))
     if not isinstance(name, str) or name not in known:
@@ -376,7 +367,7 @@ def put_together(
         raise damaged(f"it holds {brief(error)}") from error
     if hasattr(model, "orbit_"):
         _add_derived_parts(model)
-    return model
+    return model if steps is None else pipeline_of(reader.value(steps), model)
 
 
 def features_in(model: object) -> FixedFeatures | None:

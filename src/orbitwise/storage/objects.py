@@ -92,7 +92,8 @@ class Writer:
         if recipe is None:
             raise StorageError(
                 f"{path} is a {type(value).__name__}, which cannot be stored: a file holds data and classes "
-                "of Orbitwise and GPyTorch that it knows by name, and no code. Use one of those instead."
+                "of Orbitwise, GPyTorch and scikit-learn that it knows by name, and no code. Use one of "
+                "those instead."
             )
         if reason := recipe.refusal(value):
             raise StorageError(f"{path}: {reason}")

@@ -48,6 +48,7 @@ from orbitwise.declarations import (
     is_plain_numbers,
     require,
 )
+from orbitwise.storage.transformers import TRANSFORMERS
 
 PACKAGES = (
     *("transforms", "orbits", "functionals", "kernels", "process", "likelihoods", "losses"),
@@ -564,5 +565,6 @@ EXTERNAL_CLASSES: dict[type, Stored] = {
         build=rebuild,
         refuse=_refuse_svc,
     ),
+    **TRANSFORMERS,
 }
 """Classes of other packages that a file may name, in addition to the kernels."""

@@ -5,7 +5,8 @@ from datetime import date, datetime
 import numpy as np
 import pytest
 
-from orbitwise.selection.search.auto import decimal_years, without_dates
+from orbitwise.estimators.dates import decimal_years
+from orbitwise.selection.search.auto import without_dates
 
 
 def test_decimal_years():

@@ -323,7 +323,7 @@ class RiskMachine(KernelMachine, ABC):
             raise ValueError(f"{asked} invariance_loss='squared'.")
         if task.penalises_basis:
             raise ValueError(
-                f"{asked} a basis that the invariance does not see, but it is not zero for all functions of "
+                f"{asked} an invariance that is zero for all functions of the basis, but it is not for "
                 f"basis={self.basis!r}: use basis='bias' or 'none'."
             )
         if self.strength == "evidence" and not isinstance(task.loss, self._evidence_losses):
@@ -557,7 +557,9 @@ def class_weights(
     if isinstance(weighting, Mapping):
         factors = [weighting.get(label, 1.0) for label in classes.tolist()]
         if unknown := set(weighting) - set(classes.tolist()):
-            raise ValueError(f"class_weight names {sorted(map(str, unknown))}, which are no labels.")
+            raise ValueError(
+                f"class_weight names {sorted(map(str, unknown))}, but no rows have these labels."
+            )
         for factor in factors:
             check_positive(factor, "A class_weight")
         return weights * torch.tensor(factors, dtype=weights.dtype)[codes]

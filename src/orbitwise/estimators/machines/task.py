@@ -576,7 +576,7 @@ def rank_by_evidence(
     """
     choices = []
     for task in tasks:
-        evidence = _laplace_evidence if isinstance(task.loss, Logistic) else _squared_evidence
+        evidence = _logistic_evidence if isinstance(task.loss, Logistic) else _squared_evidence
         for strength, gram in zip(strengths, task.grams(strengths), strict=True):
             scored = evidence(task, gram, rates)
             choices += [Choice(rate, strength, value, task) for rate, value in scored]
@@ -592,7 +592,7 @@ def _squared_evidence(
     return [(grid[place].item(), value.item())]
 
 
-def _laplace_evidence(
+def _logistic_evidence(
     task: MachineTask, gram: Tensor, rates: Sequence[float] | None
 ) -> list[tuple[float, float]]:
     grid, count = rate_grid(gram[None], rates)[0], len(task.targets)

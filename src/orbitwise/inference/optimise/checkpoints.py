@@ -51,7 +51,7 @@ def warn_of_threads(kept: str, path: Path) -> None:
     warnings.warn(
         f"The checkpoint {path} was made with {kept}, and torch uses {torch.get_num_threads()} now. Sums are "
         "then rounded in another order, so the fit agrees with an uninterrupted one only up to rounding. For "
-        "the same bits, set OMP_NUM_THREADS, or torch.set_num_threads, as it was.",
+        "identical results, use the earlier number of threads (OMP_NUM_THREADS or torch.set_num_threads).",
         UserWarning,
         stacklevel=4,
     )

@@ -95,7 +95,7 @@ class Size:
     is_weighted: bool = False
 
     def memory(self, num_inducing: int) -> float:
-        """Bytes that a rung holds at once, beside half of it, which is the rung before.
+        """Bytes that a rung holds at once, in addition to the rung before it, which has half its size.
 
         These are A, what its rows are weighted to, the columns that are solved for, and five square matrices:
         K_uu, its factor, AAᵀ, P and its factor.

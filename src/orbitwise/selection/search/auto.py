@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from orbitwise.declarations import FLAG, MOST_COUNTED, NUMBER, REPORTED, TEXT, Field, Stored, require
 from orbitwise.estimators.convergence import fit_quietly, learning
+from orbitwise.estimators.dates import decimal_years
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions
 from orbitwise.estimators.regression_model import RegressionModel
@@ -55,17 +56,6 @@ from orbitwise.selection.table import ResultTable
 
 STEPS = {"structure": str, "score": (int, float), "log_likelihood": (int, float), "num_parameters": int}
 """The entries of a row of `history_`, apart from the number of the step."""
-
-
-def decimal_years(dates: object) -> NDArray[np.float64]:
-    """Dates of any resolution as years and fractions of the year."""
-    moments = np.asarray(dates, dtype="datetime64[us]")
-    if np.isnat(moments).any():
-        raise ValueError("Dates contain NaT (a missing date): drop these rows, or fill the dates in.")
-    years = moments.astype("datetime64[Y]")
-    start, end = years.astype("datetime64[us]"), (years + np.timedelta64(1, "Y")).astype("datetime64[us]")
-    fraction = (moments - start).astype(np.float64) / (end - start).astype(np.float64)
-    return years.astype(np.int64) + 1970.0 + fraction
 
 
 @runtime_checkable
