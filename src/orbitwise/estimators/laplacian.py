@@ -122,7 +122,7 @@ class LaplacianSVC(MachineClassifier):
     image_shape = None
     num_neighbours_: int
     _bandwidths = ("median", "auto")
-    _usual_C = 10.0
+    _usual_rate = 10.0
     _usual_strength = 1.0
     _usual_strengths = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, final
 
 import numpy as np
@@ -11,12 +10,9 @@ from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 
 from orbitwise.estimators.machines.machine import MachineClassifier
-from orbitwise.estimators.machines.task import Functions, MachineTask
+from orbitwise.estimators.machines.task import Functions
 from orbitwise.estimators.validation import Channels
 from orbitwise.losses import Logistic, Loss, Multinomial
-
-NARROW = 0.35
-"""A bandwidth for few labels, in units of the median distance of points."""
 
 
 @final
@@ -49,9 +45,9 @@ class InvariantSVC(MachineClassifier):
         where labels may be wrong. "auto" is chosen with the strength, and 100 if that is a number.
     strength : float, "auto", "evidence" or "cross_validation", default="auto"
         The weight ν of the invariance, by which the loss of each of its rows is multiplied; 0 is no
-        invariance. "auto" takes 0.01 unless another strength, C or bandwidth predicts each label from all
+        invariance. "auto" takes 0.001 unless another strength, or another C, predicts each label from all
         others with a clearly greater probability; it needs no random numbers. If the invariance cannot be
-        folded into the kernel ("absolute" and other losses of it), "auto" is 0.01. "evidence" chooses ν, C
+        folded into the kernel ("absolute" and other losses of it), "auto" is 0.001. "evidence" chooses ν, C
         and the bandwidth by the evidence of the labels, the probability that the model gave them before it
         saw them: by Laplace's approximation for the logistic loss, exactly for the squared one.
         "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
@@ -61,10 +57,9 @@ class InvariantSVC(MachineClassifier):
     invariance_loss : str or Loss, default="squared"
         The loss of what should vanish: "squared" (quickest), "absolute" (keeps a few jumps),
         "epsilon_insensitive", or a loss.
-    bandwidth : float, "auto" or "median", default="auto"
-        The width of the Gaussian kernel; "median" is the median distance of all points. "auto" is the same,
-        except with invariance="gradient" and strength="auto": then it is 0.35 times that distance unless the
-        whole of it is clearly better. With another kernel it is only the unit of length of the invariance.
+    bandwidth : float or "median", default="median"
+        The width of the Gaussian kernel; "median" is the median distance of all points. With another kernel
+        it is only the unit of length of the invariance.
     basis : {"none", "bias", "linear"}, default="none"
         Functions that are not penalised. With few and unequal labels "none" does better, because a bias may
         follow the larger class while the penalties keep the rest of f flat.
@@ -145,10 +140,9 @@ class InvariantSVC(MachineClassifier):
     True
     """
 
-    _bandwidths = ("median", "auto")
-    _usual_C = 100.0
-    _usual_strength = 0.01
-    _usual_strengths = (0.0, *(10.0**power for power in range(-5, 2)))
+    _usual_rate = 100.0
+    _usual_strength = 0.001
+    _usual_strengths = (0.0, *(10.0**power for power in range(-5, 1)))
 
     def __init__(
         self,
@@ -159,7 +153,7 @@ class InvariantSVC(MachineClassifier):
         strength: float | str = "auto",
         loss: str | Loss = "logistic",
         invariance_loss: str | Loss = "squared",
-        bandwidth: float | str = "auto",
+        bandwidth: float | str = "median",
         basis: str = "none",
         functions: Functions = "auto",
         multi_class: str = "ovr",
@@ -192,14 +186,6 @@ class InvariantSVC(MachineClassifier):
         self.strengths = strengths
         self.num_folds = num_folds
         self.random_state = random_state
-
-    def _tasks_to_compare(self, task: MachineTask) -> list[MachineTask]:
-        is_free = self.kernel is None and self.bandwidth == "auto"
-        if not (self.strength == "auto" and is_free and self.invariance == "gradient"):
-            return [task]
-        narrow = NARROW * task.bandwidth
-        rows = self._rows(task.points, narrow)
-        return [replace(task, process=self._process(narrow), rows=rows, bandwidth=narrow), task]
 
     def _label_loss(self) -> Loss:
         loss, count = super()._label_loss(), len(self.classes_)

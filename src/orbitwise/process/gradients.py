@@ -215,8 +215,8 @@ def squared_slopes(
 ) -> Float[Tensor, "t t"] | None:
     """M_jl = Σ_r cov(g(p_j), L_r g) cov(L_r g, g(p_l)) over all slopes of a block, so Σ_r (L_r f)² = αᵀMα.
 
-    With S_ji and δ_ji = p_j - q_i it is Σ_i S_ji S_li δ_ji·δ_li: four products of t²l instead of t²ld, for one
-    radial kernel and the same directions at every point. None for other kernels and blocks.
+    With S_ji and δ_ji = p_j - q_i it is Σ_i S_ji S_li δ_ji·δ_li: four products of t²l instead of t²ld, for
+    one radial kernel and the same directions at every point. None for other kernels and blocks.
     """
     basis, parts = _shared_basis(block), parts_of_sum(kernel)
     if basis is None or len(parts) != 1 or len(kernel.batch_shape) > 0 or not parts[0].is_radial:

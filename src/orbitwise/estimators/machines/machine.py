@@ -39,22 +39,24 @@ from orbitwise.declarations import (
 )
 from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.estimator import FittedForm
-from orbitwise.estimators.machines.task import (
+from orbitwise.estimators.machines.choosing import (
     STRENGTHS,
     Choice,
-    Functions,
     Grid,
-    InvarianceRows,
-    MachineTask,
-    distinct_points,
     first_with_several_classes,
-    invariance_rows,
-    is_isotropic,
-    median_distance,
     rank_by_cross_validation,
     rank_by_evidence,
     rank_by_labels_left_out,
     stratified_folds,
+)
+from orbitwise.estimators.machines.task import (
+    Functions,
+    InvarianceRows,
+    MachineTask,
+    distinct_points,
+    invariance_rows,
+    is_isotropic,
+    median_distance,
 )
 from orbitwise.estimators.validation import (
     answering,
@@ -90,7 +92,6 @@ CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}
 class KernelMachine(FittedForm, BaseEstimator, ABC):
     """Base class of kernel machines, with a bandwidth, learned from rows or images."""
 
-    C: float | str
     bandwidth: float | str
     random_state: int | np.random.RandomState | None
     bandwidth_: float
@@ -132,6 +133,7 @@ class RiskMachine(KernelMachine, ABC):
     """
 
     kernel: Kernel | None
+    C: float | str
     strength: float | str
     loss: str | Loss
     basis: str
@@ -396,7 +398,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
     unlabeled_label: object
 
     _choosers = ("auto", "evidence", "cross_validation")
-    _usual_C: float
+    _usual_rate: float
     _usual_strength: float
     """What is taken if nothing is chosen."""
     _usual_strengths: tuple[float, ...]
@@ -516,11 +518,12 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     def _fixed_settings(self, task: MachineTask) -> tuple[float, float] | None:
         strength = self.strength
-        if strength == "auto" and (task.rows is None or not task.is_folded):
+        has_choice = task.rows is not None and task.is_folded and not isinstance(task.loss, Multinomial)
+        if strength == "auto" and not has_choice:
             strength = self._usual_strength
         if isinstance(strength, str):
             return None
-        return self._usual_C if isinstance(self.C, str) else float(self.C), float(strength)
+        return self._usual_rate if isinstance(self.C, str) else float(self.C), float(strength)
 
     def _grid(self) -> Grid:
         """Given values are all there are to choose from; the ones nearest to the usual ones come first."""
@@ -528,10 +531,10 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         if self.Cs is not None or not isinstance(self.C, str):
             rates = [float(each) for each in (self.C,) if not isinstance(each, str)]
             rates = sorted(float(each) for each in self.Cs) if self.Cs is not None else rates
-            usual = min(rates, key=lambda each: abs(math.log(each / self._usual_C)))
+            usual = min(rates, key=lambda each: abs(math.log(each / self._usual_rate)))
             return Grid(strengths, self._usual_strength, rates, usual, True)
-        rates = [self._usual_C * factor for factor in (0.1, 1.0, 100.0)]
-        return Grid(strengths, self._usual_strength, rates, self._usual_C)
+        rates = [self._usual_rate * factor for factor in (0.1, 1.0, 100.0)]
+        return Grid(strengths, self._usual_strength, rates, self._usual_rate)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
         """The softmax scale from cross-validation; losses of invariances are treated as squared."""

@@ -43,14 +43,14 @@ class Span:
         lower = cholesky(gram).lower
         penalty = lower.mT @ (laplacian @ lower)
         return cls(
-            lower, lambda c: torch.linalg.solve_triangular(lower.mT, c, upper=True), (penalty + penalty.mT) / 2
+            lower,
+            lambda c: torch.linalg.solve_triangular(lower.mT, c, upper=True),
+            (penalty + penalty.mT) / 2,
         )
 
     @classmethod
     @torch.no_grad()
-    def of_rows(
-        cls, gram: Float[Tensor, "t t"], rows: Tensor | Iterable[Float[Tensor, "r t"]]
-    ) -> Span:
+    def of_rows(cls, gram: Float[Tensor, "t t"], rows: Tensor | Iterable[Float[Tensor, "_ t"]]) -> Span:
         """The penalty |k_L(P)ᵀα|² of functionals, from M or from parts of the rows of k_L(P).
 
         With K = UΛUᵀ, V = UΛ^½ and Q = Λ^-½UᵀMUΛ^-½. Functions of hardly any variance are left out, because
