@@ -16,6 +16,7 @@ from orbitwise.functionals import (
     OrbitAverage,
 )
 from orbitwise.inference.exact import condition, evidence
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse import held_rows
 from orbitwise.inference.sparse.bounds import collapsed_bound, quadratic_totals
 from orbitwise.inference.sparse.held_rows import HeldRows, hold_rows
@@ -123,7 +124,9 @@ def test_one_natural_step_is_the_collapsed_engine_on_the_same_frozen_orbit(proce
     held = HeldRows.of_quadratic(columns, terms, shared).bound(1.0).item()
     assert held == pytest.approx(bound, rel=1e-10)
     assert trainer.estimate(1).mean == pytest.approx(bound, rel=1e-9)
-    posterior = held_rows.condition(process, frozen, likelihood, Z, X, targets).posterior
+    posterior = held_rows.condition(
+        LatentModel(process, frozen, likelihood), Observations(Evaluation(), X, targets), Z
+    ).posterior
     assert_same(SparsePosterior(process, Z, trainer.q), posterior, [frozen, Evaluation()], 1e-9)
     if isinstance(likelihood, Gaussian) and shared:
         found = hold_rows(process, frozen, Z, X, targets)

@@ -8,6 +8,7 @@ from sklearn.metrics import log_loss
 import orbitwise
 from orbitwise.estimators.classifier import InvariantGPClassifier, class_likelihood
 from orbitwise.functionals import Evaluation
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.likelihoods import Bernoulli, Dirichlet
 
@@ -47,8 +48,10 @@ def test_the_loss_is_that_of_refits_without_each_label():
     losses = []
     for row in range(len(X)):
         keep = torch.arange(len(X)) != row
-        parts = (posterior.process, Evaluation(), likelihood, posterior.inducing, x[keep], targets[keep])
-        scores = likelihood.class_scores(condition(*parts).posterior.moments(Evaluation(), x[row : row + 1]))
+        rows = Observations(Evaluation(), x[keep], targets[keep])
+        latent = LatentModel(posterior.process, Evaluation(), likelihood)
+        found = condition(latent, rows, posterior.inducing)
+        scores = likelihood.class_scores(found.posterior.moments(Evaluation(), x[row : row + 1]))
         losses.append(-torch.log_softmax(model.scale_ * scores, 1)[0, CODES[row]].item())
     # draws of the predictive softmax are those of other rows
     assert model.leave_one_out_log_loss_ == pytest.approx(np.mean(losses), rel=0.05)
@@ -69,7 +72,8 @@ def test_calibration_leaves_the_evidence_alone():
     assert model.scale_ != 1
     likelihood, posterior = model.likelihood_, model.posterior_
     targets = likelihood.encode_labels(torch.from_numpy(two), 2)
-    parts = (posterior.process, Evaluation(), likelihood, posterior.inducing, torch.from_numpy(X), targets)
+    latent = LatentModel(posterior.process, Evaluation(), likelihood)
+    parts = (latent, Observations(Evaluation(), torch.from_numpy(X), targets), posterior.inducing)
     found = condition(*parts)
     again = condition(*parts, tilt=found.tilt)
     # the reported bound has these rows exact, and tilts of as many rounds

@@ -38,8 +38,9 @@ def files_visited(call: Callable[[], object]) -> list[str]:
     names: set[str] = set()
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
-        # bodies of modules and classes are not optimised, those of functions are
-        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        # bodies of modules and classes are not optimised, and `__getattr__` of a package imports its parts
+        is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+        if event == "call" and is_function and not frame.f_code.co_filename.endswith("__init__.py"):
             names.add(frame.f_code.co_filename)
 
     before = sys.gettrace()

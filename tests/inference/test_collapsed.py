@@ -6,6 +6,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.inference import exact
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse import bounds
 from orbitwise.inference.sparse.bounds import collapsed_bound, quadratic_totals
 from orbitwise.inference.sparse.held_rows import HeldRows, best_tilt, condition
@@ -91,7 +92,8 @@ def test_streamed_rows_give_the_same_bound_and_gradient(problem, monkeypatch):
 def test_posterior_is_the_exact_one_in_the_limit(problem):
     process, x, y, generator = problem
     likelihood = Gaussian(0.05)
-    sparse = condition(process, Evaluation(), likelihood, x, x, y).posterior
+    model, rows = LatentModel(process, Evaluation(), likelihood), Observations(Evaluation(), x, y)
+    sparse = condition(model, rows, x).posterior
     with torch.no_grad():
         full = exact.condition(process, Evaluation().atoms(x), y, likelihood.noise.expand(30))
         new = torch.randn(5, 2, generator=generator, dtype=torch.float64)

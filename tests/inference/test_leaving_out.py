@@ -5,6 +5,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from orbitwise.functionals import Evaluation
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import HeldRows, best_tilt, condition, expanded_rows
 from orbitwise.inference.sparse.inducing import project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
@@ -29,6 +30,10 @@ def process():
 def parts(likelihood: Likelihood, process: Process, keep: torch.Tensor):
     projected = project_rows(process, Evaluation(), Z, X[keep])
     return projected, likelihood.encode_labels(LABELS, CLASSES)[keep]
+
+
+def given(process: Process, likelihood: Likelihood, x, targets, weight=None):
+    return LatentModel(process, Evaluation(), likelihood), Observations(Evaluation(), x, targets, weight)
 
 
 EVERY = torch.ones(ROWS, dtype=torch.bool)
@@ -72,7 +77,7 @@ def test_tilts_that_follow_are_foreseen(process, likelihood):
         start = best_tilt(
             project_rows(process, Evaluation(), Z, X[keep]), likelihood, targets[keep], start, 100
         )
-        return condition(process, Evaluation(), likelihood, Z, X[keep], targets[keep], tilt=start)
+        return condition(*given(process, likelihood, X[keep], targets[keep]), Z, tilt=start)
 
     rows = fitted(EVERY).rows
     foreseen = rows.leave_one_out(1.0).mean
@@ -90,14 +95,14 @@ def test_tilts_that_follow_are_foreseen(process, likelihood):
 def test_a_softmax_is_left_out_to_first_order(process):
     likelihood = Softmax(CLASSES, 64)
     projected, targets = parts(likelihood, process, EVERY)
-    q = fit_q(process, Evaluation(), likelihood, Z, X, targets).q
+    q = fit_q(*given(process, likelihood, X, targets), Z).q
     rows = expanded_rows(projected, likelihood, targets, q)
     torch.testing.assert_close(rows.optimum(1.0).mean, q.mean, rtol=1e-2, atol=1e-2)
     left_out, mean = rows.leave_one_out(1.0), projected.columns.mT @ q.mean
     found, truth = [], []
     for row in range(0, ROWS, 3):
         keep = without(row)
-        refit = fit_q(process, Evaluation(), likelihood, Z, X[keep], targets[keep]).q
+        refit = fit_q(*given(process, likelihood, X[keep], targets[keep]), Z).q
         moments = SparsePosterior(process, Z, refit).moments(Evaluation(), X[row : row + 1])
         truth.append(moments.mean[0] - mean[row])
         found.append(left_out.mean[row] - mean[row])
@@ -108,8 +113,8 @@ def test_a_softmax_is_left_out_to_first_order(process):
 def test_rows_that_count_several_times_are_left_out_all_at_once(process):
     likelihood, weight = Dirichlet(), 1 + torch.arange(ROWS).double() % 3
     targets = likelihood.encode_labels(LABELS, CLASSES)
-    rows = condition(process, Evaluation(), likelihood, Z, X, targets, weight=weight).rows
+    rows = condition(*given(process, likelihood, X, targets, weight), Z).rows
     keep = without(4)
-    refit = condition(process, Evaluation(), likelihood, Z, X[keep], targets[keep], weight=weight[keep])
+    refit = condition(*given(process, likelihood, X[keep], targets[keep], weight[keep]), Z)
     moments = refit.posterior.moments(Evaluation(), X[4:5])
     torch.testing.assert_close(rows.leave_one_out(1.0).mean[4], moments.mean[0])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference import exact
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic.nonconjugate import bound_at, fit_q
 from orbitwise.likelihoods import Laplace, Likelihood, Poisson, Softmax, StudentT
@@ -42,12 +43,16 @@ def process(constant: float = 0.0) -> Process:
     return Process(mean, kernel).double()
 
 
+def given(prior: Process, likelihood: Likelihood, x: Tensor, targets: Tensor):
+    return LatentModel(prior, Evaluation(), likelihood), Observations(Evaluation(), x, targets)
+
+
 def test_under_gaussian_noise_it_is_the_exact_posterior_with_its_evidence():
     targets = torch.sin(2 * X) + 0.3
     model = process(0.4)
     rows = Evaluation().atoms(X)
     right = exact.condition(model, rows, targets, torch.full((9,), 0.04, dtype=torch.float64))
-    q, bound = fit_q(model, Evaluation(), NormalNoise(), X, X, targets)
+    q, bound = fit_q(*given(model, NormalNoise(), X, targets), X)
     assert bound == pytest.approx(right.evidence().value.item(), rel=1e-6)
     at = Evaluation().atoms(torch.tensor([[0.3], [1.7]], dtype=torch.float64))
     mine, theirs = SparsePosterior(model, X, q).row_moments(at), right.row_moments(at)
@@ -73,7 +78,7 @@ def test_of_one_row_it_is_the_best_gaussian_and_below_the_evidence(likelihood):
 
     with torch.no_grad():
         right = -min(minimize(negative, [start, -0.5], method="Nelder-Mead").fun for start in (0.0, 2.5))
-        _, bound = fit_q(model, Evaluation(), likelihood, x, x, y)
+        _, bound = fit_q(*given(model, likelihood, x, y), x)
         assert bound == pytest.approx(right, abs=3e-3), "quadrature of 40 and of 200 nodes"
         fine = torch.linspace(-8, 8, 20_001, dtype=torch.float64)
         f = 0.2 + variance**0.5 * fine
@@ -96,31 +101,28 @@ def test_of_one_row_it_is_the_best_gaussian_and_below_the_evidence(likelihood):
 )
 def test_no_step_in_q_raises_the_bound_and_its_slopes_are_those_of_the_best_bound(likelihood, targets):
     model, inducing = process(0.3), X[::2]
-    parts = (Evaluation(), likelihood, inducing, X, targets)
-    q, bound = fit_q(model, *parts)
+    parts = (*given(model, likelihood, X, targets), inducing)
+    q, bound = fit_q(*parts)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        assert bound_at(model, *parts, q).item() == pytest.approx(bound, rel=1e-9)
+        assert bound_at(*parts, q).item() == pytest.approx(bound, rel=1e-9)
         for _ in range(5):
             noise = 0.02 * torch.randn(q.shift.shape, generator=generator, dtype=torch.float64)
-            assert bound_at(model, *parts, Whitened(q.precision, q.shift + noise)).item() < bound + 1e-5
+            assert bound_at(*parts, Whitened(q.precision, q.shift + noise)).item() < bound + 1e-5
         for factor in (0.97, 1.03):
-            assert (
-                bound_at(model, *parts, Whitened(factor * q.precision, factor * q.shift)).item()
-                < bound + 1e-5
-            )
+            assert bound_at(*parts, Whitened(factor * q.precision, factor * q.shift)).item() < bound + 1e-5
     parameters = [*model.parameters(), *likelihood.parameters()]
-    slopes = torch.autograd.grad(bound_at(model, *parts, q), parameters)
+    slopes = torch.autograd.grad(bound_at(*parts, q), parameters)
     for parameter, slope in zip(parameters, slopes, strict=True):
         ends = []
         for sign in (1, -1):
             with torch.no_grad():
                 parameter += sign * 1e-3
-                ends.append(fit_q(model, *parts, q).bound)
+                ends.append(fit_q(*parts, q).bound)
                 parameter -= sign * 1e-3
         assert slope.sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-3, rel=2e-2, abs=2e-2)
 
 
 def test_targets_out_of_any_scale_are_an_error_not_an_answer():
     with pytest.raises(ValueError, match="not finite"):
-        fit_q(process(800.0), Evaluation(), Poisson(), X, X, COUNTS)
+        fit_q(*given(process(800.0), Poisson(), X, COUNTS), X)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from orbitwise.functionals import Evaluation, Gradient, OrbitAverage
 from orbitwise.inference.exact import evidence
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import HeldRows, condition, hold_rows
 from orbitwise.inference.sparse.inducing import EstimatedProcess, Estimates, inducing_factor, project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
@@ -173,14 +174,15 @@ def test_a_weight_is_a_number_of_repetitions(process):
     ):
         torch.testing.assert_close(ours, theirs)
     likelihood = Gaussian(NOISE, learnable=False)
-    rows = (process, AVERAGE, likelihood, Z, X, Y)
-    best = condition(*rows, weight=weight)
+    model = LatentModel(process, AVERAGE, likelihood)
+    best = condition(model, Observations(Evaluation(), X, Y, weight), Z)
+    repeated = condition(model, Observations(Evaluation(), X[index], Y[index]), Z)
     q = best.posterior.q
-    torch.testing.assert_close(q.mean, condition(*rows[:4], X[index], Y[index]).posterior.q.mean)
+    torch.testing.assert_close(q.mean, repeated.posterior.q.mean)
     terms = bound_terms(process, likelihood, q, Z, found.lower, AVERAGE.atoms(X), Y, weight=weight)
     assert float(terms.data - q.divergence()) == pytest.approx(float(best.bound()), rel=1e-9)
     # copies of a row have each their own residual in the bound, one row of weight 3 has only one
-    assert float(best.bound()) > float(condition(*rows[:4], X[index], Y[index]).bound())
+    assert float(best.bound()) > float(repeated.bound())
     held_out = weighted.leave_one_out(NOISE)
     others = index != 2
     left = hold_rows(process, AVERAGE, Z, X[index][others], Y[index][others])

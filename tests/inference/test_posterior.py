@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from orbitwise.functionals import DirectionalDerivative, Evaluation, FeatureMap, OrbitAverage
 from orbitwise.inference import Moments, Posterior
 from orbitwise.inference.exact import ExactPosterior, condition
-from orbitwise.inference.model import Observations
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sampling import MixturePosterior, sample_posterior
 from orbitwise.inference.sparse import held_rows, iterative, nystrom
 from orbitwise.likelihoods import Gaussian
@@ -45,7 +45,7 @@ def posteriors() -> dict[str, Posterior]:
     sampled = sample_posterior(process, rows, targets, likelihood, 40, generator=generator)
     return {
         "exact": exact,
-        "sparse": held_rows.condition(process, Evaluation(), likelihood, x, x, targets).posterior,
+        "sparse": held_rows.condition(LatentModel(process, Evaluation(), likelihood), observed, x).posterior,
         "iterative": iterative.condition(process, observed, noise, x),
         "iterative, sparse variance": iterative.condition(process, observed, noise, x, "sparse"),
         **{

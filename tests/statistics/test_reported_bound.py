@@ -10,8 +10,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
-from orbitwise.functionals import OrbitAverage
+from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import condition
 from orbitwise.inference.sparse.inducing import inducing_factor, project
 from orbitwise.inference.stochastic import polish as unbiased_bound
@@ -78,8 +79,9 @@ def test_polished_bounds_are_those_of_the_integral(truth, likelihood, targets, m
         generator = torch.Generator().manual_seed(seed)
         frozen = freeze_functional(functional, 4, generator)
         with unchecked():
-            found = polish(process, functional, frozen, likelihood, Z, X, targets, generator)
-            other = condition(process, frozen, likelihood, Z, X, targets).bound()
+            model, rows = LatentModel(process, functional, likelihood), Observations(Evaluation(), X, targets)
+            found = polish(model, frozen, rows, Z, generator)
+            other = condition(model.at(frozen), rows, Z).bound()
         q = found.posterior.q
         with torch.no_grad():
             right = projected_terms(likelihood, q, projection, targets).data - q.divergence()

@@ -22,8 +22,7 @@ from orbitwise.estimators import DecimalYears
 from orbitwise.storage import StorageError, describe
 from orbitwise.storage.container import unpack
 from orbitwise.storage.models import packed, put_together
-from orbitwise.storage.pipelines import estimator_in
-from orbitwise.storage.read_back import check_same
+from orbitwise.storage.objects import check_same, estimator_in
 
 
 def table(count=30):

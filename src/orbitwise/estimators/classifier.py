@@ -479,7 +479,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
                 result = choice.predicting(result, latent, rows, codes)
                 noise = self.model_.latent.noise.item()
             elif result.label_noise is not None:
-                self.model_ = self.model_.with_noise(result.noise)
+                of_evidence = result.noise if result.evidence_noise is None else result.evidence_noise
+                self.model_ = self.model_.with_noise(of_evidence)
                 noise = result.label_noise
             else:
                 held = result.held()

@@ -142,18 +142,14 @@ class NonconjugateBound:
 
     def best(self) -> nonconjugate.FittedQ:
         """The best q at the present parameters, and its bound."""
-        model, rows = self.model, self.observations
-        parts = (model.likelihood, self.inducing, rows.x, rows.targets)
-        return nonconjugate.fit_q(model.process, model.functional, *parts, self.start)
+        return nonconjugate.fit_q(self.model, self.observations, self.inducing, self.start)
 
     def __call__(self) -> Tensor:
-        model, rows, prior = self.model, self.observations, log_prior(self.model.process)
-        q, value = self.best()
+        prior, (q, value) = log_prior(self.model.process), self.best()
         if not torch.is_grad_enabled():
-            return rows.targets.new_tensor(value) + prior
-        parts = (model.likelihood, self.inducing, rows.x, rows.targets)
+            return self.observations.targets.new_tensor(value) + prior
         # the slope of the best bound is that at the best q (envelope theorem)
-        return nonconjugate.bound_at(model.process, model.functional, *parts, q) + prior
+        return nonconjugate.bound_at(self.model, self.observations, self.inducing, q) + prior
 
 
 @final
@@ -550,35 +546,45 @@ def _finished(
     )
     size, wanted = settings.learned_with(most), settings.num_inducing
     top = most if wanted is None else min(wanted, most)
-    if top <= size:
-        stopped_by = GIVEN if wanted is not None else COMPLETE
-        return replace(result, climbed=Climbed(size, stopped_by))
     rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
-    if polished.rows is not None and noise is not None and model.likelihood.shares_curvature:
+    of_evidence = rungs.of_evidence()
+    rungs = rungs.at_best_lengthscales(learned.inducing, settings.reporter)
+    is_of_evidence = rungs.process is model.process
+    if top <= size and is_of_evidence:
+        return replace(result, climbed=Climbed(size, GIVEN if wanted is not None else COMPLETE))
+    is_one_hot = noise is not None and model.likelihood.shares_curvature
+    if polished.rows is not None and noise is not None and is_one_hot and is_of_evidence:
         first = rungs.of_held(polished.rows, learned.inducing, noise)
     else:
         first = rungs.at_points(learned.inducing)
-    if wanted is not None:
+    if top <= size:
+        found = Climb(first, first, Climbed(size, GIVEN if wanted is not None else COMPLETE))
+    elif wanted is not None:
         half = rungs.at(top // 2) if top // 2 > size else first
         found = Climb(rungs.at(top), half, Climbed(top, GIVEN))
     else:
         limits = Limits(settings.reporter, settings.max_memory, observations.x.device)
         found = climb(first, size, rungs.at, top, rungs.size, limits, rungs.is_density)
-    place = found.found
+    place, before = found.found, found.before
+    result = replace(result, climbed=found.climbed, label_noise=place.label_noise)
+    if place is first and is_of_evidence:
+        return result
+    result = replace(
+        result, posterior=place.posterior, noise=place.noise, held_rows=place.held, evidence_noise=noise
+    )
     if place is first:
-        return replace(result, climbed=found.climbed, label_noise=first.label_noise)
-    bound = rungs.bound(place, PREDICTION_NODES, generator)
+        return result
+    if not is_of_evidence:
+        # the evidence is that of its own lengthscales, by as many points
+        place, before = (of_evidence.at_points(each.posterior.inducing) for each in (place, before))
+    bound = of_evidence.bound(place, PREDICTION_NODES, generator)
     return replace(
         result,
-        posterior=place.posterior,
         log_evidence=bound.mean,
         standard_error=bound.standard_error,
         # bounds of the same frozen rows differ as those of all draws do
-        half_bound=bound.mean + found.before.bound - place.bound,
-        noise=place.noise,
-        held_rows=place.held,
-        climbed=found.climbed,
-        label_noise=place.label_noise,
+        half_bound=bound.mean + before.bound - place.bound,
+        evidence_noise=place.noise,
     )
 
 
@@ -607,8 +613,7 @@ def _polished(
         projected = project_rows(latent.process, latent.functional, inducing, observations.x)
         rows = expanded_rows(projected, latent.likelihood, observations.targets, best.q)
         return Polished(SparsePosterior(model.process, inducing, best.q), rows, bound)
-    parts = (model.likelihood, inducing, observations.x, observations.targets, generator, tilt)
-    polished = polish(model.process, model.functional, frozen, *parts, observations.weight)
+    polished = polish(model, frozen, observations, inducing, generator, tilt)
     if observations.scatter is None:
         return polished
     shift = observations.scatter_term(model.noise.item())

@@ -37,6 +37,7 @@ from orbitwise.inference.calibration import (
     held_out_loss,
     least_noise,
 )
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import hold_rows
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior
@@ -123,8 +124,9 @@ def evaluate(
         held_out = held.leave_one_out(value).mean
         scale = best_scale(held_out, y)
         posterior = SparsePosterior(process, inducing, held.optimum(value), held.projected.lower)
-        observed = (Gaussian(value).to(x.device), x, targets, held.projected.residual, None, generator)
-        bound = unbiased_bound(posterior, functional, *observed, num_passes=2)
+        model = LatentModel(process, functional, Gaussian(value).to(x.device))
+        residual, observed = held.projected.residual, Observations(Evaluation(), x, targets)
+        bound = unbiased_bound(posterior, model, observed, residual, None, generator, num_passes=2)
         with torch.no_grad():
             parts = [posterior.moments(functional, part, generator).mean for part in x_test.split(500)]
         means = torch.cat(parts)

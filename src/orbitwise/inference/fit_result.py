@@ -81,7 +81,8 @@ class FitResult:
     `held_rows` are needed to compute a sparse posterior for another noise variance, and to leave rows out.
     `stopped` is what ended learning early, an interruption or time, and is empty if nothing did. `climbed`
     describes how many inducing points were taken, and `label_noise` is the noise to predict labels with, if
-    it was chosen already.
+    it was chosen already. `evidence_noise` is that of the evidence, where the lengthscales of the posterior
+    are others.
     """
 
     posterior: Posterior
@@ -101,6 +102,7 @@ class FitResult:
     stopped: str = ""
     climbed: Climbed | None = None
     label_noise: float | None = None
+    evidence_noise: float | None = None
 
     @torch.no_grad()
     def held(self) -> HeldRows | HeldCovariance:

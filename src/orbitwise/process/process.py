@@ -8,6 +8,7 @@ suffices.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -149,6 +150,19 @@ class Process(Module):
         self.kernel = kernel
         self.one_sided: Literal["auto"] | bool = one_sided
         self._checked: list[object] = []
+
+    def stretched(self, factor: float) -> Process | None:
+        """A copy with all learned lengthscales multiplied by a factor; None where that is not possible."""
+        other = copy.deepcopy(self)
+        found = False
+        for kernel in other.kernel.modules():
+            if isinstance(kernel, Kernel) and kernel.has_lengthscale and kernel.raw_lengthscale.requires_grad:
+                lengthscale = factor * kernel.lengthscale.detach()
+                constraint = kernel.constraint_for_parameter_name("raw_lengthscale")
+                if constraint is not None and not constraint.check(lengthscale):
+                    return None
+                kernel.lengthscale, found = lengthscale, True
+        return other if found else None
 
     def covariance(
         self, left: Rows, right: Rows | None = None, row_block: int | None = None

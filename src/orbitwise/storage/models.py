@@ -54,9 +54,7 @@ from orbitwise.storage.container import (
     unpack,
     upgraded,
 )
-from orbitwise.storage.objects import Reader, Writer
-from orbitwise.storage.pipelines import estimator_in, pipeline_of, steps_of
-from orbitwise.storage.read_back import check_same
+from orbitwise.storage.objects import Reader, Writer, check_same, estimator_in, pipeline_of, steps_of
 from orbitwise.storage.recipes import Checked, declaration_of, own_classes
 from orbitwise.transforms.images import check_image_shape
 

@@ -1,7 +1,8 @@
 """Conversion of values and objects to JSON and arrays, and back; nothing that is read is trusted.
 
 A file lists its objects, and each refers only to earlier ones, so that there are no cycles and the nesting
-stays shallow. Parts that objects share are shared again after reading.
+stays shallow. Parts that objects share are shared again after reading. A pipeline is the list of its steps
+around its estimator. `check_same` compares what was written with what is read back.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
 from orbitwise.declarations import Field
@@ -27,6 +30,7 @@ from orbitwise.storage.recipes import (
     recipe_of,
     size_of,
 )
+from orbitwise.storage.transformers import check_width, pipeline
 
 KEYS = (str, bool, int, float, np.generic)
 """Types of keys of dictionaries."""
@@ -328,3 +332,67 @@ def _dictionary(pairs: list[object]) -> dict[object, object]:
             raise damaged("a dictionary in it makes no sense")
         found[pair[0]] = pair[1]
     return found
+
+
+def estimator_in(model: object) -> Any:
+    """The last step of a pipeline, or the model itself if it is none."""
+    return model.steps[-1][1] if isinstance(model, Pipeline) else model
+
+
+def steps_of(model: object, writer: Writer) -> object:
+    """The steps of a pipeline, of the estimator only its name; None for what is no pipeline."""
+    if not isinstance(model, Pipeline):
+        return None
+    return writer.value([*model.steps[:-1], (model.steps[-1][0], None)], "model.steps")
+
+
+def pipeline_of(steps: object, model: BaseEstimator) -> Pipeline:
+    """The pipeline of a file around its estimator."""
+    is_list = isinstance(steps, list) and all(isinstance(each, tuple) and len(each) == 2 for each in steps)
+    if not is_list or not isinstance(steps, list) or not all(isinstance(name, str) for name, _ in steps):
+        raise damaged("its pipeline makes no sense")
+    *before, (name, _) = steps
+    try:
+        if before:
+            check_width(pipeline(before), int(vars(model)["n_features_in_"]))
+        return Pipeline([*before, (name, model)])
+    except ValueError as error:
+        raise damaged(f"its pipeline makes no sense ({brief(error)})") from error
+
+
+def check_same(model: object, copy: object) -> None:
+    """Raise a StorageError unless a copy holds all that an estimator, or a pipeline with one, holds."""
+    _check_equal(estimator_in(model), estimator_in(copy))
+    _check_steps(model, copy)
+
+
+def _check_equal(model: object, copy: object) -> None:
+    """Raise a StorageError unless the copy has every parameter and buffer of the model, bit for bit."""
+    for one, other in zip(_modules(model), _modules(copy), strict=True):
+        left, right = one.state_dict(), other.state_dict()
+        if list(left) != list(right) or any(_bytes_of(left[name]) != _bytes_of(right[name]) for name in left):
+            raise StorageError(f"a part of {type(one).__name__} would be lost.")
+
+
+def _modules(model: Any) -> list[nn.Module]:
+    if hasattr(model, "machine_"):
+        return [model.machine_.process]
+    if hasattr(model, "svc_"):
+        return []
+    return [model.functional_, model.posterior_.process]
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape), tensor.cpu().numpy().tobytes()
+
+
+def _check_steps(model: object, copy: object) -> None:
+    """Raise a StorageError unless the transformers of two pipelines hold the same."""
+    one, other = Writer(), Writer()
+    is_same = steps_of(model, one) == steps_of(copy, other) and one.objects == other.objects
+    arrays = [
+        [(each.dtype, each.shape, each.tobytes()) for each in writer.arrays.values()]
+        for writer in (one, other)
+    ]
+    if not is_same or arrays[0] != arrays[1]:
+        raise StorageError("a part of the transformers before the estimator would be lost.")

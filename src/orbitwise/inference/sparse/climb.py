@@ -198,11 +198,11 @@ def climb(
             stopped_by = {INTERRUPTED: INTERRUPTED, OUT_OF_MEMORY: TOO_LARGE}.get(reason, FAILED)
             break
         seconds = time.monotonic() - begun
-        rung = Rung(count, float(higher.losses.mean()), *_gain(losses, higher.losses), seconds)
+        rung = Rung(count, float(higher.losses.mean()), *paired_gain(losses, higher.losses), seconds)
         worth = LEAST_GAIN if is_density else RELATIVE_GAIN * rungs[-1].loss
         losses, is_first = higher.losses, len(rungs) == 1
         rungs.append(rung)
-        gain, error = _gain(found.losses, losses)
+        gain, error = paired_gain(found.losses, losses)
         if gain >= -error:
             before, found, taken = found, higher, count
         # the points with which hyperparameters were learned are chosen in another way, so 500 may beat 1,000
@@ -212,7 +212,7 @@ def climb(
     return Climb(found, before, Climbed(taken, stopped_by, rungs))
 
 
-def _gain(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> tuple[float, float]:
-    """The mean by which losses fell, and its standard error."""
+def paired_gain(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> tuple[float, float]:
+    """The mean by which losses of the same rows fell, and its standard error."""
     gains = before - after
     return float(gains.mean()), float(gains.std() / math.sqrt(len(gains))) if len(gains) > 1 else 0.0

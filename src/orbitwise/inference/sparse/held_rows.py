@@ -15,11 +15,12 @@ from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, solve_lower
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
 from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
 from orbitwise.inference.sparse.posterior import ProjectedMoments, SparsePosterior, Whitened
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Moments, Process
+from orbitwise.process.process import Moments
 
 COLUMNS_AT_ONCE = 8192
 LEAST_CURVATURE = 1e-9
@@ -176,30 +177,28 @@ class Conditioned(NamedTuple):
 
 @torch.no_grad()
 def condition(
-    process: Process,
-    functional: Functional,
-    likelihood: Likelihood,
+    model: LatentModel,
+    observations: Observations,
     inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
-    weight: Float[Tensor, " n"] | None = None,
 ) -> Conditioned:
     """The best q of exact or frozen rows; tilts start at `tilt`, and weights are numbers of repetitions."""
-    projected, targets = project_rows(process, functional, inducing, x, None, generator), targets.double()
+    rows, likelihood = observations.through(model.functional), model.likelihood
+    targets, weight = rows.targets.double(), rows.weight
+    projected = project_rows(model.process, rows.functional, inducing, rows.x, None, generator)
     if likelihood.needs_tilt:
         start = torch.ones_like(targets) if tilt is None else tilt
         tilt = best_tilt(projected, likelihood, targets, start, weight=weight)
     else:
         tilt = None
     quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
-    rows = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature)
-    q = rows.optimum(1.0)
+    held = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature)
+    q = held.optimum(1.0)
     if likelihood.needs_tilt:
         response = likelihood.response(_moments(projected, q).full, targets, tilt)
-        rows.response = response if weight is None else weight[:, None] * response
-    return Conditioned(SparsePosterior(process, inducing, q, projected.lower), rows, tilt)
+        held.response = response if weight is None else weight[:, None] * response
+    return Conditioned(SparsePosterior(model.process, inducing, q, projected.lower), held, tilt)
 
 
 @torch.no_grad()

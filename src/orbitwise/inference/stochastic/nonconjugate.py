@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from orbitwise.functionals.functional import Functional
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.inducing import (
     Inducing,
     Projection,
@@ -26,7 +26,6 @@ from orbitwise.inference.sparse.inducing import (
 from orbitwise.inference.sparse.posterior import Whitened
 from orbitwise.inference.stochastic.variational import BoundTerms, projected_terms
 from orbitwise.likelihoods.likelihood import Likelihood
-from orbitwise.process.process import Process
 
 MAX_ROUNDS, MAX_HALVINGS = 100, 25
 NEGLIGIBLE = 1e-6
@@ -43,16 +42,11 @@ class FittedQ(NamedTuple):
 
 @torch.no_grad()
 def fit_q(
-    process: Process,
-    functional: Functional,
-    likelihood: Likelihood,
-    inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    start: Whitened | None = None,
+    model: LatentModel, observations: Observations, inducing: Inducing, start: Whitened | None = None
 ) -> FittedQ:
     """The best q of exact or frozen rows, by steps that each raise the bound; by default from the prior."""
-    projected = project_rows(process, functional, inducing, x)
+    rows, likelihood = observations.through(model.functional), model.likelihood
+    projected, targets = project_rows(model.process, rows.functional, inducing, rows.x), rows.targets
     columns = projected.columns.mT
     # k_n = |a_n|² + r_n
     variance = columns.square().sum(-1) + projected.residual
@@ -75,24 +69,19 @@ def fit_q(
 
 
 def bound_at(
-    process: Process,
-    functional: Functional,
-    likelihood: Likelihood,
-    inducing: Inducing,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
-    q: Whitened,
+    model: LatentModel, observations: Observations, inducing: Inducing, q: Whitened
 ) -> Float[Tensor, ""]:
     """L(q), differentiable in kernel, orbit and likelihood; rows are processed in blocks."""
-    lower = inducing_factor(process, inducing)
+    lower, rows = inducing_factor(model.process, inducing), observations.through(model.functional)
 
-    def data(part: Tensor, observed: Tensor, factor: Tensor) -> Tensor:
-        projection = project(process, inducing, factor, functional.atoms(part))
-        return projected_terms(likelihood, q, projection, observed).data
+    def data(part: Observations, factor: Tensor) -> Tensor:
+        projection = project(model.process, inducing, factor, part.functional.atoms(part.x))
+        return projected_terms(model.likelihood, q, projection, part.targets).data
 
     total = -q.divergence()
-    for part, observed in zip(x.split(ROWS_AT_ONCE), targets.split(ROWS_AT_ONCE), strict=True):
-        total = total + checkpoint(data, part, observed, lower, use_reentrant=False)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        part = rows.take(slice(start, start + ROWS_AT_ONCE))
+        total = total + checkpoint(data, part, lower, use_reentrant=False)
     return total
 
 

@@ -12,17 +12,16 @@ from torch import Tensor
 
 from orbitwise.functionals.averages import evenly_drawn
 from orbitwise.functionals.functional import Functional
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.held_rows import HeldRows, condition
-from orbitwise.inference.sparse.inducing import lower_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.stochastic.variational import BoundTerms, Memory, bound_terms
 from orbitwise.likelihoods.gaussian import Gaussian
-from orbitwise.likelihoods.likelihood import Likelihood
-from orbitwise.process.process import Process
 
 DRAWS = 64
 """Draws per row in one pass, in two independent Sobol sets."""
 LEAST_PASSES = 4
+BATCH_SIZE = 256
 DEGREES_OF_FREEDOM = 30
 """With these, the standard error itself is accurate to about an eighth."""
 
@@ -70,37 +69,34 @@ def average_passes(
 @torch.no_grad()
 def unbiased_bound(
     posterior: SparsePosterior,
-    functional: Functional,
-    likelihood: Likelihood,
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
+    model: LatentModel,
+    observations: Observations,
     slack_residual: Float[Tensor, " n"],
     tilt: Float[Tensor, "n c"] | None,
     generator: torch.Generator,
-    batch_size: int = 256,
     num_passes: int | None = None,
-    weight: Float[Tensor, " n"] | None = None,
 ) -> BoundEstimate:
     """The bound at the posterior's q on all rows; slack and tilts start as given and are updated by separate
     draws.
 
-    `functional` is the functional of the model, drawn and not frozen.
+    The functional of the model is drawn and not frozen.
     """
-    drawn, targets = evenly_drawn(functional, DRAWS), targets.double()
-    process, inducing, lower, q = posterior.prior, posterior.inducing, posterior.lower, posterior.q
+    given = observations.through(model.functional)
+    drawn, x, targets, weight = evenly_drawn(given.functional, DRAWS), given.x, given.targets, given.weight
+    inducing, lower, q = posterior.inducing, posterior.lower, posterior.q
     memory = Memory(len(x), targets.shape[1], x.device)
     memory.residual, memory.seen = slack_residual.clone(), torch.ones_like(memory.seen)
     if tilt is not None:
         memory.square = tilt.square()
-    batches = torch.arange(len(x), device=x.device).split(batch_size)
+    batches = torch.arange(len(x), device=x.device).split(BATCH_SIZE)
 
     def terms(index: Tensor) -> BoundTerms:
-        rows = lower_rows(process, drawn, inducing, x[index], generator)
+        rows = drawn.atoms(x[index], generator)
         # exact rows find their own best slack and tilts
         slack, tilts = memory.recall(index) if rows.is_drawn else (None, None)
         some = None if weight is None else weight[index]
-        known = (rows, targets[index], slack, tilts)
-        return bound_terms(process, likelihood, q, inducing, lower, *known, weight=some)
+        known = (rows, targets[index].double(), slack, tilts)
+        return bound_terms(model.process, model.likelihood, q, inducing, lower, *known, weight=some)
 
     for index in batches:
         found = terms(index)
@@ -123,22 +119,17 @@ class Polished(NamedTuple):
 
 @torch.no_grad()
 def polish(
-    process: Process,
-    functional: Functional,
+    model: LatentModel,
     frozen: Functional,
-    likelihood: Likelihood,
+    observations: Observations,
     inducing: Float[Tensor, "u e"],
-    x: Float[Tensor, "n columns"],
-    targets: Float[Tensor, "n c"],
     generator: torch.Generator,
     tilt: Float[Tensor, "n c"] | None = None,
-    weight: Float[Tensor, " n"] | None = None,
 ) -> Polished:
-    """The best q for the frozen functional, and the bound of the functional itself at that q."""
-    found = condition(process, frozen, likelihood, inducing, x, targets, generator, tilt, weight)
-    projected = found.rows.projected
-    parts = (x, targets, projected.residual, found.tilt, generator)
-    bound = unbiased_bound(found.posterior, functional, likelihood, *parts, weight=weight)
-    is_gaussian = isinstance(likelihood, Gaussian)
-    rows = HeldRows(projected, targets.double(), weight) if is_gaussian else found.rows
-    return Polished(found.posterior, rows, bound)
+    """The best q for the frozen functional, and the bound of the model's own functional at that q."""
+    found = condition(model.at(frozen), observations, inducing, generator, tilt)
+    held, projected = found.rows, found.rows.projected
+    bound = unbiased_bound(found.posterior, model, observations, projected.residual, found.tilt, generator)
+    if isinstance(model.likelihood, Gaussian):
+        held = HeldRows(projected, observations.targets.double(), observations.weight)
+    return Polished(found.posterior, held, bound)

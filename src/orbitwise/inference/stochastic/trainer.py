@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from orbitwise.functionals.averages import freeze_functional, learnable_orbits
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Slots
 from orbitwise.inference.optimise.training import TimeIsOverError, log_prior
 from orbitwise.inference.sparse.held_rows import condition
@@ -289,10 +290,9 @@ class StochasticTrainer:
         if self._fixed is None or isinstance(self.process, EstimatedProcess):
             return None
         index = torch.arange(0, len(self.x), -(-len(self.x) // MOST_SETTLING_ROWS), device=self.x.device)
-        x, targets, (_, tilt) = self.x[index], self.targets[index], self.memory.recall(index)
-        rows = (self.inducing_rows(), x, targets)
-        weight = self.weights_of(index)
-        found = condition(self.process, self._fixed, self.likelihood, *rows, tilt=tilt, weight=weight)
+        model = LatentModel(self.process, self._fixed, self.likelihood)
+        rows = Observations(Evaluation(), self.x[index], self.targets[index], self.weights_of(index))
+        found = condition(model, rows, self.inducing_rows(), tilt=self.memory.recall(index)[1])
         return self.num_rows / len(index) * float(found.bound(self.tight))
 
     def _learned_values(self) -> tuple[list[float], list[float]]:
