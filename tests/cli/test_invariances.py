@@ -6,7 +6,7 @@ import pytest
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.invariances import candidates, has_images, not_images, parse
-from orbitwise.orbits import FiniteOrbit
+from orbitwise.orbits import FiniteOrbit, OrderOrbit
 
 
 def data(width: int, **about) -> Data:
@@ -20,7 +20,14 @@ POINTS = data(12, shape=(4, 3), kinds=np.array([6, 1, 1, 1]))
 
 def test_images_have_candidates_of_their_own():
     assert candidates([], IMAGES) == ["none", "rotation", "affine", "affine+deformation"]
-    assert candidates([], TABLE) == ["none"]
+    assert candidates([], TABLE) == ["none", "negation", "permutation"]
+    assert candidates([], data(30, columns=None)) == ["none", "negation"]
+    assert candidates([], data(60, shape=(2, 30))) == [
+        "none",
+        "signal:shift",
+        "signal:shift+warp",
+        "signal:scale",
+    ]
     assert candidates(["sign", "none", "sign"], TABLE) == ["sign", "none"]
     assert has_images(["none"], IMAGES)
     assert has_images(["none"], data(16, shape=(4, 4)))
@@ -48,6 +55,10 @@ def test_points_of_one_kind_change_places():
     assert some.transform.index.tolist()[1] == [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]
 
 
+def test_points_of_one_kind_may_be_many():
+    assert isinstance(parse("permutation", data(60, shape=(20, 3))), OrderOrbit)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -66,7 +77,8 @@ CLOUDS = data(24, shape=(12, 2))
 
 
 def test_points_are_not_taken_for_images():
-    assert candidates([], CLOUDS) == candidates([], POINTS) == ["none"]
+    assert candidates([], CLOUDS) == ["none", "cloud:rotation", "cloud:permutation"]
+    assert candidates([], POINTS) == ["none", "permutation"]
     assert not has_images(["none"], CLOUDS)
     assert "If they are images, add --image-shape 12x2." in not_images(CLOUDS)
     assert "PointCloudOrbit" in not_images(CLOUDS)

@@ -26,7 +26,7 @@ from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.estimators.virtual import VirtualSVC
 from orbitwise.functionals import DirectionalDerivative, Evaluation, OrbitAverage
 from orbitwise.functionals.tangents import smoothed_images
-from orbitwise.orbits import FiniteOrbit, SampledOrbit
+from orbitwise.orbits import FiniteOrbit, OrderOrbit, SampledOrbit
 from orbitwise.orbits.orbit import image_widths
 from orbitwise.transforms import AffineWarp, Translation, cyclic_shifts
 
@@ -119,9 +119,26 @@ def test_names_of_images_need_the_shape_of_an_image(name):
         functional_of(name, 4)
 
 
-def test_a_group_too_large_to_list_is_refused():
-    with pytest.raises(ValueError, match="479,001,600 elements"):
-        functional_of("permutation", 12)
+def test_orders_too_many_to_list_are_drawn(tmp_path):
+    assert isinstance(orbit_of("permutation", Inputs(7)), FiniteOrbit)
+    assert isinstance(orbit_of("permutation", Inputs(8)), OrderOrbit)
+    x = np.random.default_rng(0).normal(size=(12, 20, 3))
+    model = InvariantGPRegressor(invariance="cloud:permutation", max_iterations=0, num_nodes=4).fit(
+        x, x.max((1, 2))
+    )
+    assert isinstance(model.orbit_, OrderOrbit)
+    orbitwise.save(model, tmp_path / "model.orbitwise")
+    np.testing.assert_array_equal(orbitwise.load(tmp_path / "model.orbitwise").predict(x), model.predict(x))
+
+
+def test_exchanges_of_neighbours_stand_for_orders_too_many_to_list():
+    rows = torch.rand(2, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = penalty_of("cloud:permutation", rows, 1.0, (8, 3))
+    assert found is not None
+    assert found.block.num_rows == 2 * 7
+    moved = found.block.points[0, 0].reshape(8, 3)
+    known = rows[0].reshape(8, 3)
+    assert torch.equal(moved, known[[1, 0, 2, 3, 4, 5, 6, 7]])
 
 
 @pytest.mark.parametrize("wrong", [3, OrbitAverage, ["permutation"]])

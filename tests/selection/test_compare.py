@@ -211,6 +211,23 @@ def test_candidates_of_a_table_are_not_those_of_images(symmetric_data):
     assert {each.name for each in images.candidates} == {"none", "rotation", "affine", "affine+deformation"}
 
 
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ((6, 3), ["none", "cloud:rotation", "cloud:permutation"]),
+        ((30, 2), ["none", "cloud:rotation", "cloud:permutation"]),
+        ((1, 12), ["none", "signal:shift", "signal:shift+warp", "signal:scale"]),
+        ((2, 12), ["none", "signal:shift", "signal:shift+warp", "signal:scale"]),
+        ((12, 1), ["none", "negation"]),
+    ],
+)
+def test_candidates_suit_the_form_of_the_data(shape, names):
+    rng = np.random.default_rng(0)
+    quick = {"max_iterations": 0, "num_nodes": 2, "random_state": 0}
+    comparison = compare(rng.random((8, *shape)), rng.random(8), **quick)
+    assert {each.name for each in comparison.candidates} == set(names)
+
+
 def test_no_candidates_is_an_error(symmetric_data):
     with pytest.raises(ValueError, match="at least one"):
         compare(*symmetric_data, invariances=[])
@@ -240,7 +257,7 @@ def test_images_are_images_to_every_candidate():
 def test_clouds_are_no_images_to_any_candidate():
     clouds = np.random.default_rng(0).random((8, 12, 2))
     with pytest.raises(ValueError, match=r"'rotation' is an invariance of images.*PointCloudOrbit"):
-        compare(clouds, np.arange(8.0) / 8)
+        compare(clouds, np.arange(8.0) / 8, invariances=[None, "rotation"])
     with pytest.raises(ValueError, match="'cyclic' is an invariance of tables, but these inputs are images"):
         compare(clouds.reshape(8, 4, 6), np.arange(8.0) / 8, invariances=["cyclic", "flip"])
 

@@ -66,6 +66,13 @@ Ignore = Annotated[list[str] | None, typer.Option(help="A column to leave out; m
 BadRows = Annotated[
     Literal["stop", "skip"], typer.Option(help="What to do about empty cells and unreadable images.")
 ]
+Gaps = Annotated[
+    Literal["stop", "skip", "fill"],
+    typer.Option(
+        help="What to do about empty cells and unreadable images: stop, skip such rows, or fill empty "
+        "cells of a table with medians, and with a word of their own."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 Device = Annotated[
     str,
@@ -157,7 +164,7 @@ def learn(
     resize: Annotated[
         str | None, typer.Option(metavar="HxW", help="Resize all images to this height x width.")
     ] = None,
-    bad_rows: BadRows = "stop",
+    bad_rows: Gaps = "stop",
     resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was interrupted.")] = False,
     force: Force = False,
     time_limit: Annotated[
@@ -234,7 +241,14 @@ def learn(
     from orbitwise.cli.learning import Plan, Run
     from orbitwise.cli.single import SingleRun
 
-    source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size_of(resize, "--resize"))
+    source = Source(
+        data,
+        target,
+        tuple(ignore or ()),
+        skips=bad_rows == "skip",
+        fills=bad_rows == "fill",
+        resize=size_of(resize, "--resize"),
+    )
     as_read = read(source).take(rows, seed)
     read_data = as_read.as_images(size_of(image_shape, "--image-shape"), channels)
     held_out = None if test is None else read(replace(source, path=test, part="test"), read_data.expected)
@@ -301,6 +315,7 @@ def predict(
 
     Example: orbitwise predict result new.csv -o predictions.csv
     """
+    from orbitwise.cli.columns import estimator_of
     from orbitwise.cli.data import Source
     from orbitwise.cli.folders import check_new, model_file
     from orbitwise.cli.models import predict as write_predictions
@@ -309,11 +324,11 @@ def predict(
 
     check_new(out, force)
     fitted = load(model_file(model), device)
-    size, shape = size_of(resize, "--resize"), layout_of(fitted).image_shape
+    size, shape = size_of(resize, "--resize"), layout_of(estimator_of(fitted)).image_shape
     if size is not None and shape is not None and size != tuple(shape[-2:]):
         own = "x".join(map(str, shape[-2:]))
         raise CommandError(f"--resize {resize}: the model's images are {own}, so give --resize {own}")
-    source = Source(data, target, tuple(ignore or ()), bad_rows == "skip", size, "test")
+    source = Source(data, target, tuple(ignore or ()), skips=bad_rows == "skip", resize=size, part="test")
     count, notes = write_predictions(fitted, source, out, batch_size)
     console = _console()
     for note in notes:

@@ -5,6 +5,7 @@ A path names an .npz file, a table, a folder of images, a table of image files, 
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +15,21 @@ from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
 from orbitwise import datasets
+from orbitwise.cli.columns import (
+    Cells,
+    Encoder,
+    cells_of,
+    columns_of,
+    encoded,
+    encoder_for,
+    fills_gaps,
+    kinds_of,
+    names_out,
+    texts_of,
+)
 from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.cli.files import (
     Rows,
@@ -40,6 +54,8 @@ ACCEPTED = "a .npz, .csv or .parquet file, a folder of images in class sub-folde
 ASK = "say which with --channels first or --channels last"
 MOST_CLASSES = 50
 """Whole numbers with more different values than this are numbers, not classes."""
+MOST_NAMED = 8
+"""Columns that a message names."""
 NUM_DEMO = 300
 """Training images of the demonstration."""
 
@@ -59,6 +75,8 @@ class Source:
         Columns of a table that are left out.
     skips : bool
         Whether rows that cannot be used are left out, with a note. Otherwise they are an error.
+    fills : bool
+        Whether empty cells of a table are filled, by medians and by a word of their own.
     resize : tuple of int or None
         Height and width that image files are brought to.
     part : {"train", "test"}
@@ -69,6 +87,7 @@ class Source:
     target: str | None = None
     ignore: tuple[str, ...] = ()
     skips: bool = False
+    fills: bool = False
     resize: tuple[int, int] | None = None
     part: Part = "train"
 
@@ -77,13 +96,15 @@ class Source:
 class Expected(NamedTuple):
     """What inputs must look like to fit a model, or the training data.
 
-    `width` numbers in each row; in a table the columns of these names, in any order; and where inputs have
-    dimensions of their own, the `form` of images, signals or points.
+    `width` numbers in each row; in a table the columns of these names, in any order; where inputs have
+    dimensions of their own, the `form` of images, signals or points; and the `encoder` that makes numbers of
+    the columns first, if there is one.
     """
 
     width: int
     columns: tuple[str, ...] | None = None
     form: InputForm = InputForm()
+    encoder: Encoder | None = None
 
 
 @final
@@ -113,6 +134,8 @@ class Data:
         What the user should know, for example which rows were left out.
     channels : {"first", "last"} or None
         Where images have their channels.
+    encoder : transformer or None
+        What made numbers of the columns of a table, where they were not all numbers.
     """
 
     X: NDArray[np.float64]
@@ -125,6 +148,7 @@ class Data:
     kinds: NDArray[Any] | None = None
     notes: tuple[str, ...] = ()
     channels: Order | None = None
+    encoder: Encoder | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -139,7 +163,17 @@ class Data:
     @property
     def expected(self) -> Expected:
         """What other data must look like to be predicted by a model of these."""
-        return Expected(self.X.shape[1], self.columns, self.form)
+        columns = self.columns if self.encoder is None else columns_of(self.encoder)
+        return Expected(self.X.shape[1], columns, self.form, self.encoder)
+
+    def piped(self, model: object) -> object:
+        """The model as it takes the columns of these data: behind their encoder, if there is one."""
+        if self.encoder is None:
+            return model
+        # what comes from the encoder has no names; `estimator_of` puts them back
+        nameless = copy.copy(model)
+        vars(nameless).pop("feature_names_in_", None)
+        return Pipeline([("columns", self.encoder), ("model", nameless)])
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -160,24 +194,34 @@ class Data:
         return self.chosen(np.sort(np.random.default_rng(seed).permutation(len(self))[:count]))
 
     def without_bad_rows(self, source: Source) -> Data:
-        """The rows whose cells are all there, or an error that names the first cell that is not."""
+        """The rows whose cells are all there, or an error that names the columns with others."""
         holes = ~np.isfinite(self.X)
-        bad = np.asarray(holes.any(axis=1))
+        bad, missing = np.asarray(holes.any(axis=1)), 0
         if self.y is not None:
             cells = self.y.reshape(len(self), -1)
-            bad = bad | np.array([any(map(is_missing, row)) for row in cells], dtype=bool)
+            empty = np.array([any(map(is_missing, row)) for row in cells], dtype=bool)
+            bad, missing = bad | empty, int(empty.sum())
         if not bad.any():
             return self
         count, first = int(bad.sum()), int(np.flatnonzero(bad)[0])
-        column = self.target
-        if holes[first].any():
-            place = int(np.flatnonzero(holes[first])[0])
-            column = str(place) if self.columns is None else self.columns[place]
+        names = list(map(str, range(holes.shape[1]))) if self.columns is None else list(self.columns)
+        counts = {names[i]: int(each) for i, each in enumerate(holes.sum(axis=0)) if each}
+        if missing:
+            counts[self.target] = missing
+        column = next((names[i] for i in np.flatnonzero(holes[first])), self.target)
         cell = f"column {column!r} of {self.labels[first]}"
-        if not source.skips:
+        if not (source.skips or source.fills):
+            where = ", ".join(f"{each} in {name!r}" for name, each in list(counts.items())[:MOST_NAMED])
+            where += (
+                f" and others in {len(counts) - MOST_NAMED} more columns" if len(counts) > MOST_NAMED else ""
+            )
+            fill = "" if self.columns is None else "fill them with --bad-rows fill, or "
+            if fill and self.y is None:
+                fill = "learn the model with --bad-rows fill, or "
             raise CommandError(
                 f"{count} {'row has' if count == 1 else 'rows have'} cells of {source.path} that are empty "
-                f"or not finite, the first in {cell}; fill them, or leave such rows out with --bad-rows skip"
+                f"or not finite ({where}), the first in {cell}; {fill}leave such rows out with --bad-rows "
+                "skip"
             )
         note = f"left out {count} {'row' if count == 1 else 'rows'} with empty cells, the first in {cell}"
         return replace(self.chosen(np.flatnonzero(~bad)), notes=(*self.notes, note))
@@ -282,6 +326,13 @@ def _usable(data: Data, source: Source, expected: Expected | None) -> Data:
     data = data.without_bad_rows(source)
     if expected is None:
         return data
+    if expected.encoder is not None and data.columns is None:
+        takes = int(getattr(expected.encoder, "n_features_in_", data.X.shape[1]))
+        if data.X.shape[1] != takes:
+            raise CommandError(
+                f"{source.path} has inputs of {data.X.shape[1]} numbers, but the model takes {takes}"
+            )
+        data = replace(data, X=encoded(expected.encoder, data.X.astype(object)))
     form, width = expected.form, data.X.shape[1]
     given = form.given or form.input_shape
     if not data.is_image and data.shape is not None and given is not None:
@@ -404,8 +455,38 @@ def _of_table(source: Source, rows: Rows, expected: Expected | None, with_target
         names = _matched(expected.columns, rows, path)
     if not names:
         raise CommandError(f"{path} has no columns of inputs, only {target!r}")
-    X = np.stack([rows.numbers(name) for name in names], axis=1)
-    return Data(X, y, rows.labels, tuple(names), target=target or "y")
+    if expected is None:
+        kinds = kinds_of(rows, names, path)
+        cells = cells_of(rows, names, [name for name, kind in kinds.items() if kind != "numbers"])
+        used, kept = _whole_rows(source, rows, names, cells, y, source.fills, target)
+        encoder = encoder_for(kinds, kept, source.fills) if len(used) else None
+    elif expected.encoder is None:
+        X = np.stack([rows.numbers(name) for name in names], axis=1)
+        return Data(X, y, rows.labels, tuple(names), target=target or "y")
+    else:
+        encoder = expected.encoder
+        cells = cells_of(rows, names, texts_of(encoder))
+        used, kept = _whole_rows(source, rows, names, cells, y, fills_gaps(encoder), target)
+    if encoder is None:
+        return replace(used, X=kept.astype(np.float64))
+    return replace(used, X=encoded(encoder, kept), columns=names_out(encoder), encoder=encoder)
+
+
+def _whole_rows(
+    source: Source,
+    rows: Rows,
+    names: Sequence[str],
+    cells: Cells,
+    y: NDArray[Any] | None,
+    fills: bool,
+    target: str | None,
+) -> tuple[Data, NDArray[np.object_]]:
+    """The rows that can be used, without their inputs, and their cells; gaps stay where they are filled."""
+    holes = cells.infinite if fills else cells.infinite | cells.gaps
+    marked = np.where(holes, np.nan, 0.0)
+    places = {label: place for place, label in enumerate(rows.labels)}
+    whole = Data(marked, y, rows.labels, tuple(names), target=target or "y").without_bad_rows(source)
+    return whole, cells.values[[places[label] for label in whole.labels]]
 
 
 def _columns_of(rows: Rows, source: Source, target: str | None) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from orbitwise.cli.data import Data
 from orbitwise.cli.errors import CommandError, nearest
 from orbitwise.estimators.invariances import (
+    CANDIDATES,
     NAMES,
     NO_INVARIANCE,
     Inputs,
@@ -18,23 +19,29 @@ from orbitwise.estimators.invariances import (
     is_of_images,
     is_picture,
     looks_like,
-    name_of,
     names_for,
     orbit_of,
+    usual_candidates,
 )
 from orbitwise.orbits.finite import FiniteOrbit
-from orbitwise.selection.compare import DEFAULT_INVARIANCES
 from orbitwise.transforms.permutations import exchange_permutations
 
-IMAGE_CANDIDATES = tuple(name_of(each) for each in DEFAULT_INVARIANCES)
+IMAGE_CANDIDATES = CANDIDATES["image"]
 KNOWN = (NO_INVARIANCE, *names_for("average"), "permutation:A,B,…")
 OF_COLUMNS = [name for name in names_for("average") if NAMES[name].family in ("table", None)]
 
 
 def candidates(wanted: Sequence[str], data: Data) -> list[str]:
-    """The invariances to compare: those that are wanted, else the usual ones for images, else none."""
+    """The invariances to compare: those that are wanted, else those that suit the form of the data."""
     if not wanted:
-        return list(IMAGE_CANDIDATES) if has_images([], data) else ["none"]
+        if has_images([], data):
+            return list(IMAGE_CANDIDATES)
+        if data.encoder is not None:
+            # codes of words do not change places with numbers
+            return [NO_INVARIANCE]
+        if data.kinds is not None:
+            return [NO_INVARIANCE, "permutation"]
+        return list(usual_candidates(data.X.shape[1:] if data.shape is None else data.shape))
     if any(is_of_images(name) for name in wanted):
         # inputs cannot be pictures for one candidate and points for another
         for name in wanted if data.shape is not None else ():
@@ -91,6 +98,8 @@ def parse(name: str, data: Data) -> Invariance:
     if base in OF_COLUMNS and data.shape is not None and not (points and base == "permutation"):
         is_cloud = points and not is_picture(data.shape)
         check_family(base, "cloud" if is_cloud else "image")
+    if base == "permutation" and points and not rest and data.kinds is None:
+        return orbit_of("cloud:permutation", Inputs(data.X.shape[1], data.shape))
     if base == "permutation" and (rest or points):
         return _exchanges(rest, data, points)
     return base

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import ArrayLike
 from rich.console import Console
 
+from orbitwise.cli.columns import estimator_of
 from orbitwise.cli.data import Data, Task, checked_targets, checked_test_targets
 from orbitwise.cli.errors import CommandError, sentence
 from orbitwise.cli.estimators import COMPARED, Choice, class_of, settings_of
@@ -291,7 +292,8 @@ class Learner:
         with contextlib.suppress(CommandError, StorageError):
             _, done = self.folder.one_run()
             if done.get("finished") and done.get("best") == best.name:
-                return replace(best, estimator=load(self.folder.model, self.plan.device))
+                model = estimator_of(load(self.folder.model, self.plan.device))
+                return replace(best, estimator=model)
         orbit = best.estimator.orbit_
         about = self.folder.read(self.file(best.name).with_suffix(".json")) or {}
         is_replayed = best.name in self.loaded and about.get("continued_from") is None
@@ -300,7 +302,7 @@ class Learner:
             if again is not None:
                 best = replace(best, estimator=again.estimator, seconds=again.seconds)
         callback = best.estimator.callback
-        content = packed(best.estimator.set_params(callback=None), ERROR_SECONDS)
+        content = packed(self.data.piped(best.estimator.set_params(callback=None)), ERROR_SECONDS)
         best.estimator.set_params(callback=callback)
         self.folder.write_bytes(self.folder.model, content)
         return best

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import norm
+from sklearn.pipeline import Pipeline
 
 from orbitwise import export
+from orbitwise.cli.columns import columns_of, estimator_of
 from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets, read
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.files import npz_arrays, table_writer
@@ -81,6 +83,9 @@ class GaussianProcess(Protocol):
 
 def expected_by(model: Model) -> Expected:
     """What inputs of a model must look like."""
+    if isinstance(model, Pipeline):
+        own, encoder = expected_by(estimator_of(model)), model[:-1]
+        return own._replace(columns=columns_of(encoder), encoder=encoder)
     names = _names(model)
     return Expected(model.n_features_in_, None if names is None else tuple(names), layout_of(model))
 
@@ -92,7 +97,7 @@ def predict(model: Model, source: Source, file: Path, batch_size: int) -> tuple[
         for data in batches(source, expected_by(model), batch_size):
             numbers = [int(label.rpartition(" ")[2]) for label in ([] if data.is_image else data.labels)]
             names: Columns = {"file": data.labels} if data.is_image else {"row": numbers}
-            write({**names, **predictions(model, data.X)})
+            write({**names, **predictions(estimator_of(model), data.X)})
             count += len(data)
             notes += data.notes
         if count == 0:
@@ -182,6 +187,7 @@ def exported(model: Model, to: Format, module: str = "augmentation", builtin: bo
     script uses the most similar transform of the library, and needs nothing else. Raises a CommandError for
     a model without an invariance that the library could draw from.
     """
+    model = estimator_of(model)
     if not hasattr(model, "functional_"):
         raise CommandError(
             f"this model is of class {type(model).__name__}, which does not learn its invariance, so there "
@@ -239,7 +245,7 @@ def _json(model: Model, orbit: Orbit | None) -> tuple[str, bool]:
 def report_of_folder(folder: Folder, file: Path) -> tuple[Path, str]:
     """Write the report of a run from its folder; returns the page, and a note about the folder or nothing."""
     if not folder.examples.is_file():
-        _reported(load(model_file(folder.path)))
+        _reported(estimator_of(load(model_file(folder.path))))
         raise CommandError(f"{folder.path} has no examples.npz; give the training data with --data DATA")
     run = folder.steadily(lambda: _one_run(folder))
     arrays, command = run.arrays, run.settings.get("command")
@@ -272,7 +278,7 @@ def _one_run(folder: Folder) -> _Run:
     note = EARLIER.format(folder=folder.path) if is_earlier(settings, about) else ""
     arrays = npz_arrays(folder.examples)
     comparison = _comparison(folder, about, _count(settings.get("rows"), 1))
-    model = load(folder.model) if comparison is None else comparison.best_estimator
+    model = estimator_of(load(folder.model)) if comparison is None else comparison.best_estimator
     for part in ("train", "test"):
         x, y = arrays.get(f"x_{part}"), arrays.get(f"y_{part}")
         if x is None and y is None and part == "test":
@@ -291,14 +297,14 @@ def _count(value: object, otherwise: int) -> int:
 
 def report_of_data(model: Model, source: Source, test: Source | None, file: Path) -> Path:
     """Write the report of a model from its training data, and from test data if there are any."""
-    model = _reported(model)
+    expected, model = expected_by(model), _reported(estimator_of(model))
     task = "classification" if isinstance(model, Classifier) else "regression"
 
     def targets(data: Data) -> NDArray[Any]:
         return checked_targets(data.targets, task, data.target)
 
-    data = read(source, expected_by(model))
-    held_out = None if test is None else read(test, expected_by(model))
+    data = read(source, expected)
+    held_out = None if test is None else read(test, expected)
     return write_report(
         file,
         model,

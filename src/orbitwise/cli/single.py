@@ -74,7 +74,7 @@ class SingleRun:
             for note in (*self.data.notes, *(() if self.test is None else self.test.notes)):
                 self._say(f"note: {note}")
             self._fit()
-            self.folder.write_bytes(self.folder.model, packed(self.model))
+            self.folder.write_bytes(self.folder.model, packed(self.data.piped(self.model)))
             metrics = {} if self.test is None else measure(self.model, self.test.X, self.test.targets)
             self.folder.write(self.folder.comparison, self._summary(settings, metrics))
         self._tell(metrics)

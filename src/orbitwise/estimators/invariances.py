@@ -31,13 +31,13 @@ from orbitwise.orbits.deformations import DeformationOrbit
 from orbitwise.orbits.finite import FiniteOrbit, closure
 from orbitwise.orbits.images import ImageOrbit
 from orbitwise.orbits.orbit import ANGLE, Orbit, image_widths, signal_widths
+from orbitwise.orbits.orders import OrderOrbit
 from orbitwise.orbits.signals import SignalOrbit
 from orbitwise.transforms import (
     AffineWarp,
     SignedPermutations,
     TimeShift,
     block_permutations,
-    coordinate_permutations,
     cyclic_shifts,
     flips,
     negation,
@@ -178,8 +178,39 @@ def _cloud_rotation(inputs: Inputs) -> Orbit:
     return PointCloudOrbit(*_cloud_shape(inputs), angle=ANGLE)
 
 
-def _cloud_permutation(inputs: Inputs) -> FiniteOrbit:
-    return FiniteOrbit(block_permutations(*_cloud_shape(inputs)))
+MOST_ORDERS = 5_040
+"""All orders of up to seven blocks are averaged over; of more, orders are drawn."""
+
+
+def _orders(num_blocks: int, block_size: int = 1) -> Orbit:
+    """All orders of blocks, or random ones where all would be too many."""
+    if math.factorial(num_blocks) > MOST_ORDERS:
+        return OrderOrbit(num_blocks, block_size)
+    return FiniteOrbit(block_permutations(num_blocks, block_size))
+
+
+def _cloud_permutation(inputs: Inputs) -> Orbit:
+    return _orders(*_cloud_shape(inputs))
+
+
+def _permutation(inputs: Inputs) -> Orbit:
+    return _orders(inputs.num_features)
+
+
+def _order_penalty(
+    orbit: Callable[[Inputs], Orbit], x: Tensor, inputs: Inputs, bandwidth: float
+) -> Penalty | None:
+    """f(t x) - f(x) for all orders t, or for the exchanges of neighbours, which generate them."""
+    found = orbit(inputs)
+    if isinstance(found, FiniteOrbit):
+        return group_penalty(found, x)
+    assert isinstance(found, OrderOrbit)
+    count, size = found.num_blocks, found.block_size
+    order = torch.arange(count).repeat(count, 1)
+    places = torch.arange(count - 1)
+    order[places + 1, places], order[places + 1, places + 1] = places + 1, places
+    entries = (order[..., None] * size + torch.arange(size)).flatten(1)
+    return group_penalty(FiniteOrbit(SignedPermutations(entries)), x)
 
 
 def _rotation_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
@@ -240,16 +271,13 @@ def _deletion_penalty(x: Tensor, inputs: Inputs, bandwidth: float) -> Penalty:
     return Penalty(Difference().atoms(deletion_pairs(x, reference=x.mean(0))))
 
 
-def _group(
-    meaning: str, family: Family | None, orbit: Callable[[Inputs], FiniteOrbit], is_searched: bool = False
-) -> Named:
+def _group(meaning: str, family: Family | None, orbit: Callable[[Inputs], FiniteOrbit]) -> Named:
     penalty: Penalise = lambda x, inputs, bandwidth: group_penalty(orbit(inputs), x)  # noqa: E731
-    return Named(meaning, family, orbit, penalty, is_searched)
+    return Named(meaning, family, orbit, penalty)
 
 
 def _columns(meaning: str, family: Family | None, group: Callable[[int], SignedPermutations]) -> Named:
-    is_searched = group is coordinate_permutations
-    return _group(meaning, family, lambda inputs: FiniteOrbit(group(inputs.num_features)), is_searched)
+    return _group(meaning, family, lambda inputs: FiniteOrbit(group(inputs.num_features)))
 
 
 def _affine(meaning: str, *parts: str) -> Named:
@@ -272,7 +300,13 @@ NAMES: dict[str, Named] = {
     NO_INVARIANCE: Named("no invariance, like None"),
     "cyclic": _columns("cyclic shifts of the columns", "table", cyclic_shifts),
     "negation": _columns("the sign of all columns together", None, negation),
-    "permutation": _columns("the order of the columns", "table", coordinate_permutations),
+    "permutation": Named(
+        "the order of the columns",
+        "table",
+        _permutation,
+        partial(_order_penalty, _permutation),
+        is_searched=True,
+    ),
     "sign": _columns("the signs of the columns", "table", sign_changes),
     "affine": _affine("rotation, scaling, shear and translation of images", "affine"),
     "rotation": _affine("rotation of images", "rotation"),
@@ -323,7 +357,9 @@ NAMES: dict[str, Named] = {
     "cloud:rotation": Named(
         "rotation of all points about the origin", "cloud", _cloud_rotation, _rotation_penalty
     ),
-    "cloud:permutation": _group("the order of the points", "cloud", _cloud_permutation),
+    "cloud:permutation": Named(
+        "the order of the points", "cloud", _cloud_permutation, partial(_order_penalty, _cloud_permutation)
+    ),
     "gradient": Named("all partial derivatives of f, times the bandwidth", penalty=_gradient_penalty),
     "local_average": Named(
         "the average of f around a point minus its value there", penalty=_local_average_penalty
@@ -477,6 +513,37 @@ INSTEAD: dict[str, str] = {
     "angle=0.5)",
     "table": 'rows of columns, with "permutation", "sign" or "cyclic"',
 }
+
+
+CANDIDATES: dict[Family, tuple[str, ...]] = {
+    "image": (NO_INVARIANCE, "rotation", "affine", "affine+deformation"),
+    "signal": (NO_INVARIANCE, "signal:shift", "signal:shift+warp", "signal:scale"),
+    "cloud": (NO_INVARIANCE, "cloud:rotation", "cloud:permutation"),
+    "table": (NO_INVARIANCE, "negation", "permutation"),
+}
+"""What is compared where nothing is named."""
+FEW_COLUMNS = 5
+"""Permutations of more columns than these have orbits of more than 120 points."""
+
+
+def form_of(dimensions: Sequence[int]) -> Family:
+    """What inputs of these dimensions probably are: of one a table, of more images, signals or clouds."""
+    if len(dimensions) < 2:
+        return "table"
+    if len(dimensions) > 2 or is_picture(dimensions):
+        return "image"
+    first, second = dimensions
+    if second in (2, 3) and first > 1:
+        return "cloud"
+    return "signal" if first < second else "table"
+
+
+def usual_candidates(dimensions: Sequence[int]) -> tuple[str, ...]:
+    """The names that are compared for inputs of these dimensions where nothing is named."""
+    form = form_of(dimensions)
+    named = CANDIDATES[form]
+    is_wide = form == "table" and (len(dimensions) > 1 or not 2 <= dimensions[0] <= FEW_COLUMNS)
+    return named[:-1] if is_wide else named
 
 
 MOST_ALIKE = 4

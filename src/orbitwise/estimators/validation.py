@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, time, timedelta
 from functools import wraps
 from itertools import pairwise
 from numbers import Integral, Real
@@ -41,6 +40,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, validate
 from torch import nn
 
 from orbitwise.declarations import Stored, require
+from orbitwise.estimators.cells import explained, refuse_dates
 from orbitwise.estimators.invariances import (
     PLURALS,
     check_family,
@@ -56,61 +56,6 @@ from orbitwise.transforms.images import check_image_shape
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MOMENTS = (date, time, timedelta, np.datetime64, np.timedelta64)
-
-
-def refuse_dates(values: object, name: str) -> None:
-    """Raise a TypeError that names the column where values are dates, times, durations or periods.
-
-    NumPy would turn many of them into raw integers without a word.
-    """
-    for column, part in _columns(values):
-        if (found := _dates_in(part)) is not None:
-            where = "" if column is None else f" in column {column!r}"
-            raise TypeError(
-                f"{name} holds dates or durations ({found}{where}), but numbers are required: turn them into "
-                "numbers, say decimal years. AutoGPRegressor does so itself with dates in X."
-            )
-
-
-def _columns(values: object) -> Iterator[tuple[object, object]]:
-    """The columns of a frame, or of an array of objects, with their names; else the values as a whole."""
-    if hasattr(values, "columns") and hasattr(values, "dtypes"):  # a data frame, whatever library it is of
-        frame = cast(Any, values)
-        if len(set(frame.columns)) == len(frame.columns):
-            yield from ((column, frame[column]) for column in frame.columns)
-            return
-        values = np.asarray(frame, dtype=object)
-    if isinstance(values, list | tuple):
-        try:
-            values = np.asarray(values)
-        except (TypeError, ValueError):
-            return  # ragged, and refused as such
-    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 2:
-        yield from enumerate(values.T)
-        return
-    yield None, values
-
-
-def _dates_in(values: object) -> str | None:
-    """What kind of dates a column holds, by its type or by its entries; a category counts by its values."""
-    dtype = getattr(values, "dtype", None)
-    if (categories := getattr(dtype, "categories", None)) is not None and hasattr(categories, "dtype"):
-        return _dates_in(categories)
-    is_temporal = getattr(dtype, "is_temporal", bool)  # as polars says it
-    is_period = getattr(getattr(dtype, "type", None), "__name__", "") == "Period"
-    if getattr(dtype, "kind", "") in ("M", "m") or is_period or is_temporal():
-        return str(dtype)
-    if getattr(dtype, "kind", "") != "O":
-        return None
-    kinds = dict.fromkeys(type(entry) for entry in np.asarray(values, dtype=object).ravel())
-    return next((kind.__name__ for kind in kinds if issubclass(kind, MOMENTS) or _is_period(kind)), None)
-
-
-def _is_period(kind: type) -> bool:
-    return kind.__name__ == "Period" and hasattr(kind, "to_timestamp")
-
-
 Order = Literal["first", "last"]
 Channels = Literal["auto", "first", "last"]
 Brightness = Literal["bytes", "unit"]  # whole numbers up to 255, or fractions up to 1
@@ -319,6 +264,16 @@ def _is_converted(values: object) -> bool:
     return isinstance(values, torch.Tensor) or (hasattr(values, "getbands") and hasattr(values, "convert"))
 
 
+def _validated(estimator: object, X: object, settings: Mapping[str, object], *y: object) -> Any:
+    try:
+        return VALIDATE(estimator, X, *y, dtype=np.float64, order="C", **settings)
+    except ValueError as error:
+        words = ("could not convert string", "Input X contains NaN", "Expected numeric")
+        if not str(error).startswith(words) or np.ndim(cast(ArrayLike, X)) != 2:
+            raise
+        raise explained(X, error) from error
+
+
 def check_data(estimator: object, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
     """X, or (X, y), validated by scikit-learn, as doubles whose squares are neither 0 nor infinite.
 
@@ -328,14 +283,14 @@ def check_data(estimator: object, X: object, y: object = NO_TARGETS, **settings:
     X = as_array(X)
     refuse_dates(X, "X")
     if y is NO_TARGETS:
-        x = VALIDATE(estimator, X, dtype=np.float64, order="C", **settings)
+        x = _validated(estimator, X, settings)
         _check_size(x, "X", smallest=False)
         return x
     if isinstance(y, str):
         raise ValueError(f"y must hold a target for every row of X, but it is the text {y!r}.")
     y = as_array(y)
     refuse_dates(y, "y")
-    x, targets = VALIDATE(estimator, X, y, dtype=np.float64, order="C", **settings)
+    x, targets = _validated(estimator, X, settings, y)
     _check_size(x, "X")
     if settings.get("y_numeric", False):
         _check_size(np.asarray(targets, dtype=np.float64), "y")

@@ -19,6 +19,7 @@ from orbitwise.orbits.orbit import (
     Widths,
     freeze,
 )
+from orbitwise.orbits.orders import OrderOrbit
 from orbitwise.orbits.patches import PatchOrbit
 from orbitwise.orbits.sampled import SampledOrbit
 from orbitwise.orbits.signals import SignalOrbit
@@ -38,6 +39,7 @@ __all__ = [
     "ModuleOrbit",
     "Orbit",
     "OrbitPoints",
+    "OrderOrbit",
     "PatchOrbit",
     "PointCloudOrbit",
     "SampledOrbit",

@@ -18,7 +18,13 @@ from orbitwise.estimators.convergence import fit_quietly, iterations_of, warn_of
 from orbitwise.estimators.estimator import EngineEstimator
 from orbitwise.estimators.features import unfitted_copy
 from orbitwise.estimators.invariances import NO_INVARIANCE as NO_INVARIANCE
-from orbitwise.estimators.invariances import Invariance, check_picture, is_of_images, name_of
+from orbitwise.estimators.invariances import (
+    Invariance,
+    check_picture,
+    is_of_images,
+    name_of,
+    usual_candidates,
+)
 from orbitwise.estimators.learned_ranges import Start, may_contain
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import as_array
@@ -36,11 +42,6 @@ from orbitwise.selection.differences import (
 )
 from orbitwise.selection.differences import is_tie as is_tie
 from orbitwise.selection.table import ResultTable
-
-DEFAULT_INVARIANCES: tuple[Invariance, ...] = (None, "rotation", "affine", "affine+deformation")
-OF_TABLES: tuple[Invariance, ...] = (None, "negation")
-FEW_COLUMNS = 5
-"""Permutations of more columns than these have orbits of more than 120 points."""
 
 Model = TypeVar("Model", bound=BaseEstimator)
 Refit = Callable[["Candidate", "Candidate", CommonNodes, ArrayLike, ArrayLike], "Candidate"]
@@ -178,9 +179,10 @@ def compare(
     y : array-like of shape (n_samples,)
         Labels or targets.
     invariances : sequence of (None, str, Orbit or Functional), default=None
-        The candidates. None chooses them by the form of X. For images they are no invariance, rotation,
-        affine maps, and affine maps with deformations. For a table they are no invariance and the sign of a
-        row, and with few columns also permutations of the columns.
+        The candidates. None chooses no invariance and others by the form of X: for images rotation, affine
+        maps, and affine maps with deformations; for signals [n, channels, length] shifts, shifts with uneven
+        time, and loudness; for clouds [n, points, 2 or 3] rotation and the order of the points; for a table
+        the sign of a row, and with few columns also their order.
     estimator : estimator, default=None
         The estimator that is fitted for each candidate. None takes `InvariantGPClassifier` or
         `InvariantGPRegressor`, depending on y.
@@ -338,11 +340,9 @@ def fit_from_member(
 
 
 def _default_invariances(X: ArrayLike, given: Mapping[str, Any]) -> tuple[Invariance, ...]:
-    """Candidates for images if X or `image_shape` has the dimensions of images, else for a table."""
-    shape = np.asarray(X).shape
-    if len(shape) != 2 or given.get("image_shape") is not None:
-        return DEFAULT_INVARIANCES
-    return (*OF_TABLES, "permutation") if 2 <= shape[1] <= FEW_COLUMNS else OF_TABLES
+    """What suits the form of X, or images where `image_shape` is given."""
+    dimensions = given.get("image_shape")
+    return usual_candidates(np.asarray(X).shape[1:] if dimensions is None else (*dimensions, 1)[:3])
 
 
 def _fit(estimator: Model, X: ArrayLike, y: ArrayLike) -> tuple[Model, float]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
@@ -78,19 +78,22 @@ def columns(
     ]
     # what is done with all other columns comes last, under a name of its own
     rest = ready.pop()[1] if ready and ready[-1][0] == REST else LEFT_OUT
-    built: Any = ColumnTransformer(ready, remainder=cast(Any, rest), verbose_feature_names_out=verbose_names)
+    built = ColumnTransformer(ready, remainder=cast(Any, rest), verbose_feature_names_out=verbose_names)
     with _nameless():
         built.fit(row)
-    # places, because only data frames have columns by name
-    built.transformers_ = [
-        (name, getattr(step, "estimator", step), own) for name, step, own in built.transformers_
-    ]
-    built.transformers = [
-        (name, getattr(step, "estimator", step), _named(own, names)) for name, step, own in ready
-    ]
-    built.remainder = getattr(rest, "estimator", rest)
-    built.sparse_output_ = sparse_output
+    vars(built).update(
+        # places, because only data frames have columns by name
+        transformers_=[(name, _thawed(step), own) for name, step, own in built.transformers_],
+        transformers=[(name, _thawed(step), _named(own, names)) for name, step, own in ready],
+        remainder=_thawed(rest),
+        sparse_output_=sparse_output,
+    )
     return cast(ColumnTransformer, _dressed(built, names, output))
+
+
+def _thawed(step: object) -> object:
+    """The transformer in a frozen one."""
+    return step.estimator if isinstance(step, FrozenEstimator) else step
 
 
 @contextmanager
@@ -146,7 +149,7 @@ def _encoder(
     handle_unknown: str,
     names: np.ndarray | None,
     output: str | None,
-) -> BaseEstimator:
+) -> TransformerMixin:
     require(bool(categories) and all(each.ndim == 1 and len(each) for each in categories), "no categories")
     cells: Cells = np.empty((max(map(len, categories)), len(categories)), dtype=object)
     for place, known in enumerate(categories):
@@ -240,15 +243,13 @@ def _checked(step: object) -> BaseEstimator:
     return cast(BaseEstimator, step)
 
 
-def _dressed(built: Any, names: NDArray[Any] | None, output: str | None) -> BaseEstimator:
+def _dressed(built: TransformerMixin, names: NDArray[Any] | None, output: str | None) -> TransformerMixin:
     """The transformer with the names of its columns, and with the kind of its output."""
     if names is not None:
-        require(names.shape == (built.n_features_in_,), "names of other columns")
+        require(names.shape == (vars(built)["n_features_in_"],), "names of other columns")
         require(all(isinstance(each, str) for each in names), "names of columns that are no text")
-        built.feature_names_in_ = names.astype(object)
-    if output is not None:
-        built.set_output(transform=output)
-    return built
+        vars(built)["feature_names_in_"] = names.astype(object)
+    return built if output is None else built.set_output(transform=cast(Any, output))
 
 
 def _names_of(step: object) -> object:
