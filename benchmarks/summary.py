@@ -145,16 +145,25 @@ def group_kernel(record):
 
 def molecule_forces(record):
     rows = []
-    for name, row in (record["orbitwise"] | record["sgdml"]).items():
-        errors = f"{row['energy_error']:.3f}", f"{row['force_error']:.3f}"
-        times = (f"{row[key]:.1f}" for key in ("learn_seconds", "train_seconds", "predict_seconds"))
-        rows.append((name if name.startswith("sgdml") else f"orbitwise, {name}", *errors, *times))
-    headings = ("model", "energy error", "force error", "choosing, s", "training, s", "predicting, s")
-    note = f"{record['num_train']} geometries of ethanol; mean absolute errors in kcal/mol and kcal/mol/Å. "
-    note += f"sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
-    ours, theirs = record["orbitwise"]["energies and forces"], record["sgdml"]["sgdml"]
-    headline = f"force error {ours['force_error']:.3f} compared with {theirs['force_error']:.3f} kcal/mol/Å; "
-    headline += f"predictions take {record['ours_over_sgdml']['predict_seconds']:.1f} times as long"
+    for molecule, found in record["molecules"].items():
+        for name in ("orbitwise", "sgdml"):
+            row = found[name]
+            errors = f"{row['energy_error']:.4f}", f"{row['force_error']:.4f}"
+            times = f"{row['learn_seconds']:.1f}", f"{row['predict_seconds']:.2f}"
+            rows.append((molecule, name, row["num_exchanges"], *errors, *times))
+    headings = ("molecule", "by", "exchanges", "energy error", "force error", "learning, s", "predicting, s")
+    note = f"{record['num_train']} geometries; mean absolute errors of {record['num_test']:,} others in "
+    note += (
+        "kcal/mol and kcal/mol/Å. Nothing is set; seconds are those of the processor, and predictions are "
+    )
+    note += f"energies and forces. sgdml sees {record['num_valid_of_sgdml']} more geometries, for validation."
+    errors = []
+    for molecule, found in record["molecules"].items():
+        ours, theirs = (found[name]["force_error"] for name in ("orbitwise", "sgdml"))
+        errors.append(f"{molecule} {ours:.3f} compared with {theirs:.3f}")
+    ratios = [found["ours_over_sgdml"]["predict_seconds"] for found in record["molecules"].values()]
+    headline = f"force errors {', '.join(errors)} kcal/mol/Å; "
+    headline += f"predictions take {min(ratios):.2f} to {max(ratios):.2f} times as long"
     return headline, f"{table(headings, rows)}\n\n{note}"
 
 

@@ -37,7 +37,12 @@ FOLDERS = {
 """Public modules in the order of the reference, each with one sentence."""
 
 AT_THE_TOP = {
-    "Gaussian processes": ["InvariantGPClassifier", "InvariantGPRegressor", "SparseGPRegressor"],
+    "Gaussian processes": [
+        "InvariantGPClassifier",
+        "InvariantGPRegressor",
+        "SparseGPRegressor",
+        "MoleculeGP",
+    ],
     "Kernel machines": ["InvariantSVC", "LaplacianSVC", "VirtualSVC", "InvariantKernelRidge"],
     "Comparing and searching": ["compare", "AutoGPRegressor"],
     "Columns of tables": ["DecimalYears"],

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         InvariantKernelRidge,
         InvariantSVC,
         LaplacianSVC,
+        MoleculeGP,
         SparseGPRegressor,
         VirtualSVC,
     )
@@ -51,6 +52,7 @@ __all__ = [
     "InvariantKernelRidge",
     "InvariantSVC",
     "LaplacianSVC",
+    "MoleculeGP",
     "SparseGPRegressor",
     "VirtualSVC",
     "compare",

@@ -69,7 +69,9 @@ def assert_the_same(found: np.ndarray, expected: np.ndarray) -> None:
 
 def test_no_estimator_is_forgotten():
     known = {type(model).__name__ for model in ESTIMATORS.values()}
-    assert known == {name for name in orbitwise.__all__ if hasattr(getattr(orbitwise, name), "fit")}
+    fits = {name for name in orbitwise.__all__ if hasattr(getattr(orbitwise, name), "fit")}
+    # dates have no unit, and geometries of molecules are no such rows: test_molecules.py tests their units
+    assert known == fits - {"DecimalYears", "MoleculeGP"}
 
 
 @pytest.mark.parametrize("unit", UNITS)

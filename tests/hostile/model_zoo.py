@@ -28,6 +28,7 @@ from orbitwise import (
     InvariantKernelRidge,
     InvariantSVC,
     LaplacianSVC,
+    MoleculeGP,
     SparseGPRegressor,
     VirtualSVC,
     save,
@@ -53,6 +54,7 @@ Y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * RANDOM.normal(size=12)
 TWO = (X[:, 0] > 0).astype(int)
 LABELS = np.array(["cat", "dog", "owl"])[np.arange(12) % 3]
 IMAGES = RANDOM.normal(size=(12, 4, 4))
+WATER = np.array([[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.05 * RANDOM.normal(size=(3, 3, 3))
 QUICK: dict[str, Any] = {
     "max_iterations": 2, "num_steps": 3, "num_inducing": 5, "batch_size": 6, "num_nodes": 2,
     "random_state": 0,
@@ -118,6 +120,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "support vectors": lambda: VirtualSVC(
         ImageOrbit((4, 4), {"angle": 0.3}), num_copies=2, random_state=0, image_shape=(4, 4)
     ).fit(IMAGES, LABELS),
+    "molecule": lambda: MoleculeGP([8, 1, 1], max_iterations=2).fit(WATER, WATER[:, 0, 0], WATER),
     "search": lambda: AutoGPRegressor(
         invariances=["mirror[0]"], random_state=0, verbose=False, **SEARCH
     ).fit(X[:, :1], np.cos(X[:, 0])),

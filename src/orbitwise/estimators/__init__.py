@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from orbitwise.estimators.dates import DecimalYears
     from orbitwise.estimators.kernel_ridge import InvariantKernelRidge
     from orbitwise.estimators.laplacian import LaplacianSVC
+    from orbitwise.estimators.molecules import MoleculeGP
     from orbitwise.estimators.regressor import InvariantGPRegressor
     from orbitwise.estimators.sparse_regressor import SparseGPRegressor
     from orbitwise.estimators.svc import InvariantSVC
@@ -20,6 +21,7 @@ __all__ = [
     "InvariantKernelRidge",
     "InvariantSVC",
     "LaplacianSVC",
+    "MoleculeGP",
     "SparseGPRegressor",
     "VirtualSVC",
 ]
@@ -31,6 +33,7 @@ _MODULES = {
     "InvariantKernelRidge": "kernel_ridge",
     "InvariantSVC": "svc",
     "LaplacianSVC": "laplacian",
+    "MoleculeGP": "molecules",
     "SparseGPRegressor": "sparse_regressor",
     "VirtualSVC": "virtual",
 }

@@ -63,7 +63,7 @@ ONE_HOT_NOISE = 0.01
 LABEL_COUNT, DOUBT = 100.0, 0.2
 """Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
-"""What to do where one class is predicted for all rows."""
+"""What to do if one class is predicted for all rows."""
 
 
 def class_likelihood(given: str | Likelihood, num_classes: int) -> Likelihood:
@@ -123,12 +123,12 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         bound averages a drawn orbit over fixed nodes; for few rows. Leave-one-out on the training set
         calibrates the probabilities of all of them. An instance is copied.
     noise : {"auto", "evidence", "leave_one_out"}, default="auto"
-        How the noise variance of one-hot codes with which labels are predicted is chosen in the end. Labels
-        are not Gaussian, so the one with the least log loss of training labels left out one at a time often
-        predicts better than that of the evidence, above all with thousands of rows. "auto" takes it where it
-        lowers that loss by more than its standard error; where inference is exact, up to 1,500 rows, a kernel
-        that was chosen by leave-one-out is learned in the same way, with its noise. `log_evidence_` is that
-        at the maximum of the evidence in any case.
+        How the noise variance is chosen with which labels are predicted from one-hot codes. Labels are not
+        Gaussian, so the noise with the least leave-one-out log loss of training labels often predicts better
+        than that of the evidence, above all with thousands of rows. "auto" takes it if it lowers that loss by
+        more than its standard error. With exact inference on up to 1,500 rows, a kernel that was chosen by
+        leave-one-out is learned in the same way, together with its noise. In any case `log_evidence_` is that
+        at the noise of the evidence.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -140,17 +140,17 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         elements of a finite orbit). Otherwise, or where `num_inducing` is a number, it is exact to 1,500
         rows, collapsed to 5,000, then stochastic variational inference.
     num_inducing : int or "auto", default="auto"
-        Inducing points of collapsed and variational inference: g is summarised by its values at so many
+        Inducing points of collapsed and variational inference: g is summarised by its values at these
         points. Kernel, ranges and noise are learned with at most 500. Then "auto" takes 1,000, 2,000, 4,000
-        and so on, up to all rows, with kernel and ranges held and the noise chosen anew, until
-        the log loss of labels left out one at a time gains less than 2 %, or less than its
-        standard error. A number takes so many.
+        and so on, up to all rows, with kernel and ranges held and the noise chosen anew, until the
+        leave-one-out log loss of labels gains less than 2 %, or less than its standard error. A number is
+        taken as it is.
     num_nodes : int, default=None
         Fixed nodes over which exact inference averages a drawn orbit, the same for every seed. None doubles
-        them until neither the evidence nor the ranges would move on others (collapsed inference takes 16).
+        them until other nodes would change neither evidence nor ranges (collapsed inference takes 16).
     max_nodes : int, default=None
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
-        it where a ConvergenceWarning says that ranges did not settle.
+        it if a ConvergenceWarning says that ranges did not converge.
     max_seconds : float, default=None
         Seconds after which no step begins, with any engine, and neither nodes nor inducing points double any
         more; the best so far is then kept, and a ConvergenceWarning says so. None takes the time it needs.
@@ -161,7 +161,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     num_restarts : int, default=0
         Additional random starts.
     num_steps : int, default=None
-        Stochastic steps. None takes them until bound, kernel and ranges stand still, 3,400 at most.
+        Stochastic steps. None takes them until bound, kernel and ranges have converged, 3,400 at most.
     batch_size : int, default=256
         Rows per stochastic step.
     tilts : {"remembered", "recognition"}, default="remembered"
@@ -171,8 +171,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     random_state : int, RandomState or None, default=None
         Seeds what is drawn; exact inference draws nothing but additional starts.
     device : str, default="auto"
-        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
-        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU if there is one and rows × nodes ×
+        inducing points × columns are at least 10⁹, else the CPU; `device_` says which.
     verbose : bool, default=False
         Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
@@ -182,8 +182,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
-        there after it was killed, and ends with the same bits, if as many threads work on it: with another
-        number it warns, and ends with the same result up to rounding.
+        there after it was killed. With the same number of threads the result is identical; with another
+        number it warns, and the result agrees up to rounding.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     orbit_errors_ : dict of str to float
         The standard error of every learned range.
     orbit_intervals_ : dict of str to tuple
-        The interval that holds the upper end of every learned range with 95 %.
+        The 95 % interval of the upper end of every learned range.
     kernel_choice_ : str
         What kernel was chosen and what else was tried, where `kernel=None` chose.
     likelihood_ : Likelihood
@@ -235,7 +235,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     stopped_by_ : str
         Why the search on nodes ended, or what ended other learning early, "interrupted" or "time is over".
     converged_ : bool
-        Whether learning came to its end.
+        Whether learning converged.
     history_ : list of float
         The evidence, or its bound, at every iteration.
     posterior_ : Posterior
@@ -243,7 +243,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
     device_ : str
-        Where it was computed, and where predictions are.
+        The device of the fit and of predictions.
     n_features_in_ : int
         Number of features of a row.
 

@@ -51,7 +51,7 @@ START_ROWS = 1000
 LITTLE = 0.1
 """Nats that are not worth further iterations over many rows."""
 LEARNED_WITH = 500
-"""The most inducing points with which hyperparameters are learned."""
+"""Hyperparameters are learned with at most this many inducing points."""
 FIRST_STEPS, MOST_STEPS = 400, 3000
 """The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
 NODES, PREDICTION_NODES = 16, 64
@@ -59,7 +59,7 @@ NODES, PREDICTION_NODES = 16, 64
 BATCHES = 4
 """Batches of rows that the objective of a stochastic fit takes."""
 MOST_REPEATED = 16
-"""Weights that single precision bears: they divide the noise of their rows."""
+"""The largest weights in single precision: they divide the noise of their rows."""
 LEARNED = 2.0
 """Nats of KL[q ‖ prior] below which a fit learned next to nothing: noise alone explains the targets."""
 RESTART_SPREAD = 0.5
@@ -105,7 +105,7 @@ class FitSettings:
         model: LatentModel,
         stop: Callable[[list[float]], bool] | None = None,
     ) -> Training:
-        """L-BFGS over all that is learned, until `stop` says so; none where the fit must end."""
+        """L-BFGS over all that is learned, until `stop` returns True; no steps if the fit must end."""
         training = maximize(
             objective,
             model.learned,
@@ -123,7 +123,7 @@ class FitSettings:
         return training
 
     def learned_with(self, most: int) -> int:
-        """The inducing points with which hyperparameters are learned, of `most` that there are."""
+        """The number of inducing points with which hyperparameters are learned, of at most `most`."""
         return min(LEARNED_WITH if self.num_inducing is None else min(self.num_inducing, LEARNED_WITH), most)
 
 
@@ -196,7 +196,7 @@ def check_engine(engine: str, likelihood: Likelihood) -> None:
 
 
 def engine_for(num_rows: int, exact_serves: bool = True, num_points: int | None = None) -> EngineName:
-    """The engine that "auto" means: by the number of rows, and exact only where that serves.
+    """The engine of "auto": by the number of rows, and exact only if the exact engine takes these data.
 
     `num_points` counts the points of g in all rows; None if they are drawn.
     """
@@ -283,7 +283,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
 
 
 def _learn_exact(objective: ExactEvidence, settings: FitSettings) -> tuple[Training, bool]:
-    """Hyperparameters by the evidence of all rows, and whether they settled.
+    """Hyperparameters by the evidence of all rows, and whether they converged.
 
     Many rows start from the answer of some of them, which costs next to nothing and is near theirs.
     """
@@ -314,7 +314,7 @@ def _floors(model: LatentModel, observations: tuple[Observations, ...]) -> dict[
 
 
 def _is_noisy(model: LatentModel, observations: tuple[Observations, ...]) -> bool:
-    """Whether the noise of every row is so large that single precision serves the search for ranges."""
+    """Whether the noise of every row is so large that single precision suffices in the search for ranges."""
     is_fixed = isinstance(model.likelihood, Gaussian) and model.likelihood.is_fixed
     least = float(model.noise) / observations[0].size if is_fixed else LEAST_NOISE
     heaviest = float(observations[0].weights().max())
@@ -589,7 +589,7 @@ def _finished(
 
 
 def _copy(generator: torch.Generator) -> torch.Generator:
-    """A generator in the same state, which leaves the given one where it is."""
+    """A generator in the same state; drawing from it does not change the given one."""
     return torch.Generator(generator.device).set_state(generator.get_state())
 
 
@@ -603,8 +603,8 @@ def _polished(
 ) -> Polished:
     """The best q by frozen rows, and the bound of the model's own functional at it.
 
-    Drawn rows cannot tell the bound of a likelihood that is not quadratic in f. It is then that of the frozen
-    rows, and bounds on other sets of as many nodes tell its error.
+    For a likelihood that is not quadratic in f, drawn rows give no unbiased bound. The bound is then that of
+    the frozen rows, and its error follows from bounds on other sets of nodes.
     """
     if not model.likelihood.is_quadratic:
         latent = model.at(frozen)
@@ -640,6 +640,6 @@ def _values(model: LatentModel) -> list[Tensor]:
 
 @torch.no_grad()
 def _assign(model: LatentModel, values: list[Tensor]) -> None:
-    """Put all that is learned where `_values` found it."""
+    """Restore all that is learned to the values of `_values`."""
     for parameter, value in zip(model.learned, values, strict=True):
         parameter.copy_(value)

@@ -36,7 +36,7 @@ CHOICE_ROWS = 500
 LEARNED_ROWS = 1500
 """Rows up to which all of them learn by held-out labels; beyond, an iteration takes seconds."""
 FEWEST_ROWS = 20
-"""Rows below which leave-one-out says too little to choose by."""
+"""Below this many rows, leave-one-out is too uncertain to choose by."""
 MOST_COLUMNS = 20
 """Columns up to which a lengthscale per column is tried."""
 ITERATIONS = 50
@@ -53,7 +53,7 @@ OTHER_SHAPE = 1.0
 
 @final
 class Metric(NamedTuple):
-    """How rows are far from each other: columns in units, or as they are, and where lengthscales start.
+    """How distances between rows are measured: the units of columns, and where lengthscales start.
 
     `cost` counts the hyperparameters that were learned in addition to one lengthscale.
     """
@@ -140,7 +140,7 @@ class KernelChoice:
 def choose_kernel(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], targets: Float[Tensor, "n c"], is_table: bool
 ) -> KernelChoice | None:
-    """The kernel under which held-out labels of some rows are most probable; None where nothing tells.
+    """The kernel under which held-out labels of some rows are most probable; None if that cannot be computed.
 
     `targets` are one-hot codes. Columns of tables are tried in units of their spread, few of them also in
     units that the evidence finds. Pixels and samples have one unit.

@@ -87,7 +87,7 @@ class TargetScale(NamedTuple):
     stored = Stored({"scale": POSITIVE})
 
     def check_fits(self, posterior: Posterior, likelihood: Likelihood, told: object) -> None:
-        """Raise a ValueError where this scale, or the noise of a likelihood as told, is of other outputs."""
+        """Raise a ValueError where this scale, or the given noise of a likelihood, is of other outputs."""
         num_outputs = posterior.num_outputs
         fits = self.scale.shape == self.shift.shape == (num_outputs,)
         require(fits, "a scale of other outputs")

@@ -104,10 +104,10 @@ class InvariantGPRegressor(
         Whether one side of a group average is enough, see `orbitwise.process.Process`.
     num_nodes : int, default=None
         Fixed nodes over which a drawn orbit is averaged, the same for every seed. None doubles them until
-        neither the evidence nor the ranges would move on others (collapsed inference takes 16).
+        other nodes would change neither evidence nor ranges (collapsed inference takes 16).
     max_nodes : int, default=None
         The most nodes that doubling takes. None takes as many as one evaluation can do in some seconds. Raise
-        it where a ConvergenceWarning says that ranges did not settle.
+        it if a ConvergenceWarning says that ranges did not converge.
     max_seconds : float, default=None
         Seconds after which no step begins, with any engine, and neither nodes nor inducing points double any
         more; the best so far is then kept, and a ConvergenceWarning says so. None takes the time it needs.
@@ -128,18 +128,18 @@ class InvariantGPRegressor(
         exact, and only so, with `observations` or noise=0. Never exact with other likelihoods than Gaussian
         noise.
     num_inducing : int or "auto", default="auto"
-        Inducing points of collapsed and variational inference: g is summarised by its values at so many
+        Inducing points of collapsed and variational inference: g is summarised by its values at these
         points. Kernel, ranges and noise are learned with at most 500. Then "auto" takes 1,000, 2,000, 4,000
         and so on, up to all rows, with kernel and ranges held and the noise chosen anew, until
         the log density of targets left out one at a time gains less than 0.01 nats, or less than its
-        standard error. A number takes so many.
+        standard error. A number is taken as it is.
     num_steps : int, default=None
         Stochastic steps. None takes steps until bound, kernel and ranges stand still, 3,400 at most.
     batch_size : int, default=256
         Rows per stochastic step.
     device : str, default="auto"
-        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
-        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU if there is one and rows × nodes ×
+        inducing points × columns are at least 10⁹, else the CPU; `device_` says which.
     verbose : bool, default=False
         Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
@@ -149,8 +149,8 @@ class InvariantGPRegressor(
         Whether `fit` starts from the result of the last one.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
-        there after it was killed, and ends with the same bits, if as many threads work on it: with another
-        number it warns, and ends with the same result up to rounding.
+        there after it was killed. With the same number of threads the result is identical; with another
+        number it warns, and the result agrees up to rounding.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class InvariantGPRegressor(
     orbit_errors_ : dict of str to float
         The standard error of every learned range.
     orbit_intervals_ : dict of str to tuple
-        The interval that holds the upper end of every learned range with 95 %.
+        The 95 % interval of the upper end of every learned range.
     likelihood_ : Likelihood
         The likelihood with its learned parameters, for standardised targets.
     noise_ : float
@@ -199,7 +199,7 @@ class InvariantGPRegressor(
     stopped_by_ : str
         Why the search on nodes ended, or what ended other learning early, "interrupted" or "time is over".
     converged_ : bool
-        Whether learning of the best start came to its end.
+        Whether learning from the best start converged.
     history_ : list of float
         The evidence, or its bound, at every iteration of the best start.
     posterior_ : Posterior
@@ -209,7 +209,7 @@ class InvariantGPRegressor(
     channels_ : str or None
         "first" or "last", where images had their channels; None where there are none.
     device_ : str
-        Where it was computed, and where predictions are.
+        The device of the fit and of predictions.
     n_features_in_ : int
         Number of features of a row.
 

@@ -33,14 +33,14 @@ from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
 LOWER = 1e-3
-"""How far below the noise that was learned that of a rung may be, as a factor; at most it is all there is."""
+"""The noise of a rung is at least this share of the learned one, and at most the size of the targets."""
 LIKE = 0.02
-"""Logarithms of noise that are this near are as good as equal."""
+"""The tolerance of the search for the best noise, in its logarithm."""
 OTHERS = 3
-"""Sets of other nodes by which the error of a bound on nodes is known."""
+"""The number of other sets of nodes from which the error of a bound is estimated."""
 COARSE_WIDTH, COARSE_ROWS = 32, 1500
-"""Inputs with fewer columns have smooth kernels, of which single precision would lose too much. For fewer
-rows double precision costs little."""
+"""Below this many columns kernels are so smooth that single precision would lose too much, and below this
+many rows double precision costs little."""
 
 
 OCTAVE = 4
@@ -54,8 +54,8 @@ SHORTEST, LONGEST = -3 * OCTAVE, 2 * OCTAVE
 class Rungs:
     """All rungs of one fit: the same number of inducing points always gives the same place.
 
-    `seed` is that of the points, `tilt` where the tilts of likelihoods that need some start. `steps` says by
-    how many parts of an octave lengthscales differ from those of the model.
+    `seed` determines the points, and `tilt` is the start of tilts for likelihoods that need them. `steps` is
+    the number of parts of an octave by which lengthscales differ from those of the model.
     """
 
     model: LatentModel
@@ -76,6 +76,11 @@ class Rungs:
         if process is None:
             raise ValueError("The kernel has no lengthscale that could be so long or short.")
         return process
+
+    @property
+    def latent(self) -> LatentModel:
+        """The model that predicts, on frozen rows."""
+        return LatentModel(self.process, self.frozen, self.model.likelihood)
 
     def of_evidence(self) -> Rungs:
         """The same rungs with the lengthscales of the model, where labels do not matter."""
@@ -139,12 +144,12 @@ class Rungs:
         return replace(self.observations, x=x.float()) if is_coarse else self.observations
 
     def points(self, count: int) -> Tensor:
-        """So many random points of the orbits of all rows."""
+        """Random points of the orbits of all rows."""
         generator = torch.Generator(self.observations.x.device).manual_seed(self.seed)
         return random_orbit_points(self.frozen, self.observations.x, count, generator)
 
     def at(self, count: int) -> Place:
-        """The place with so many inducing points."""
+        """The place with `count` random inducing points."""
         return self.at_points(self.points(count))
 
     @torch.no_grad()
@@ -155,11 +160,11 @@ class Rungs:
             held = hold_rows(process, self.frozen, inducing, self.rows.x, rows.targets, weight=rows.weight)
             return self.of_held(held, inducing, self.best_noise(held))
         if likelihood.is_quadratic:
-            found = condition(self.model.at(self.frozen), self.rows, inducing, tilt=self.tilt)
+            found = condition(self.latent, self.rows, inducing, tilt=self.tilt)
             bound, projected = float(found.bound()), found.rows.projected
             losses, rows_held = self._per_row(bound), found.rows
             return Place(found.posterior, bound, losses, found.tilt, projected.residual, rows_held)
-        best = nonconjugate.fit_q(self.model.at(self.frozen), rows, inducing)
+        best = nonconjugate.fit_q(self.latent, rows, inducing)
         projected = project_rows(process, self.frozen, inducing, rows.x)
         held = expanded_rows(projected, likelihood, rows.targets, best.q)
         posterior = SparsePosterior(process, inducing, best.q, projected.lower)
@@ -169,7 +174,7 @@ class Rungs:
         return -torch.tensor([bound / len(self.observations)], dtype=torch.float64)
 
     def of_held(self, held: HeldRows, inducing: Inducing, noise: float) -> Place:
-        """The place of rows that are projected already, at this variance of the noise."""
+        """The place of rows that are already projected, at this noise variance."""
         process, observations = self.process, self.observations
         q = held.optimum(noise)
         posterior = SparsePosterior(process, inducing, q, held.projected.lower)
@@ -203,8 +208,8 @@ class Rungs:
     def bound(self, place: Place, num_nodes: int, generator: torch.Generator) -> BoundEstimate:
         """The bound of the model's own functional at a place.
 
-        Drawn rows cannot tell the bound of a likelihood that is not quadratic in f. It is then that of the
-        frozen rows, and bounds on other sets of as many nodes tell its error.
+        For a likelihood that is not quadratic in f, drawn rows give no unbiased bound. The bound is then that
+        of the frozen rows, and its error follows from bounds on other sets of nodes.
         """
         model, rows = self.model, self.observations
         if not model.is_drawn:
@@ -232,7 +237,7 @@ def bound_by_nodes(
     num_nodes: int,
     generator: torch.Generator,
 ) -> BoundEstimate:
-    """The bound of frozen rows, with the error that bounds on other sets of as many nodes tell."""
+    """The bound of frozen rows, with its error estimated from bounds on other sets of nodes."""
     others = [
         freeze_functional(model.functional, num_nodes, generator)
         for _ in range(OTHERS if model.is_drawn else 0)

@@ -235,10 +235,10 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     features : torch.nn.Module, callable or transformer, default=None
         A fixed map φ of inputs to features, on which the kernel lives, as in `InvariantGPRegressor`.
     num_inducing : int or "auto", default="auto"
-        Inducing variables. "auto" doubles them until the evidence gains less than the tolerance; a number
-        keeps the cost fixed.
+        Inducing variables. "auto" doubles their number until the evidence gains less than the tolerance; a
+        number keeps the cost fixed.
     tolerance : float, default=0.01
-        How narrow the bracket of the log evidence should be, in nats per row. Raise it for an answer sooner.
+        How narrow the bracket of the log evidence should be, in nats per row. A larger one takes less time.
     bound : {"tight", "titsias", "cg"}, default="tight"
         The lower bound that is maximised. "tight" costs as much as "titsias" and is never below it. "cg"
         solves the quadratic form by conjugate gradients, up to 20,000 rows, and predicts with the exact mean.
@@ -249,11 +249,11 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Whether points of g move by gradients as well. "auto" lets them where their number is given, or where
         `max_inducing` turns out to be too few.
     max_inducing : int, default=2000
-        The most inducing variables that "auto" takes. Where they were too few the certificate says so, and a
-        ConvergenceWarning.
+        The most inducing variables that "auto" takes. If they were too few, the certificate and a
+        ConvergenceWarning say so.
     max_seconds : float, default=None
-        Seconds after which no evaluation begins, for any `num_inducing`. Where time ended the search the
-        certificate says so, and a ConvergenceWarning.
+        Seconds after which no evaluation begins, for any `num_inducing`. If time ended the search, the
+        certificate and a ConvergenceWarning say so.
     noise : float, default=None
         Noise variance in units of y squared, positive; None learns it.
     mean : {"zero", "constant", "linear"}, default="zero"
@@ -277,8 +277,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     random_state : int, RandomState or None, default=None
         Seeds what is drawn.
     device : str, default="auto"
-        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU where there is one and rows × nodes
-        × inducing points × columns are at least 10⁹, so that it gains, else the CPU; `device_` says which.
+        Where to compute: "cpu", "cuda", "cuda:1", … "auto" takes the GPU if there is one and rows × nodes ×
+        inducing points × columns are at least 10⁹, else the CPU; `device_` says which.
     verbose : bool, default=False
         Whether to show progress: a bar in terminals and notebooks, a line now and then elsewhere.
     callback : callable, default=None
@@ -286,8 +286,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         fit, which keeps the best so far, as Ctrl-C does.
     checkpoint : str, default=None
         A folder where `fit` keeps its progress. The same fit to the same data, by the same seed, resumes from
-        there after it was killed, and ends with the same bits, if as many threads work on it: with another
-        number it warns, and ends with the same result up to rounding. The "cg" bound resumes after its first
+        there after it was killed. With the same number of threads the result is identical; with another
+        number it warns, and the result agrees up to rounding. The "cg" bound resumes after its first
         start only, and a `max_seconds` counts the seconds of the last process.
 
     Attributes
@@ -313,11 +313,11 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     posterior_ : Posterior
         The posterior of g.
     converged_ : bool
-        Whether learning came to its end.
+        Whether learning converged.
     history_ : list of float
         The bound at every iteration.
     device_ : str
-        Where it was computed, and where predictions are.
+        The device of the fit and of predictions.
     n_features_in_ : int
         Number of features of a row.
 

@@ -10,6 +10,7 @@ from orbitwise.functionals.derivatives import (
     TransformationDerivative,
     total_variation,
 )
+from orbitwise.functionals.distances import InverseDistances
 from orbitwise.functionals.functional import (
     Atoms,
     Block,
@@ -46,6 +47,7 @@ __all__ = [
     "Gradient",
     "Gradients",
     "ImageTangent",
+    "InverseDistances",
     "LocalAverage",
     "MOVES",
     "NeighbourGraph",

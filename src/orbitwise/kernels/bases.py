@@ -585,7 +585,7 @@ def _quartiles(points: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float
 def typical_spread(points: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     """The standard deviation of each coordinate, 1 where it varies by no more than rounding.
 
-    Where a few rows stand far apart, such as rows of 999 for missing values, it is that of the other rows.
+    If a few rows are far from all others, such as rows of 999 for missing values, they are left out.
     """
     spread = deviations(points)
     low, high = _quartiles(points)

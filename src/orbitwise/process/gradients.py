@@ -97,12 +97,9 @@ def has_products(kernel: Kernel) -> bool:
 def takes_products(kernel: Kernel, left: Block, right: Block) -> bool:
     """Whether `gradient_product` applies to two blocks that are not both expanded.
 
-    They are blocks of gradients, or one of them holds one exact value per row.
+    They are blocks of gradients, or one of them holds exact values.
     """
-    is_value = [
-        block.num_atoms == 1 and not (block.has_slopes or block.is_drawn) and block.blur is None
-        for block in (left, right)
-    ]
+    is_value = [not (block.has_slopes or block.is_drawn) and block.blur is None for block in (left, right)]
     is_block = [not block.is_expanded for block in (left, right)]
     serves = all(a or b for a, b in zip(is_block, is_value, strict=True))
     return serves and max(left.points.dim(), right.points.dim()) == 3 and has_products(kernel)

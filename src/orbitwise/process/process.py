@@ -113,6 +113,8 @@ def _signature(kernel: Kernel, block: Block) -> Tensor:
 Rows = Block | Sequence[Block]
 ROWS_AT_ONCE = 1024
 """Rows whose covariances with all others are in memory at once in products."""
+PRODUCT_PAIRS = 2**22
+"""Pairs of points in memory at once in products of slopes: two matrices of 32 MiB in double precision."""
 ROUNDING = 64
 """Variances below this many rounding units of the largest one are treated as zero."""
 
@@ -206,11 +208,14 @@ class Process(Module):
         return torch.cat(totals)
 
     def _block_product(self, left: Block, right: Block, vectors: Tensor) -> Tensor:
-        step = ROWS_AT_ONCE * len(left.points) // left.num_rows or 1
-        bands = [left.rows(slice(start, start + step)) for start in range(0, len(left.points), step)]
+        left, right = one_of_equal_symmetry(self._usable(left), self._usable(right))
         is_plain = left.is_expanded and right.is_expanded
         if not is_plain and not torch.is_grad_enabled() and takes_products(self.kernel, left, right):
+            # no covariance is formed, so only pairs of points are in memory
+            pairs = left.num_atoms * right.num_atoms * len(right.points)
+            bands = _bands(left, PRODUCT_PAIRS // pairs)
             return torch.cat([gradient_product(self.kernel, band, right, vectors) for band in bands])
+        bands = _bands(left, ROWS_AT_ONCE * len(left.points) // left.num_rows)
         slopes = None if right.is_expanded else right.slopes()
         if slopes is not None and vectors.shape[1] < slopes.num_directions:
             # one slope per point, Σ_k c_ik of its rows (i, k)
@@ -268,6 +273,12 @@ def _joined(table: list[list[Tensor]]) -> Tensor:
     if len(table) == 1 and len(table[0]) == 1:
         return table[0][0]
     return torch.cat([torch.cat(row, dim=-1) for row in table], dim=-2)
+
+
+def _bands(block: Block, step: int) -> list[Block]:
+    """The rows of so many points at a time."""
+    step = max(1, step)
+    return [block.rows(slice(start, start + step)) for start in range(0, len(block.points), step)]
 
 
 def _block_mean(mean: Mean, block: Block) -> Tensor:

@@ -43,7 +43,7 @@ class Phase:
     name : str
         What is done, such as "learning".
     num_steps : int
-        How many steps it is expected to take; 0 where nobody can tell.
+        How many steps it is expected to take; 0 if unknown.
     cost : float
         What a step costs, in units that all phases of the fit share.
     num_inducing, num_nodes : int or None
@@ -108,7 +108,7 @@ class Forecast:
 
     @property
     def left(self) -> float:
-        """The seconds that the rest may take; infinite while nobody can tell."""
+        """The seconds that the rest may take; infinite while unknown."""
         if not self._seconds or not self._phase.num_steps:
             return math.inf
         # until the phase ends, at least one more step is expected
@@ -129,7 +129,7 @@ class Forecast:
 def first_interrupt(ask: Callable[[], None]) -> Iterator[None]:
     """The first Ctrl-C calls `ask`, and the second one raises KeyboardInterrupt, as it does elsewhere.
 
-    Where Ctrl-C is handled by somebody else already, or by another thread, nothing changes.
+    If Ctrl-C is already handled elsewhere, or this is not the main thread, nothing changes.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -193,7 +193,7 @@ class Reporter:
         return bool(self.stopped)
 
     def allows(self, seconds: float) -> bool:
-        """Whether what takes so many seconds may begin; the fit does not end where it may not."""
+        """Whether a computation of so many seconds may begin; if not, the fit does not end."""
         return not self.is_over() and self._clock() + seconds <= self._deadline
 
     def check(self) -> None:
@@ -297,7 +297,7 @@ def can_draw(console: Console) -> bool:
 
 
 def in_words(seconds: float) -> str:
-    """Roughly how long that is: in steps of ten seconds, because it is not known any better."""
+    """The seconds in words, rounded to steps of ten because forecasts are rough."""
     if seconds < 90:
         return f"{max(10, 10 * round(seconds / 10))} s"
     minutes = round(seconds / 60)

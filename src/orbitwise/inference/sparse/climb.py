@@ -1,6 +1,6 @@
 """How many inducing points are enough: M climbs a fixed ladder, hyperparameters held, until rows gain little.
 
-The loss of a rung is the mean over the training rows of what each costs, predicted from all others (or, under
+The loss of a rung is the mean loss of a training row that is predicted from all others (or, under
 likelihoods that leave nothing out in closed form, the bound per row). A rung depends on its number alone, not
 on the climb. Time and memory only end the climb sooner.
 """
@@ -29,10 +29,10 @@ FIRST = 1000
 RELATIVE_GAIN = 0.02
 """A rung that lowers the loss by less than this share is the last, or by less than its standard error."""
 LEAST_GAIN = 0.01
-"""Nats per row that count for nothing where the loss is a density, whose zero has no meaning."""
+"""Gains below this many nats per row are negligible if the loss is minus a log density."""
 ROWS_AT_ONCE = 16_384
 SHARE_OF_MEMORY = 0.8
-"""Of what is free, so that others who ask for memory at the same time are not denied it."""
+"""The share of free memory that is used, so that other programs have some as well."""
 NUMBER = 8
 
 ENOUGH, COMPLETE, GIVEN = "enough", "complete", "given"
@@ -86,7 +86,7 @@ class Rung(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Size:
-    """What the memory and the time of a rung depend on."""
+    """The sizes that determine memory and time of a rung."""
 
     num_rows: int
     num_atoms: int
@@ -106,7 +106,7 @@ class Size:
         return NUMBER * (columns + (2 + 3 * self.num_grams) * size**2)
 
     def operations(self, num_inducing: int) -> float:
-        """Of kernel values, of A and its square, and of leaving rows out under some variances of noise."""
+        """Operations for kernel values, A, its square, and leaving rows out at some noise variances."""
         size, rows = float(num_inducing), float(self.num_rows)
         return 2 * size * rows * self.num_atoms * self.width + (12 + 2 * self.num_grams) * size**2 * rows
 
@@ -140,7 +140,7 @@ class Climbed:
 @final
 @dataclass(frozen=True)
 class Limits:
-    """What a climb may use: the time that `reporter` leaves, and bytes; None for memory is what is free."""
+    """The limits of a climb: the time that `reporter` leaves, and bytes of memory; None is what is free."""
 
     reporter: Reporter
     max_memory: float | None
@@ -173,8 +173,8 @@ def climb(
 ) -> Climb:
     """Climb from the rung on which hyperparameters were learned until more inducing points hardly gain.
 
-    A rung whose memory or time there is not is not begun. One that fails, or that predicts worse, leaves the
-    rung before.
+    A rung for which memory or time does not suffice is not begun. After one that fails or predicts worse, the
+    rung before it is kept.
     """
     rungs = [Rung(num_inducing, float(first.losses.mean()), math.nan, math.nan, math.nan)]
     before, found, taken, losses = first, first, num_inducing, first.losses

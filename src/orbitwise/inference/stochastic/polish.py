@@ -79,7 +79,7 @@ def unbiased_bound(
     """The bound at the posterior's q on all rows; slack and tilts start as given and are updated by separate
     draws.
 
-    The functional of the model is drawn and not frozen.
+    The functional of the model is drawn and not frozen; the process is that of the posterior.
     """
     given = observations.through(model.functional)
     drawn, x, targets, weight = evenly_drawn(given.functional, DRAWS), given.x, given.targets, given.weight
@@ -96,7 +96,7 @@ def unbiased_bound(
         slack, tilts = memory.recall(index) if rows.is_drawn else (None, None)
         some = None if weight is None else weight[index]
         known = (rows, targets[index].double(), slack, tilts)
-        return bound_terms(model.process, model.likelihood, q, inducing, lower, *known, weight=some)
+        return bound_terms(posterior.process, model.likelihood, q, inducing, lower, *known, weight=some)
 
     for index in batches:
         found = terms(index)
