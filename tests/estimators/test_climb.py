@@ -5,11 +5,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from sklearn.exceptions import ConvergenceWarning
 
 import orbitwise
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor
-from orbitwise.estimators import engines
+from orbitwise.estimators import engines, rungs
 from orbitwise.estimators.rungs import Rungs
 from orbitwise.inference.optimise.cost import free_memory, machine_memory
 from orbitwise.inference.optimise.watching import Reporter
@@ -304,3 +305,38 @@ def test_many_rows_start_from_some_of_them(monkeypatch):
     assert some.converged_
     assert some.log_evidence_ == pytest.approx(whole.log_evidence_, abs=0.2)
     assert len(some.history_) < len(whole.history_)
+
+
+@pytest.mark.parametrize("num_inducing", [10, 40, "auto"])
+def test_labels_are_predicted_with_lengthscales_of_held_out_labels(num_inducing, tmp_path):
+    # far too long for these labels, and next to nothing is learned
+    kernel = ScaleKernel(RBFKernel())
+    kernel.base_kernel.lengthscale = 8.0
+    settings = {"kernel": kernel, "inference": "collapsed", "num_inducing": num_inducing}
+    by_labels, by_evidence = (
+        quietly(InvariantGPClassifier(noise=noise, max_iterations=0, random_state=0, **settings), X, LABELS)
+        for noise in ("auto", "evidence")
+    )
+    lengthscales = [each.posterior_.process.kernel.base_kernel for each in (by_labels, by_evidence)]
+    short, long = (each.lengthscale.item() for each in lengthscales)
+    assert short < 6 < long
+    assert by_labels.leave_one_out_log_loss_ < by_evidence.leave_one_out_log_loss_
+    # kernel and evidence are those of the evidence
+    assert by_labels.kernel_.base_kernel.lengthscale.item() == pytest.approx(long)
+    if num_inducing != "auto":
+        assert by_labels.log_evidence_ == pytest.approx(by_evidence.log_evidence_, abs=1e-6)
+    orbitwise.save(by_labels, tmp_path / "model.orbitwise")
+    back = orbitwise.load(tmp_path / "model.orbitwise")
+    np.testing.assert_array_equal(back.predict_proba(NEW), by_labels.predict_proba(NEW))
+    assert back.kernel_.base_kernel.lengthscale.item() == pytest.approx(long)
+
+
+def test_noise_is_chosen_with_some_of_many_rows(monkeypatch):
+    settings = {"inference": "collapsed", "num_inducing": 20, "noise": "leave_one_out", **QUICK}
+    whole = quietly(InvariantGPClassifier(**settings), X, LABELS)
+    monkeypatch.setattr(rungs, "ROWS_FOR_NOISE", 50)
+    some = quietly(InvariantGPClassifier(**settings), X, LABELS)
+    held = some.fit_result_.held()
+    every = held.held_out_means(some.noise_, every=2)
+    torch.testing.assert_close(every, held.held_out_means(some.noise_)[::2])
+    assert some.noise_ == pytest.approx(whole.noise_, rel=20)

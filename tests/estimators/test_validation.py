@@ -19,12 +19,12 @@ from orbitwise import (
     SparseGPRegressor,
     VirtualSVC,
 )
+from orbitwise.estimators.regression_model import check_variance
 from orbitwise.estimators.validation import (
     as_array,
     check_inputs,
     check_rows,
     check_training,
-    check_variance,
     flatten_images,
 )
 from orbitwise.functionals import Difference, Gradient

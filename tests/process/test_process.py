@@ -3,7 +3,8 @@ import pickle
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.constraints import Interval
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from torch import Tensor
 
@@ -248,3 +249,26 @@ def test_clear_errors():
         Process(None, "rbf")
     with unchecked(), pytest.raises(ValueError, match="one_sided must be 'auto', True or False, not 'maybe'"):
         Process(None, RBFKernel(), one_sided="maybe")
+
+
+def test_a_stretched_process_has_other_lengthscales_and_leaves_the_first_one_alone():
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2)) + LinearKernel()
+    kernel.kernels[0].base_kernel.lengthscale = torch.tensor([0.5, 2.0])
+    process = Process(None, kernel)
+    longer = process.stretched(2.0)
+    assert longer is not None
+    torch.testing.assert_close(
+        longer.kernel.kernels[0].base_kernel.lengthscale, torch.tensor([[1.0, 4.0]]), rtol=1e-6, atol=0.0
+    )
+    torch.testing.assert_close(kernel.kernels[0].base_kernel.lengthscale, torch.tensor([[0.5, 2.0]]))
+
+
+def test_a_process_without_a_lengthscale_that_may_change_is_not_stretched():
+    fixed = RBFKernel()
+    fixed.raw_lengthscale.requires_grad_(False)
+    narrow = RBFKernel(lengthscale_constraint=Interval(0.1, 1.0))
+    narrow.lengthscale = 0.9
+    assert Process(None, fixed).stretched(2.0) is None
+    assert Process(None, LinearKernel()).stretched(2.0) is None
+    assert Process(None, narrow).stretched(2.0) is None
+    assert Process(None, narrow).stretched(0.5) is not None

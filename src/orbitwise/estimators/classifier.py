@@ -26,7 +26,7 @@ from orbitwise.estimators.engines import (
     engine_for,
     num_points,
 )
-from orbitwise.estimators.estimator import EngineEstimator
+from orbitwise.estimators.estimator import EngineEstimator, resolve_likelihood
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
@@ -34,7 +34,6 @@ from orbitwise.estimators.validation import (
     Channels,
     answering,
     check_settings,
-    resolve_likelihood,
     training_rows,
 )
 from orbitwise.functionals.averages import features_of
@@ -62,6 +61,8 @@ LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
 ONE_HOT_NOISE = 0.01
 LABEL_COUNT, DOUBT = 100.0, 0.2
 """Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
+MOST_CHECKED = 5000
+"""The most training rows, evenly spread, that are looked at for being predicted to be of one class."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do if one class is predicted for all rows."""
 
@@ -127,8 +128,10 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         Gaussian, so the noise with the least leave-one-out log loss of training labels often predicts better
         than that of the evidence, above all with thousands of rows. "auto" takes it if it lowers that loss by
         more than its standard error. With exact inference on up to 1,500 rows, a kernel that was chosen by
-        leave-one-out is learned in the same way, together with its noise. In any case `log_evidence_` is that
-        at the noise of the evidence.
+        leave-one-out is learned in the same way, together with its noise. With inducing points, the
+        lengthscales that predict labels are chosen likewise, unless this is "evidence": `posterior_.process`
+        has them, and `kernel_` those of the evidence. In any case `log_evidence_` is that at the noise and
+        the lengthscales of the evidence.
     image_shape : tuple of int, default=None
         (height, width), or three sizes in the order of `channels`, of an image in a row of X.
     channels : {"auto", "first", "last"}, default="auto"
@@ -391,9 +394,10 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         result = self._run(model, self.model_.observations, generator, labels_of_codes, by)
         by_labels = engine == "exact" and self.noise != "evidence" and len(rows) <= LEARNED_ROWS
         self._store(result, numbers, choice if by_labels else None)
-        said = self._probabilities(*self._moments_at(rows.x)).argmax(1).cpu()
+        every = -(-len(rows) // MOST_CHECKED)
+        said = self._probabilities(*self._moments_at(rows.x[::every])).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
-        name, given = type(self).__name__, torch.from_numpy(codes)
+        name, given = type(self).__name__, torch.from_numpy(codes)[::every]
         warn_of_one_class(name, self.classes_, said, has_no_label, given, GIVE)
         return self
 

@@ -81,34 +81,37 @@ class HeldRows:
         """The collapsed bound of these rows, summed over outputs."""
         return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
-    def leave_one_out(self, noise: float | Tensor) -> Moments:
+    def leave_one_out(self, noise: float | Tensor, every: int = 1) -> Moments:
         """Moments of each f_n given all other rows: μ₋ₙ = μ - s w(y-μ)/σ²(1-h), variance s/(1-h) + r.
 
         Here s = aᵀSa, and the leverage is h = ws/σ². If there is a `response` λ, it replaces w/σ² in S and h,
-        which is correct to first order in the change of the posterior.
+        which is correct to first order in the change of the posterior. Moments are computed for `every` so
+        many rows, each given all others.
         """
-        noise, columns = self._checked(noise), self.projected.columns
-        mean = columns.mT @ self.optimum(noise).mean
+        noise, best = self._checked(noise), self.optimum(noise)
+        columns, residual = self.projected.columns[:, ::every], self.projected.residual[::every]
+        mean, weights = columns.mT @ best.mean, self._weights[::every]
         if self.response is None:
-            response, precision = self._weights / noise, self.precision(noise)
+            response, lower = weights / noise, best.lower
         else:
-            response = self.response / noise
-            precision = _gram(columns, response) + torch.eye(len(columns)).to(columns)
-        parts, lower = columns.split(COLUMNS_AT_ONCE, dim=1), cholesky(precision).lower
+            response, all_columns = self.response[::every] / noise, self.projected.columns
+            gram = _gram(all_columns, self.response / noise)
+            lower = cholesky(gram + torch.eye(len(columns)).to(columns)).lower
+        parts = columns.split(COLUMNS_AT_ONCE, dim=1)
         lowers = lower if lower.dim() == 3 else lower[None]
         # one output at a time, like the sums
         each = [torch.cat([solve_lower(one, part).square().sum(0) for part in parts]) for one in lowers]
         spread = torch.stack(each, dim=1)
         # s/(1-h)
         variance = spread / (1 - response * spread).clamp_min(1e-12)
-        held_out = mean - variance * self._weights / noise * (self.centred - mean)
-        variance = (variance + self.projected.residual[:, None]).expand_as(held_out)
-        held_out = held_out + self.projected.mean[:, None]
+        held_out = mean - variance * weights / noise * (self.centred[::every] - mean)
+        variance = (variance + residual[:, None]).expand_as(held_out)
+        held_out = held_out + self.projected.mean[::every, None]
         return Moments(held_out, variance, held_out.square() + variance)
 
-    def held_out_means(self, noise: float | Tensor) -> Float[Tensor, "n c"]:
-        """Each target predicted from all others, at this variance of the noise."""
-        return self.leave_one_out(noise).mean
+    def held_out_means(self, noise: float | Tensor, every: int = 1) -> Float[Tensor, "n c"]:
+        """Each target, or `every` so many, predicted from all others, at this variance of the noise."""
+        return self.leave_one_out(noise, every).mean
 
     def log_density(self, noise: float | Tensor) -> Float[Tensor, " n"]:
         """log p(y_n | all other targets), summed over outputs."""

@@ -20,7 +20,6 @@ from orbitwise.likelihoods.gaussian import Gaussian
 
 DRAWS = 64
 """Draws per row in one pass, in two independent Sobol sets."""
-LEAST_PASSES = 4
 BATCH_SIZE = 256
 DEGREES_OF_FREEDOM = 30
 """With these, the standard error itself is accurate to about an eighth."""
@@ -60,7 +59,7 @@ def average_passes(
     if not is_drawn:
         return BoundEstimate(float(first.sum()) - divergence, 0.0)
     if num_passes is None:
-        num_passes = max(LEAST_PASSES, 1 + math.ceil(DEGREES_OF_FREEDOM / len(batches)))
+        num_passes = 1 + math.ceil(DEGREES_OF_FREEDOM / len(batches))
     values = torch.stack([first, *(one_pass() for _ in range(num_passes - 1))])
     error = float((values.var(0).sum() / num_passes).sqrt()) if num_passes > 1 else math.nan
     return BoundEstimate(float(values.sum(1).mean()) - divergence, error)
