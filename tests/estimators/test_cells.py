@@ -33,10 +33,10 @@ def test_new_rows_are_explained_as_well():
 
 
 def test_many_columns_are_counted():
-    text = str(explained(np.full((2, 20), "a"), ValueError("could not convert")))
+    text = str(explained(enumerate(np.full((2, 20), "a").T), ValueError("could not convert")))
     assert "columns 0, 1, 2, 3, 4, 5, 6, 7 and 12 more" in text
 
 
 def test_other_errors_stay_as_they_are():
     error = ValueError("Expected numeric data")
-    assert explained(np.ones((2, 2)), error) is error
+    assert explained(enumerate(np.ones((2, 2)).T), error) is error

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from orbitwise import InvariantGPRegressor, InvariantKernelRidge, InvariantSVC
-from orbitwise.estimators.cells import refuse_dates
+from orbitwise.estimators.validation import refuse_dates
 
 DAYS = pd.date_range("2020-01-01", periods=4)
 COLUMNS = {

@@ -58,7 +58,8 @@ def test_an_unnormalised_graph_is_that_of_differences(weighting: Any, loss: str)
 
 def test_a_graph_by_name_is_the_binary_one_of_six_neighbours():
     named = InvariantSVC(invariance="graph", C=10.0, strength=0.1, loss="squared_hinge").fit(X, Y, MORE)
-    model = LaplacianSVC(weighting="binary", normalized=False).fit(X, Y, MORE)
+    settings: dict[str, Any] = {"C": 10.0, "strength": 0.1, "bandwidth": "median"}
+    model = LaplacianSVC(weighting="binary", normalized=False, **settings).fit(X, Y, MORE)
     np.testing.assert_allclose(model.decision_function(NEW), named.decision_function(NEW), rtol=0, atol=1e-6)
 
 
@@ -175,8 +176,7 @@ def test_the_cost_of_a_graph_is_said_once(strength: Any, monkeypatch: pytest.Mon
     with warnings.catch_warnings(record=True, action="always") as said:
         LaplacianSVC(strength=strength, neighbours=(3, 6)).fit(X, Y, MORE)
     (message,) = (str(each.message) for each in said)
-    # two decompositions for every graph
-    operations = 2 * dense_cost(36, 36).operations * (1 if strength == 0.1 else 2)
+    operations = dense_cost(36, 16).operations * (1 if strength == 0.1 else 2)
     assert f"LaplacianSVC.fit with the graph of 36 points will take about {operations:.0e}" in message
     assert ("fewer numbers of neighbours" in message) == (strength != 0.1)
     assert "invariance=" not in message
@@ -185,4 +185,46 @@ def test_the_cost_of_a_graph_is_said_once(strength: Any, monkeypatch: pytest.Mon
 def test_one_class_for_all_is_warned_of():
     unequal = np.where(np.arange(16) == 3, "up", "down")
     with pytest.warns(UserWarning, match=r"LaplacianSVC predicts class down for all 36 training rows"):
-        LaplacianSVC(C=1e-3).fit(X, unequal, MORE)
+        LaplacianSVC(C=1e-3, strength=0.1, basis="bias").fit(X, unequal, MORE)
+
+
+def test_the_default_does_not_depend_on_a_seed_or_the_order_of_rows():
+    x, y = make_moons(120, noise=0.1, random_state=0)
+    models = [LaplacianSVC(random_state=seed).fit(x[:20], y[:20], x[20:]) for seed in (0, 1)]
+    models.append(LaplacianSVC().fit(x[19::-1], y[19::-1], x[:19:-1]))
+    for model in models[1:]:
+        np.testing.assert_allclose(
+            model.decision_function(x), models[0].decision_function(x), rtol=0, atol=1e-9
+        )
+    assert models[0].score(x[20:], y[20:]) > 0.95
+    assert 0 < models[0].left_out_loss_ < 0.3
+
+
+def test_labels_of_chance_take_what_is_usual_and_clear_ones_what_they_show():
+    x = RNG.normal(size=(60, 5))
+    chance = LaplacianSVC().fit(x[:6], [0, 1] * 3, x)
+    assert chance.strength_ == 1.0
+    # stripes that are narrower than the distance of neighbours: smoothness is wrong, and labels say so
+    line = np.linspace(0, 1, 160)[:, None]
+    model = LaplacianSVC(bandwidth=0.01).fit(line, np.arange(160) // 3 % 2)
+    assert model.strength_ < 1.0
+
+
+def test_given_values_are_the_only_ones_to_choose_from():
+    model = LaplacianSVC(C=3.0, strengths=[0.2, 5.0], bandwidth=0.5).fit(X, Y, MORE)
+    assert (model.C_, model.bandwidth_) == (3.0, 0.5)
+    assert model.strength_ in (0.2, 5.0)
+    assert LaplacianSVC(Cs=[0.3, 3.0]).fit(X, Y, MORE).C_ in (0.3, 3.0)
+    fixed = LaplacianSVC(strength=0.7).fit(X, Y, MORE)
+    assert (fixed.C_, fixed.strength_) == (10.0, 0.7)
+    assert not hasattr(fixed, "left_out_loss_")
+
+
+def test_the_bandwidth_is_that_of_neighbours_at_most_the_median_distance():
+    distances = np.sort(np.linalg.norm(BOTH[:, None] - BOTH[None], axis=-1), axis=1)
+    near, median = np.sort(distances[:, 6])[17], np.median(distances[np.triu_indices(36, 1)])
+    found = LaplacianSVC(strength=1.0).fit(X, Y, MORE).bandwidth_
+    assert found == pytest.approx(near, rel=1e-12)
+    assert found < median
+    far = LaplacianSVC(strength=1.0, num_neighbours=34).fit(X, Y, MORE).bandwidth_
+    assert far == pytest.approx(LaplacianSVC(strength=1.0, bandwidth="median").fit(X, Y, MORE).bandwidth_)

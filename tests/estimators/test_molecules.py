@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from orbitwise import MoleculeGP, load, save
 from orbitwise.functionals import Gradient
+from orbitwise.storage import describe
 
 CORNERS = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) / np.sqrt(3)
 MOLECULES = {
@@ -256,6 +257,8 @@ def test_other_kernels(kernel: Any):
 def test_it_comes_back_from_a_file_and_from_pickle(ammonia: MoleculeGP, tmp_path):
     x = data("ammonia", 4, seed=1)[0]
     save(ammonia, tmp_path / "ammonia.orbitwise")
+    told = describe(tmp_path / "ammonia.orbitwise")
+    assert (told["estimator"], told["inference"], told["n_features"]) == ("MoleculeGP", "exact", 12)
     for again in (load(tmp_path / "ammonia.orbitwise"), pickle.loads(pickle.dumps(ammonia))):
         assert again.predict(x).tobytes() == ammonia.predict(x).tobytes()
         assert again.predict_forces(x).tobytes() == ammonia.predict_forces(x).tobytes()

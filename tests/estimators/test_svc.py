@@ -1,5 +1,6 @@
 """InvariantSVC against independent solvers, the joint machine and a Gaussian process."""
 
+import math
 import pickle
 from typing import Any
 
@@ -81,7 +82,8 @@ def test_folded_invariances_are_those_of_the_joint_machine(loss: Loss, basis: st
 def test_other_losses_of_the_invariances_make_rows_of_them(other: Any, solver: str):
     loss = EpsilonInsensitive(0.0) if other == "absolute" else other
     expected = joint_machine(Logistic(), loss, "bias", 3.0, 0.2).values(Evaluation(), torch.from_numpy(NEW))
-    model = InvariantSVC(C=3.0, strength=0.2, invariance_loss=other, bandwidth=0.8, solver=solver)
+    settings: dict[str, Any] = {"C": 3.0, "strength": 0.2, "bandwidth": 0.8, "basis": "bias"}
+    model = InvariantSVC(**settings, invariance_loss=other, solver=solver)
     found = model.fit(X, Y, MORE).decision_function(NEW)
     np.testing.assert_allclose(found, expected[:, 0], rtol=0, atol=2e-3 if solver == "auto" else 0.02)
 
@@ -283,7 +285,7 @@ def test_a_fit_of_a_minute_is_announced(monkeypatch: pytest.MonkeyPatch):
         pytest.warns(UserWarning, match=r"InvariantSVC.fit with 4,500 rows .*\(55 seconds on one core\)"),
         pytest.raises(pytest.fail.Exception),
     ):
-        InvariantSVC().fit(x, np.arange(150) % 2)
+        InvariantSVC(functions="all").fit(x, np.arange(150) % 2)
 
 
 @pytest.mark.parametrize("labels", [Y, THREE], ids=["two", "three"])
@@ -310,6 +312,38 @@ def test_choices_that_say_one_class_for_all_are_passed_over(strength: str, loss:
         "random_state": 0,
         "bandwidth": 5.0,
         "strengths": [0.0, 0.1, 10.0],
+        "basis": "bias",
     }
     model = InvariantSVC(strength=strength, **settings).fit(x, y, more)
     assert len(np.unique(model.predict(more))) == 2
+
+
+def test_many_slopes_are_kept_small_among_combinations_of_the_points():
+    """150 rows of 30 features, 4,500 slopes: hardly another answer than among all functions, and sooner."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(150, 30))
+    y = (x[:, 0] + x[:, 1] ** 2 > 0.5).astype(int)
+    settings: dict[str, Any] = {"strength": 0.001, "random_state": 0}
+    model = InvariantSVC(**settings).fit(x[:60], y[:60], x[60:])
+    (block,) = model.machine_.rows
+    assert block.num_rows == 150
+    exact = InvariantSVC(**settings, functions="all", invariance=[(Gradient(), x[:60])])
+    exact.fit(x[:60], y[:60])
+    fewer = InvariantSVC(**settings, functions="points", invariance=[(Gradient(), x[:60])])
+    fewer.fit(x[:60], y[:60], x[60:])
+    assert np.corrcoef(exact.decision_function(x), fewer.decision_function(x))[0, 1] > 0.99
+    assert fewer.objective_[0] >= exact.objective_[0] - 1e-6
+
+
+def test_the_default_strength_is_chosen_without_random_numbers():
+    x, y, others, classes = moons()
+    models = [InvariantSVC(random_state=seed).fit(x, y, others) for seed in (0, 1)]
+    np.testing.assert_array_equal(*(model.decision_function(others) for model in models))
+    model = models[0]
+    assert model.score(others, classes) > 0.85
+    assert model.left_out_loss_ < math.log(2)
+    fixed = InvariantSVC(multi_class="multinomial").fit(X, THREE)
+    assert (fixed.C_, fixed.strength_) == (100.0, 0.001)
+    assert not hasattr(fixed, "left_out_loss_")
+    losses = InvariantSVC(invariance_loss="absolute").fit(X, Y)
+    assert (losses.C_, losses.strength_) == (100.0, 0.001)

@@ -111,8 +111,8 @@ def test_invariances_of_pairs_with_weights():
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"settings": {"C": 0.0}}, "C must be positive and finite, not 0.0"),
-    ({"settings": {"C": -1.0}}, "C must be positive and finite, not -1.0"),
+    ({"settings": {"C": 0.0}}, "C must be positive and finite or 'auto', not 0.0"),
+    ({"settings": {"C": -1.0}}, "C must be positive and finite or 'auto', not -1.0"),
     ({"settings": {"C": float("nan")}}, "C must be positive and finite"),
     ({"settings": {"strength": -0.1}}, r"strength must be finite and at least 0 \(0 is no invariance\)"),
     ({"settings": {"strength": "guess"}}, "'evidence' or 'cross_validation', not 'guess'"),
@@ -189,4 +189,4 @@ def test_a_label_that_may_mean_no_label_is_asked_about():
     y = np.full(60, -1)
     y[:2], y[2:4] = 0, 1
     with pytest.warns(UserWarning, match="predicts class -1 for .*pass unlabeled_label=-1"):
-        InvariantSVC(random_state=0).fit(rng.normal(size=(60, 2)), y)
+        InvariantSVC(strength=0.001, basis="bias").fit(rng.normal(size=(60, 2)), y)

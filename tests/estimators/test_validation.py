@@ -19,12 +19,12 @@ from orbitwise import (
     SparseGPRegressor,
     VirtualSVC,
 )
+from orbitwise.estimators.regression_model import check_variance
 from orbitwise.estimators.validation import (
     as_array,
     check_inputs,
     check_rows,
     check_training,
-    check_variance,
     flatten_images,
 )
 from orbitwise.functionals import Difference, Gradient
@@ -212,7 +212,7 @@ def test_colour_images_have_four_dimensions(rng):
 def test_images_of_another_shape_are_refused(rng):
     images = rng.normal(size=(6, 4, 5))
     model = InvariantGPRegressor(invariance="flip", **QUICK).fit(images, np.arange(6))
-    with pytest.raises(ValueError, match=r"\(5, 4\), but image_shape is \(4, 5\)"):
+    with pytest.raises(ValueError, match=r"\(5, 4\), but images of shape \(4, 5\) are expected"):
         model.predict(images.reshape(6, 5, 4))
     with pytest.raises(ValueError, match=r"\(4, 5\), but image_shape is \(20, 1\)"):
         InvariantGPRegressor(invariance="flip", image_shape=(20, 1), **QUICK).fit(images, np.arange(6))

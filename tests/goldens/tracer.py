@@ -16,9 +16,18 @@ from types import FrameType
 from typing import Any
 
 import orbitwise
-from orbitwise import AutoGPRegressor, InvariantGPClassifier, InvariantSVC, SparseGPRegressor, save
+from orbitwise import (
+    AutoGPRegressor,
+    InvariantGPClassifier,
+    InvariantSVC,
+    SparseGPRegressor,
+    estimators,
+    save,
+)
 from tests.goldens.cases import DIGITS, IMAGES, LINE, NEW_IMAGES, TWO_CLASSES, WAVE, X, Y
 
+for _each in estimators.__all__:
+    getattr(estimators, _each)  # imported when first used, and decorated then
 PACKAGE = Path(orbitwise.__file__).resolve().parent
 BEFORE = {
     "classifier fit": 49,

@@ -26,7 +26,7 @@ from orbitwise.estimators.engines import (
     engine_for,
     num_points,
 )
-from orbitwise.estimators.estimator import EngineEstimator
+from orbitwise.estimators.estimator import EngineEstimator, resolve_likelihood
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
@@ -34,7 +34,6 @@ from orbitwise.estimators.validation import (
     Channels,
     answering,
     check_settings,
-    resolve_likelihood,
     training_rows,
 )
 from orbitwise.functionals.averages import features_of

@@ -12,7 +12,7 @@ import sys
 import time
 import warnings
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from statistics import NormalDist
@@ -626,3 +626,13 @@ def work_of(
         nodes, columns = frozen.atoms(x[:1]).points.shape[-2:]
     points = float(len(x)) * nodes
     return points * (points if num_inducing is None else num_inducing) * columns
+
+
+def resolve_likelihood(given: str | Likelihood, named: Mapping[str, Callable[[], Likelihood]]) -> Likelihood:
+    """The likelihood of this name, or a copy of an instance; an instance of any class is taken."""
+    if isinstance(given, Likelihood):
+        return copy.deepcopy(given).double()
+    if not isinstance(given, str) or given not in named:
+        names = ", ".join(map(repr, named))
+        raise ValueError(f"likelihood must be one of {names}, or a Likelihood, not {given!r}.")
+    return named[given]()

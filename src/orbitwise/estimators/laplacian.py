@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from gpytorch.kernels import Kernel
@@ -15,7 +15,13 @@ from torch import Tensor
 
 from orbitwise.declarations import Field, Stored
 from orbitwise.estimators.machines.machine import MachineClassifier
-from orbitwise.estimators.machines.task import InvarianceRows, MachineTask, laplacian_rows
+from orbitwise.estimators.machines.task import (
+    InvarianceRows,
+    MachineTask,
+    laplacian_rows,
+    median_distance,
+    neighbour_distance,
+)
 from orbitwise.losses import Loss
 
 
@@ -36,18 +42,22 @@ class LaplacianSVC(MachineClassifier):
         The weights of edges: exp(-d²/2w²) at distance d, w the mean distance of neighbours, or 1.
     normalized : bool, default=True
         Whether L is the normalised Laplacian.
-    C : float, default=10.0
-        The weight of the labels. Lower it where labels may be wrong.
-    strength : float, "evidence" or "cross_validation", default=0.1
-        The weight of the graph; 0 is a support vector machine. "cross_validation" chooses it with C and the
-        number of neighbours by held-out labels; "evidence", which needs loss="logistic" or "squared", by the
-        evidence of the labels.
+    C : float or "auto", default="auto"
+        The weight of the labels. Lower it where labels may be wrong. "auto" is chosen with the strength, and
+        10 if that is a number.
+    strength : float, "auto", "evidence" or "cross_validation", default="auto"
+        The weight of the graph; 0 is a support vector machine. "auto" takes 1 unless another strength, C or
+        bandwidth predicts each label from all others with a clearly greater probability; it needs no random
+        numbers. "cross_validation" chooses the strength with C and the number of neighbours by held-out
+        labels; "evidence", which needs loss="logistic" or "squared", by the evidence of the labels.
     loss : str or Loss, default="squared_hinge"
         The loss of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with its own width.
-    bandwidth : float or "median", default="median"
-        The width of the Gaussian kernel; "median" is the median distance of all points.
-    basis : {"bias", "linear", "none"}, default="bias"
-        Functions that are not penalised.
+    bandwidth : float, "auto" or "median", default="auto"
+        The width of the Gaussian kernel; "median" is the median distance of all points, which blurs clusters
+        of curved shape. "auto" is the median distance from a point to the last of its neighbours in the
+        graph, or twice that where strength="auto" finds it better, but at most the median distance.
+    basis : {"none", "bias", "linear"}, default="none"
+        Functions that are not penalised. A bias tends to follow the larger class if labels are few.
     class_weight : None, "balanced" or dict, default=None
         "balanced" gives all classes the same total weight; a dict holds a factor per class.
     unlabeled_label : object, default=None
@@ -83,6 +93,8 @@ class LaplacianSVC(MachineClassifier):
         A bound on the distance of `objective_` from the least risk, one entry per output.
     n_iter_ : ndarray
         The number of iterations, one entry per output.
+    left_out_loss_ : float
+        With strength="auto": minus the mean log probability of a label given all others, by the choice.
     log_evidence_ : float
         With strength="evidence": the evidence of the choice, in nats.
     evidence_kind_ : str
@@ -109,6 +121,10 @@ class LaplacianSVC(MachineClassifier):
 
     image_shape = None
     num_neighbours_: int
+    _bandwidths = ("median", "auto")
+    _usual_rate = 10.0
+    _usual_strength = 1.0
+    _usual_strengths = (0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
 
     stored = Stored(fitted={"num_neighbours_": Field((int,), least=1)})
 
@@ -119,11 +135,11 @@ class LaplacianSVC(MachineClassifier):
         num_neighbours: int = 6,
         weighting: str = "heat",
         normalized: bool = True,
-        C: float = 10.0,
-        strength: float | str = 0.1,
+        C: float | Literal["auto"] = "auto",
+        strength: float | str = "auto",
         loss: str | Loss = "squared_hinge",
-        bandwidth: float | str = "median",
-        basis: str = "bias",
+        bandwidth: float | str = "auto",
+        basis: str = "none",
         class_weight: str | Mapping[Any, float] | None = None,
         unlabeled_label: object = None,
         Cs: Sequence[float] | NDArray[Any] | None = None,
@@ -136,7 +152,7 @@ class LaplacianSVC(MachineClassifier):
         self.num_neighbours = num_neighbours
         self.weighting = weighting
         self.normalized = normalized
-        self.C = C
+        self.C: float | str = C
         self.strength = strength
         self.loss = loss
         self.bandwidth = bandwidth
@@ -161,7 +177,17 @@ class LaplacianSVC(MachineClassifier):
     def _graph_rows(self, points: Float[Tensor, "t d"], num_neighbours: int) -> InvarianceRows:
         return laplacian_rows(points, int(num_neighbours), self.weighting, self.normalized)
 
+    def _bandwidth_at(self, points: Float[Tensor, "t d"]) -> float:
+        if self.bandwidth != "auto":
+            return super()._bandwidth_at(points)
+        return min(median_distance(points), neighbour_distance(points, int(self.num_neighbours)))
+
     def _tasks_to_compare(self, task: MachineTask) -> list[MachineTask]:
+        if self.strength == "auto":
+            wide = min(median_distance(task.points), 2 * task.bandwidth)
+            if self.kernel is not None or self.bandwidth != "auto" or wide == task.bandwidth:
+                return [task]
+            return [task, replace(task, process=self._process(wide), bandwidth=wide)]
         return [replace(task, rows=self._graph_rows(task.points, count)) for count in self.neighbours]
 
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
@@ -174,6 +200,7 @@ class LaplacianSVC(MachineClassifier):
     def _describe_cost(self, task: MachineTask) -> tuple[str, int, list[str]]:
         _, count, _ = super()._describe_cost(task)
         if self.strength != "cross_validation":
+            count = 2 if self.strength == "auto" else count
             return "the graph of", count, ["pass fewer unlabelled rows"]
         cheaper = ["pass fewer unlabelled rows", "try fewer numbers of neighbours"]
         return "the graph of", len(self.neighbours), cheaper

@@ -105,6 +105,8 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
         The learned noise variance of energies, in their unit squared.
     force_noise_ : float
         The learned noise variance of a component of a force, in its unit squared; only with forces.
+    inference_ : str
+        "exact".
     log_evidence_ : float
         log p(energies, forces) of all geometries at the learned hyperparameters, in nats.
     evidence_kind_ : str
@@ -153,6 +155,7 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
     # distances have no ranges to learn, and the features are part of the functional
     invariance: Invariance = None
     features: Features | None = None
+    inference_: str = "exact"
 
     stored = Stored(
         fitted={"model_": Field((RegressionModel,)), "noise_": Field((int, float), least=0)},

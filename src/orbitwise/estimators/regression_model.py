@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, NamedTuple, final
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from orbitwise.declarations import COUNT, POSITIVE, SMALLEST, Field, Stored, require
-from orbitwise.estimators.validation import check_numbers, check_rows, check_variance
+from orbitwise.estimators.validation import check_numbers, check_rows
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactEvidence
@@ -477,3 +478,11 @@ def _observed(observation: object, width: int, scale: TargetScale) -> tuple[Obse
         )
     y = (y.reshape(len(total), outputs) - total[:, None] * scale.shift) / scale.scale
     return Observations(functional, x, y), noise
+
+
+def check_variance(value: object, name: str) -> None:
+    """Raise a ValueError unless `value` is a finite number of at least 0."""
+    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+        raise ValueError(
+            f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
+        )

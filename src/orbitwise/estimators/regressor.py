@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from orbitwise.declarations import REPORTED, TEXT, Field, Stored
 from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.engines import Engine, EngineName, engine_for, num_points
-from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions
+from orbitwise.estimators.estimator import EngineEstimator, RegressionPredictions, resolve_likelihood
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.regression_model import (
     Observation,
@@ -26,7 +26,7 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.validation import Channels, check_training, input_shape, resolve_likelihood
+from orbitwise.estimators.validation import Channels, check_training, input_shape
 from orbitwise.functionals.averages import freeze_at
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 
 from orbitwise.estimators.machines.machine import MachineClassifier
+from orbitwise.estimators.machines.task import Functions
 from orbitwise.estimators.validation import Channels
 from orbitwise.losses import Logistic, Loss, Multinomial
 
@@ -39,15 +40,18 @@ class InvariantSVC(MachineClassifier):
         - "graph", "deletion": differences between neighbours, and by deleted features;
         - a functional, or a list of (functional, inputs) or (functional, inputs, weights), taken as they are,
           in the unit of X.
-    C : float, default=100.0
+    C : float or "auto", default="auto"
         The weight λ of the labels. The loss of a row is multiplied by C and by its sample weight. Lower it
-        where labels may be wrong.
-    strength : float, "evidence" or "cross_validation", default=0.001
+        where labels may be wrong. "auto" is chosen with the strength, and 100 if that is a number.
+    strength : float, "auto", "evidence" or "cross_validation", default="auto"
         The weight ν of the invariance, by which the loss of each of its rows is multiplied; 0 is no
-        invariance. "evidence" chooses ν, C and the bandwidth by the evidence of the labels, the probability
-        that the model gave them before it saw them: by Laplace's approximation for the logistic loss, exactly
-        for the squared one. "cross_validation" chooses ν and C by held-out labels, whose points stay among
-        the unlabelled ones. Both skip settings that predict one class for all points without a label.
+        invariance. "auto" takes 0.001 unless another strength, or another C, predicts each label from all
+        others with a clearly greater probability; it needs no random numbers. If the invariance cannot be
+        folded into the kernel ("absolute" and other losses of it), "auto" is 0.001. "evidence" chooses ν, C
+        and the bandwidth by the evidence of the labels, the probability that the model gave them before it
+        saw them: by Laplace's approximation for the logistic loss, exactly for the squared one.
+        "cross_validation" chooses ν and C by held-out labels, whose points stay among the unlabelled ones.
+        All skip settings that predict one class for all points without a label.
     loss : str or Loss, default="logistic"
         The loss of labels: "logistic", "hinge", "squared_hinge", "squared", or a loss with its own width.
     invariance_loss : str or Loss, default="squared"
@@ -56,9 +60,13 @@ class InvariantSVC(MachineClassifier):
     bandwidth : float or "median", default="median"
         The width of the Gaussian kernel; "median" is the median distance of all points. With another kernel
         it is only the unit of length of the invariance.
-    basis : {"bias", "linear", "none"}, default="bias"
+    basis : {"none", "bias", "linear"}, default="none"
         Functions that are not penalised. With few and unequal labels "none" does better, because a bias may
         follow the larger class while the penalties keep the rest of f flat.
+    functions : {"auto", "all", "points"}, default="auto"
+        The functions that f is chosen from: all, or those that are combinations of the kernel at labelled and
+        unlabelled points. With t points the latter takes t³ operations, however many columns there are.
+        "auto" takes them if the invariance has more than 2,000 rows (one for each slope, for example).
     multi_class : {"ovr", "multinomial"}, default="ovr"
         One against the rest, or one loss of all classes (with loss="logistic").
     class_weight : None, "balanced" or dict, default=None
@@ -81,7 +89,7 @@ class InvariantSVC(MachineClassifier):
     num_folds : int, default=5
         The number of folds of the cross-validation, at most the number of labels of the smallest class.
     random_state : int, default=None
-        The seed of solvers that draw rows at random, and of the folds.
+        The seed of solvers that draw rows at random, and of the folds, which also scale probabilities.
 
     Attributes
     ----------
@@ -101,6 +109,8 @@ class InvariantSVC(MachineClassifier):
         A bound on the distance of `objective_` from the least risk, one entry per output.
     n_iter_ : ndarray
         The number of iterations, one entry per output.
+    left_out_loss_ : float
+        With strength="auto": minus the mean log probability of a label given all others, by the choice.
     log_evidence_ : float
         With strength="evidence": the evidence of the choice, in nats.
     evidence_kind_ : str
@@ -130,17 +140,22 @@ class InvariantSVC(MachineClassifier):
     True
     """
 
+    _usual_rate = 100.0
+    _usual_strength = 0.001
+    _usual_strengths = (0.0, *(10.0**power for power in range(-5, 1)))
+
     def __init__(
         self,
         kernel: Kernel | None = None,
         invariance: object = "gradient",
         *,
-        C: float = 100.0,
-        strength: float | str = 0.001,
+        C: float | Literal["auto"] = "auto",
+        strength: float | str = "auto",
         loss: str | Loss = "logistic",
         invariance_loss: str | Loss = "squared",
         bandwidth: float | str = "median",
-        basis: str = "bias",
+        basis: str = "none",
+        functions: Functions = "auto",
         multi_class: str = "ovr",
         class_weight: str | Mapping[Any, float] | None = None,
         unlabeled_label: object = None,
@@ -154,12 +169,13 @@ class InvariantSVC(MachineClassifier):
     ) -> None:
         self.kernel = kernel
         self.invariance = invariance
-        self.C = C
+        self.C: float | str = C
         self.strength = strength
         self.loss = loss
         self.invariance_loss = invariance_loss
         self.bandwidth = bandwidth
         self.basis = basis
+        self.functions: Functions = functions
         self.multi_class = multi_class
         self.class_weight = class_weight
         self.unlabeled_label = unlabeled_label
@@ -179,6 +195,6 @@ class InvariantSVC(MachineClassifier):
             return loss
         if not isinstance(loss, Logistic):
             raise ValueError("multi_class='multinomial' goes with loss='logistic'.")
-        if isinstance(self.strength, str):
+        if isinstance(self.strength, str) and self.strength != "auto":
             raise ValueError(f"strength={self.strength!r} goes with multi_class='ovr'.")
         return Multinomial(count)

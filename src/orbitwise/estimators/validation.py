@@ -6,10 +6,10 @@ data frames or lists. Dates and durations are refused, because they are not numb
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, time, timedelta
 from functools import wraps
 from itertools import pairwise
 from numbers import Integral, Real
@@ -40,7 +40,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, validate
 from torch import nn
 
 from orbitwise.declarations import Stored, require
-from orbitwise.estimators.cells import explained, refuse_dates
+from orbitwise.estimators.cells import explained
 from orbitwise.estimators.invariances import (
     PLURALS,
     check_family,
@@ -51,7 +51,6 @@ from orbitwise.estimators.invariances import (
     not_a_table,
     own_shape,
 )
-from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.transforms.images import check_image_shape
 
 P = ParamSpec("P")
@@ -61,6 +60,7 @@ Channels = Literal["auto", "first", "last"]
 Brightness = Literal["bytes", "unit"]  # whole numbers up to 255, or fractions up to 1
 COUNTS = (1, 3, 4)
 """Channels that pictures have: grey, colour, colour and transparency."""
+MOMENTS = (date, time, timedelta, np.datetime64, np.timedelta64)
 BRIGHT_ROWS = 1_000  # images whose pixels are looked at
 ASK = 'say which with channels="first" or channels="last"'
 
@@ -271,7 +271,8 @@ def _validated(estimator: object, X: object, settings: Mapping[str, object], *y:
         words = ("could not convert string", "Input X contains NaN", "Expected numeric")
         if not str(error).startswith(words) or np.ndim(cast(ArrayLike, X)) != 2:
             raise
-        raise explained(X, error) from error
+        columns = _columns(X) if hasattr(X, "columns") else enumerate(np.asarray(X, dtype=object).T)
+        raise explained(columns, error) from error
 
 
 def check_data(estimator: object, X: object, y: object = NO_TARGETS, **settings: bool | int) -> Any:
@@ -602,24 +603,6 @@ def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-def resolve_likelihood(given: str | Likelihood, named: Mapping[str, Callable[[], Likelihood]]) -> Likelihood:
-    """The likelihood of this name, or a copy of an instance; an instance of any class is taken."""
-    if isinstance(given, Likelihood):
-        return copy.deepcopy(given).double()
-    if not isinstance(given, str) or given not in named:
-        names = ", ".join(map(repr, named))
-        raise ValueError(f"likelihood must be one of {names}, or a Likelihood, not {given!r}.")
-    return named[given]()
-
-
-def check_variance(value: object, name: str) -> None:
-    """Raise a ValueError unless `value` is a finite number of at least 0."""
-    if not _is_finite(value) or value < 0:
-        raise ValueError(
-            f"{name} must be a finite variance of at least 0, or None to learn it, not {value!r}."
-        )
-
-
 def _check_classes(classes: NDArray[np.generic]) -> None:
     """Raise a ValueError unless these are different labels of one kind, in order."""
     require(classes.ndim == 1 and len(classes) >= 2, "classes that are no list of labels")
@@ -652,3 +635,55 @@ def require_finite(values: object, found: str) -> None:
             f"{found.format(wrong)}: the computation overflowed. Scale X and y to about 1 "
             "(sklearn.preprocessing.StandardScaler), or try another kernel or a larger noise."
         )
+
+
+def refuse_dates(values: object, name: str) -> None:
+    """Raise a TypeError that names the column where values are dates, times, durations or periods.
+
+    NumPy would turn many of them into raw integers without a word.
+    """
+    for column, part in _columns(values):
+        if (found := _dates_in(part)) is not None:
+            where = "" if column is None else f" in column {column!r}"
+            raise TypeError(
+                f"{name} holds dates or durations ({found}{where}), but numbers are required: turn them into "
+                "numbers, say decimal years. AutoGPRegressor does so itself with dates in X."
+            )
+
+
+def _columns(values: object) -> Iterator[tuple[object, object]]:
+    """The columns of a frame, or of an array of objects, with their names; else the values as a whole."""
+    if hasattr(values, "columns") and hasattr(values, "dtypes"):  # a data frame, whatever library it is of
+        frame = cast(Any, values)
+        if len(set(frame.columns)) == len(frame.columns):
+            yield from ((column, frame[column]) for column in frame.columns)
+            return
+        values = np.asarray(frame, dtype=object)
+    if isinstance(values, list | tuple):
+        try:
+            values = np.asarray(values)
+        except (TypeError, ValueError):
+            return  # ragged, and refused as such
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 2:
+        yield from enumerate(values.T)
+        return
+    yield None, values
+
+
+def _dates_in(values: object) -> str | None:
+    """What kind of dates a column holds, by its type or by its entries; a category counts by its values."""
+    dtype = getattr(values, "dtype", None)
+    if (categories := getattr(dtype, "categories", None)) is not None and hasattr(categories, "dtype"):
+        return _dates_in(categories)
+    is_temporal = getattr(dtype, "is_temporal", bool)  # as polars says it
+    is_period = getattr(getattr(dtype, "type", None), "__name__", "") == "Period"
+    if getattr(dtype, "kind", "") in ("M", "m") or is_period or is_temporal():
+        return str(dtype)
+    if getattr(dtype, "kind", "") != "O":
+        return None
+    kinds = dict.fromkeys(type(entry) for entry in np.asarray(values, dtype=object).ravel())
+    return next((kind.__name__ for kind in kinds if issubclass(kind, MOMENTS) or _is_period(kind)), None)
+
+
+def _is_period(kind: type) -> bool:
+    return kind.__name__ == "Period" and hasattr(kind, "to_timestamp")

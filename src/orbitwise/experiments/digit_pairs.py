@@ -27,7 +27,8 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from orbitwise import datasets
-from orbitwise.estimators.machines.task import median_distance, stratified_folds
+from orbitwise.estimators.machines.choosing import stratified_folds
+from orbitwise.estimators.machines.task import median_distance
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.functional import Functional

@@ -2,8 +2,7 @@
 
     python -m orbitwise.experiments.mnist --data rotated --seeds 0 1 2 --out results/mnist_rotated.json
 
-Every run is `InvariantGPClassifier(invariance=…, random_state=seed).fit(images, labels)`. Runs may be
-gathered one by one, because a record that exists is completed.
+Runs are `InvariantGPClassifier(invariance=…).fit(images, labels)`, and complete a record that exists.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from orbitwise import InvariantGPClassifier, datasets
+from orbitwise import datasets
+from orbitwise.estimators.classifier import InvariantGPClassifier
 from orbitwise.experiments.records import Record, command_line, versions_and_machine
 from orbitwise.transforms.images import AffineWarp
 
@@ -26,12 +26,11 @@ def load(kind: str, num_train: int) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     x, x_test = data.x_train, data.x_test
     if kind == "rotated":
         angles = np.random.default_rng(101).uniform(0, 2 * np.pi, len(x) + len(x_test))
-        x, x_test = turned(x, angles[: len(x)]), turned(x_test, angles[len(x) :])
+        x, x_test = _turned(x, angles[: len(x)]), _turned(x_test, angles[len(x) :])
     return x[:num_train], data.y_train[:num_train], x_test, data.y_test
 
 
-def turned(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """Every image turned by its own angle, in radians."""
+def _turned(images: np.ndarray, angles: np.ndarray) -> np.ndarray:
     rows, alpha = torch.from_numpy(images).flatten(1).float(), torch.zeros(len(images), 1, 6)
     alpha[:, 0, 0] = torch.from_numpy(angles)
     return AffineWarp((28, 28))(rows, alpha).reshape(images.shape).numpy()

@@ -26,13 +26,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise import datasets
+from orbitwise.estimators.machines.choosing import (
+    least_error,
+    rate_grid,
+    stratified_folds,
+)
 from orbitwise.estimators.machines.task import (
     gradient_rows,
     laplacian_rows,
-    least_error,
     median_distance,
-    rate_grid,
-    stratified_folds,
 )
 from orbitwise.experiments.records import Record, command_line
 from orbitwise.functionals.functional import Evaluation

@@ -206,6 +206,31 @@ class GradientOperator:
         return torch.cat(found)
 
 
+@torch.no_grad()
+def squared_slopes(
+    kernel: Kernel, points: Float[Tensor, "t d"], block: Gradients
+) -> Float[Tensor, "t t"] | None:
+    """M_jl = Σ_r cov(g(p_j), L_r g) cov(L_r g, g(p_l)) over all slopes of a block, so Σ_r (L_r f)² = αᵀMα.
+
+    With S_ji and δ_ji = p_j - q_i it is Σ_i S_ji S_li δ_ji·δ_li: four products of t²l instead of t²ld, for
+    one radial kernel and the same directions at every point. None for other kernels and blocks.
+    """
+    basis, parts = _shared_basis(block), parts_of_sum(kernel)
+    if basis is None or len(parts) != 1 or len(kernel.batch_shape) > 0 or not parts[0].is_radial:
+        return None
+    values = exact_atoms(points[:, None], torch.ones_like(points[:, :1]))
+    pair = _pair(parts[0], _flat(values), _flat(block), (variance_of(values), variance_of(block)))
+    along = pair.part.select(basis) * pair.metric
+    # coordinates along the directions, about a common centre
+    p, q = (pair.p - pair.q.mean(0)) @ along.mT, (pair.q - pair.q.mean(0)) @ along.mT
+    weighted = pair.slope * block.weights.flatten().square()
+    # (p_j - q_i)·(p_l - q_i) = p_j·p_l - p_j·q_i - q_i·p_l + q_i·q_i
+    mixed = (pair.slope * (p @ q.mT)) @ weighted.mT
+    own = (weighted * q.square().sum(1)) @ pair.slope.mT
+    total = (weighted @ pair.slope.mT).mul_(p @ p.mT)
+    return total.add_(own).sub_(mixed).sub_(mixed.mT)
+
+
 class _Pair(NamedTuple):
     """One radial or dot-product kernel evaluated for two lists of points."""
 

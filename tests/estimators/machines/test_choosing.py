@@ -9,17 +9,17 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from orbitwise.estimators.machines import task as choosing
-from orbitwise.estimators.machines.machine import TrainingRows
-from orbitwise.estimators.machines.task import (
+from orbitwise.estimators.machines import choosing
+from orbitwise.estimators.machines.choosing import (
     RATES,
     Choice,
-    MachineTask,
     first_with_several_classes,
     rank_by_cross_validation,
     rank_by_evidence,
     rate_grid,
 )
+from orbitwise.estimators.machines.machine import TrainingRows
+from orbitwise.estimators.machines.task import MachineTask
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
 from orbitwise.inference.calibration import one_class

@@ -7,8 +7,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise.estimators.laplacian import LaplacianSVC
+from orbitwise.estimators.machines.choosing import stratified_folds
 from orbitwise.estimators.machines.machine import ALONE, CHOOSE, warn_of_one_class
-from orbitwise.estimators.machines.task import stratified_folds
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation
 from orbitwise.inference.risk import Solution

@@ -74,7 +74,7 @@ def test_bandwidths():
 
 
 def test_grams_are_the_folded_kernel():
-    task = task_of(bandwidth=1.0)
+    task = task_of(bandwidth=1.0, basis="bias")
     slopes, points = Gradient().atoms(distinct_points(X, MORE)), Evaluation().atoms(X)
     cross = task.process.covariance(slopes, points).detach()
     gram = task.process.covariance(slopes).detach()
@@ -212,8 +212,9 @@ def test_costs_are_those_of_what_will_be_done(monkeypatch: pytest.MonkeyPatch):
     assert task.cost == dense_cost(36, 18)
     assert task_of(other=EpsilonInsensitive()).cost == dense_cost(36 + 12, 18)
     rows = laplacian_rows(X, 3, "heat", True)
-    assert replace(task, points=X, rows=rows).cost == dense_cost(12, 12).times(2)
-    assert "root" not in vars(rows.graph)
+    assert replace(task, points=X, rows=rows).cost == dense_cost(12, 12)
+    assert not {"root", "laplacian"} & vars(rows.graph).keys()
+    assert task_of(functions="points").cost == dense_cost(18, 12)
     monkeypatch.setattr(module, "LARGEST_DENSE", 30)
     assert task.cost == gradient_search_cost(18, 2, 12)
 
@@ -221,3 +222,62 @@ def test_costs_are_those_of_what_will_be_done(monkeypatch: pytest.MonkeyPatch):
 def test_kernels_without_derivatives_say_so_before_any_work():
     with pytest.raises(ValueError, match="FiniteDifference"):
         task_of(kernel=MaternKernel(0.5))
+
+
+def test_a_thinned_task_keeps_labels_of_each_class_and_all_points():
+    task = task_of()
+    thinned = task.thinned(6)
+    assert len(thinned.x) <= 7
+    assert len(thinned.codes.unique()) == 2
+    assert torch.equal(thinned.points, task.points)
+    assert all(any(torch.equal(row, x) for x in X) for row in thinned.x)
+    assert task.thinned(12) is task
+    spanned = task_of(functions="points")
+    assert spanned.thinned(6).span is spanned.span
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Squared()])
+def test_combinations_of_the_points_have_the_risk_that_is_said_and_the_least(loss: Loss):
+    task = task_of(loss, functions="points", basis="bias", bandwidth=1.0)
+    machine, solutions = task.fit(2.0, 0.5, tolerance=1e-12)
+    points = distinct_points(X, MORE)
+    (block,) = machine.rows
+    assert torch.equal(block.points[:, 0], points)
+    gram = task.process.covariance(block).detach()
+
+    def risk(alpha: Tensor) -> float:
+        machine.coefficients = alpha
+        slopes = machine.values(Gradient(), points)
+        f = machine.values(Evaluation(), X)[:, 0]
+        total = 0.5 * (alpha * (gram @ alpha)).sum() + 2 * loss.value(f, SIGNS[0]).sum()
+        return float(total + 0.5 * slopes.square().sum())
+
+    alpha = machine.coefficients
+    least = risk(alpha)
+    assert least == pytest.approx(solutions[0].objective.item(), rel=1e-6)
+    for seed in range(4):
+        assert risk(alpha + 1e-2 * seeded(18, 1, seed=seed)) > least
+    everything, more = task_of(loss, basis="bias", bandwidth=1.0).fit(2.0, 0.5, tolerance=1e-12)
+    assert more[0].objective.item() < least < 1.2 * more[0].objective.item()
+    assert len(everything.coefficients) == 12 + 36
+
+
+def test_many_rows_are_taken_at_the_points(monkeypatch: pytest.MonkeyPatch):
+    assert not task_of().is_spanned
+    monkeypatch.setattr(module, "MANY_ROWS", 35)
+    assert task_of().is_spanned
+    assert not task_of(functions="all").is_spanned
+    assert not task_of(other=EpsilonInsensitive(), functions="points").is_spanned
+    assert not task_of(functions="points", basis="linear").is_spanned
+
+
+def test_rows_of_any_kind_are_taken_at_the_points():
+    """Parts of rows, weighted, against their whole covariance."""
+    rows = InvarianceRows([Gradient().atoms(X), Gradient([1]).atoms(MORE)], seeded(30, seed=4).exp())
+    process = task_of(bandwidth=1.0).process
+    points = Evaluation().atoms(X)
+    seen = rows.weights.sqrt()[:, None] * process.covariance(rows.blocks, points)
+    gram, places = process.covariance(points), torch.arange(3)
+    found = rows.span(process, X).fold(0.3, places)
+    expected = (gram @ torch.linalg.solve(gram + 0.6 * seen.mT @ seen, gram))[:, :3]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)

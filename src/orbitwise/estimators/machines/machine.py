@@ -39,19 +39,24 @@ from orbitwise.declarations import (
 )
 from orbitwise.estimators.convergence import learning
 from orbitwise.estimators.estimator import FittedForm
-from orbitwise.estimators.machines.task import (
+from orbitwise.estimators.machines.choosing import (
     STRENGTHS,
     Choice,
+    Grid,
+    first_with_several_classes,
+    rank_by_cross_validation,
+    rank_by_evidence,
+    rank_by_labels_left_out,
+    stratified_folds,
+)
+from orbitwise.estimators.machines.task import (
+    Functions,
     InvarianceRows,
     MachineTask,
     distinct_points,
-    first_with_several_classes,
     invariance_rows,
     is_isotropic,
     median_distance,
-    rank_by_cross_validation,
-    rank_by_evidence,
-    stratified_folds,
 )
 from orbitwise.estimators.validation import (
     answering,
@@ -87,22 +92,23 @@ CHOOSE = f"Raise C, lower strength, use strength='cross_validation' or {BALANCE}
 class KernelMachine(FittedForm, BaseEstimator, ABC):
     """Base class of kernel machines, with a bandwidth, learned from rows or images."""
 
-    C: float
     bandwidth: float | str
     random_state: int | np.random.RandomState | None
     bandwidth_: float
     n_features_in_: int
+    _bandwidths: tuple[str, ...] = ("median",)
+    """Words for a bandwidth."""
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31))
 
     def _check_kernel_settings(self) -> None:
         check_settings(self)
-        if self.bandwidth != "median":
-            check_positive(self.bandwidth, "bandwidth", ", or 'median'")
+        if self.bandwidth not in self._bandwidths:
+            check_positive(self.bandwidth, "bandwidth", f", or {' or '.join(map(repr, self._bandwidths))}")
 
     def _bandwidth_at(self, points: Float[torch.Tensor, "t d"]) -> float:
-        return median_distance(points) if self.bandwidth == "median" else float(self.bandwidth)
+        return median_distance(points) if isinstance(self.bandwidth, str) else float(self.bandwidth)
 
     def _training_data(
         self, X: ArrayLike, y: ArrayLike, **settings: bool
@@ -127,6 +133,7 @@ class RiskMachine(KernelMachine, ABC):
     """
 
     kernel: Kernel | None
+    C: float | str
     strength: float | str
     loss: str | Loss
     basis: str
@@ -136,6 +143,7 @@ class RiskMachine(KernelMachine, ABC):
     invariance_loss: str | Loss = "squared"
     solver: str = "auto"
     num_folds: int = 5
+    functions: Functions = "all"
 
     machine_: Machine
     C_: float
@@ -146,6 +154,7 @@ class RiskMachine(KernelMachine, ABC):
     log_evidence_: float
     evidence_kind_: str
     cv_error_: float
+    left_out_loss_: float
 
     _choosers: tuple[str, ...] = ("evidence", "cross_validation")
     """The methods that can choose the strength."""
@@ -162,7 +171,12 @@ class RiskMachine(KernelMachine, ABC):
             "objective_": REPORTED_ARRAY,
             "strength_": NUMBER,
         },
-        sometimes={"cv_error_": REPORTED, "evidence_kind_": TEXT, "log_evidence_": REPORTED},
+        sometimes={
+            "cv_error_": REPORTED,
+            "evidence_kind_": TEXT,
+            "left_out_loss_": REPORTED,
+            "log_evidence_": REPORTED,
+        },
     )
 
     def check_parts(self) -> None:
@@ -242,11 +256,12 @@ class RiskMachine(KernelMachine, ABC):
             bandwidth,
             self.basis,
             loss_of(self.invariance_loss),
+            self.functions,
         )
 
     @property
     def _is_bandwidth_free(self) -> bool:
-        return self.kernel is None and self.bandwidth == "median"
+        return self.kernel is None and isinstance(self.bandwidth, str)
 
     def _at_bandwidths(self, task: MachineTask) -> list[MachineTask]:
         """The task at several bandwidths if the evidence chooses one, else the task alone."""
@@ -267,16 +282,20 @@ class RiskMachine(KernelMachine, ABC):
     def _choose(self, task: MachineTask, seed: int) -> MachineTask:
         """Set `C_`, `strength_` and `bandwidth_` to the given values, or by evidence or cross-validation."""
         self._check_cost(task)
-        for chosen in ("log_evidence_", "evidence_kind_", "cv_error_"):
+        for chosen in ("log_evidence_", "evidence_kind_", "cv_error_", "left_out_loss_"):
             vars(self).pop(chosen, None)
-        if not isinstance(self.strength, str):
-            self.C_, self.strength_, self.bandwidth_ = float(self.C), float(self.strength), task.bandwidth
+        fixed = self._fixed_settings(task)
+        if fixed is not None:
+            (self.C_, self.strength_), self.bandwidth_ = fixed, task.bandwidth
             return task
         self._check_choice(task)
         usual = SLOPE_STRENGTHS if self.invariance == "gradient" else STRENGTHS
         strengths = usual if self.strengths is None else [float(each) for each in self.strengths]
         rates = None if self.Cs is None else [float(each) for each in self.Cs]
-        if self.strength == "evidence":
+        if self.strength == "auto":
+            choice = self._select(rank_by_labels_left_out(self._tasks_to_compare(task), self._grid()))
+            self.left_out_loss_ = choice.score
+        elif self.strength == "evidence":
             choice = self._select(rank_by_evidence(self._at_bandwidths(task), strengths, rates))
             self.log_evidence_ = choice.score
             self.evidence_kind_ = "laplace" if isinstance(task.loss, Logistic) else "exact"
@@ -290,6 +309,14 @@ class RiskMachine(KernelMachine, ABC):
             self.cv_error_ = choice.score
         self.C_, self.strength_, self.bandwidth_ = choice.rate, choice.strength, choice.task.bandwidth
         return choice.task
+
+    def _fixed_settings(self, task: MachineTask) -> tuple[float, float] | None:
+        """C and the strength if they are given; None if they are to be chosen."""
+        return None if isinstance(self.strength, str) else (float(self.C), float(self.strength))
+
+    def _grid(self) -> Grid:
+        """What strength="auto" chooses from."""
+        raise NotImplementedError
 
     def _check_choice(self, task: MachineTask) -> None:
         """Raise a ValueError if the strength cannot be chosen because invariances cannot be folded."""
@@ -369,6 +396,14 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     class_weight: str | Mapping[Any, float] | None
     unlabeled_label: object
+
+    _choosers = ("auto", "evidence", "cross_validation")
+    _usual_rate: float
+    _usual_strength: float
+    """What is taken if nothing is chosen."""
+    _usual_strengths: tuple[float, ...]
+    """What strength="auto" chooses from."""
+
     classes_: NDArray[Any]
     scale_: float
 
@@ -480,6 +515,26 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     def _select(self, ranked: Sequence[Choice]) -> Choice:
         return first_with_several_classes(ranked)
+
+    def _fixed_settings(self, task: MachineTask) -> tuple[float, float] | None:
+        strength = self.strength
+        has_choice = task.rows is not None and task.is_folded and not isinstance(task.loss, Multinomial)
+        if strength == "auto" and not has_choice:
+            strength = self._usual_strength
+        if isinstance(strength, str):
+            return None
+        return self._usual_rate if isinstance(self.C, str) else float(self.C), float(strength)
+
+    def _grid(self) -> Grid:
+        """Given values are all there are to choose from; the ones nearest to the usual ones come first."""
+        strengths = self._usual_strengths if self.strengths is None else sorted(map(float, self.strengths))
+        if self.Cs is not None or not isinstance(self.C, str):
+            rates = [float(each) for each in (self.C,) if not isinstance(each, str)]
+            rates = sorted(float(each) for each in self.Cs) if self.Cs is not None else rates
+            usual = min(rates, key=lambda each: abs(math.log(each / self._usual_rate)))
+            return Grid(strengths, self._usual_strength, rates, usual, True)
+        rates = [self._usual_rate * factor for factor in (0.1, 1.0, 100.0)]
+        return Grid(strengths, self._usual_strength, rates, self._usual_rate)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
         """The softmax scale from cross-validation; losses of invariances are treated as squared."""

@@ -3,24 +3,21 @@
 Rows are functionals of f that a loss keeps small. Smoothness over a graph of neighbours is included, as fᵀLf
 = |R f|² with RᵀR = L. With a squared loss the rows are folded into the kernel, so that labels, classes, folds
 and strengths cost no more than for an ordinary machine. With any other loss they become further rows of the
-problem, and also if they do not vanish on the unpenalised basis, such as slopes of linear functions. λ, ν and
-the bandwidth are chosen by the evidence of the labels, or by cross-validation.
+problem, and also if they do not vanish on the unpenalised basis, such as slopes of linear functions.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import Literal, final
 
 import torch
 from gpytorch.kernels import Kernel
 from jaxtyping import Bool, Float, Int
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from orbitwise.estimators.invariances import is_none, penalty_of
@@ -29,25 +26,20 @@ from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.derivatives import DirectionalDerivatives, Gradient
 from orbitwise.functionals.functional import Block, Evaluation, Functional
 from orbitwise.functionals.graphs import Weighting, neighbour_graph
-from orbitwise.inference.calibration import one_class
 from orbitwise.inference.optimise.cost import Cost, dense_cost, gradient_search_cost
-from orbitwise.inference.risk.evidence import SquaredEvidence, laplace_evidence
 from orbitwise.inference.risk.machines import (
-    CHOICE_TOLERANCE,
     LARGEST_DENSE,
+    ROWS_AT_ONCE,
     Folded,
     Invariances,
     Machine,
-    Scores,
     basis_rows,
     fold,
     fold_weights,
     gram_of,
-    held_out_scores,
     nearest_positive,
     places_among,
     predicted_classes,
-    problems_at_once,
     solve,
 )
 from orbitwise.inference.risk.problem import (
@@ -57,18 +49,14 @@ from orbitwise.inference.risk.problem import (
     ProductGram,
     Solution,
     Term,
-    newton,
 )
-from orbitwise.losses import Logistic, Loss, Multinomial, Squared
+from orbitwise.inference.risk.spans import Span
+from orbitwise.losses import Loss, Multinomial, Squared
 from orbitwise.orbits.orbit import Orbit
 from orbitwise.process.closed_forms import parts_of_sum, radial_profile
-from orbitwise.process.gradients import GradientOperator, has_products
+from orbitwise.process.gradients import GradientOperator, has_products, squared_slopes
 from orbitwise.process.process import Process
 
-STRENGTHS = (0.0, *(10.0**power for power in range(-5, 4)))
-RATES = tuple(10.0 ** (power / 2) for power in range(-4, 9))
-"""λ to choose from, divided by the mean variance of the kernel, which invariances lower."""
-FINE_RATES = tuple(10.0 ** (power / 20) for power in range(-80, 141))
 TOLERANCE = 1e-8
 SEEN = 1e-9
 """An invariance applied to a basis function is treated as zero up to this rounding."""
@@ -76,6 +64,10 @@ NUMBERS_KEPT = 2**25
 """The most numbers in folded kernels that are kept: 256 MiB."""
 LEAST = 1e-75
 """The least bandwidth, because second derivatives are divided by its fourth power."""
+Functions = Literal["auto", "all", "points"]
+"""All functions, or the combinations of k at the points."""
+MANY_ROWS = 2000
+"""With more rows than this, "auto" admits the combinations of k at the points only."""
 PAIRED = 2000
 """The number of points from which the median distance is computed."""
 
@@ -91,16 +83,21 @@ class GraphSmoothness:
     is_normalized: bool
 
     @cached_property
-    def root(self) -> Float[Tensor, "t t"]:
-        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
+    def laplacian(self) -> Float[Tensor, "t t"]:
+        """L."""
         if self.num_neighbours == 0:
             return torch.zeros(len(self.points), len(self.points)).to(self.points)
         count = min(self.num_neighbours, len(self.points) - 1)
         laplacian = neighbour_graph(self.points, count, self.weighting).laplacian().to_dense()
-        if self.is_normalized:
-            degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
-            laplacian = degree[:, None] * laplacian * degree
-        values, vectors = torch.linalg.eigh(laplacian)
+        if not self.is_normalized:
+            return laplacian
+        degree = laplacian.diagonal().clamp_min(1e-300).rsqrt()
+        return degree[:, None] * laplacian * degree
+
+    @cached_property
+    def root(self) -> Float[Tensor, "t t"]:
+        """R with RᵀR = L, from the eigenvalues and eigenvectors of L."""
+        values, vectors = torch.linalg.eigh(self.laplacian)
         return values.clamp_min(0).sqrt()[:, None] * vectors.mT
 
 
@@ -110,7 +107,7 @@ class InvarianceRows:
     """Blocks of functionals, and the weight of each row's loss in units of the strength ν.
 
     With a `graph` the rows are R f, where f are the values at its points, the only block. L is decomposed
-    when R is first needed.
+    only if R is needed.
     """
 
     blocks: list[Block]
@@ -140,6 +137,32 @@ class InvarianceRows:
         root = self.graph.root
         left, right = (root @ process.covariance(block, Evaluation().atoms(each)) for each in (x, columns))
         return Invariances.of_matrices(root @ process.covariance(block) @ root.mT, left, right)
+
+    @torch.no_grad()
+    def span(self, process: Process, points: Float[Tensor, "t d"]) -> Span:
+        """The combinations of k at the points, which for a graph are its own, and the penalty of the rows."""
+        gram = process.covariance(Evaluation().atoms(points))
+        if self.graph is not None:
+            return Span.of_values(gram, self.graph.laplacian)
+        slopes = self.blocks[0].slopes() if len(self.blocks) == 1 else None
+        if slopes is not None and not slopes.is_expanded and self._unequal_weights is None:
+            squares = squared_slopes(process.kernel, points, slopes)
+            if squares is not None:
+                return Span.of_rows(gram, squares)
+        return Span.of_rows(gram, self._parts(process, points))
+
+    def _parts(self, process: Process, points: Float[Tensor, "t d"]) -> Iterator[Float[Tensor, "_ t"]]:
+        """√w cov(L g, g(points)), some rows at a time."""
+        values, roots = Evaluation().atoms(points), self.weights.sqrt()[:, None]
+        first = 0
+        for block in self.blocks:
+            inputs = len(block.points)
+            each = block.num_rows // inputs
+            step = max(1, ROWS_AT_ONCE // each)
+            for start in range(0, inputs, step):
+                part = block.rows(slice(start, start + step))
+                yield roots[first : first + part.num_rows] * process.covariance(part, values)
+                first += part.num_rows
 
     def fold(
         self,
@@ -300,6 +323,15 @@ def median_distance(x: Float[Tensor, "n d"]) -> float:
     return found
 
 
+def neighbour_distance(x: Float[Tensor, "n d"], num_neighbours: int) -> float:
+    """The median distance from a point to its last neighbour (among the first 2,000 points)."""
+    size = x.abs().max().item() or 1.0
+    distances = torch.cdist(x[:PAIRED] / size, x[:PAIRED] / size)
+    # a point is at distance 0 of itself; copies were merged
+    last = distances.kthvalue(min(num_neighbours + 1, len(distances))).values.median()
+    return size * last.item() or 1.0
+
+
 def distinct_points(x: Float[Tensor, "n d"], unlabeled: Float[Tensor, "u d"]) -> Float[Tensor, "t d"]:
     """All distinct points in a fixed order, so that repeated points are not penalised twice."""
     return torch.unique(torch.cat([x, unlabeled]), dim=0)
@@ -320,6 +352,7 @@ class MachineTask:
     bandwidth: float
     basis_name: str = "bias"
     invariance_loss: Loss = field(default_factory=Squared)
+    functions: Functions = "all"
     _folded: dict[float, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The last folded kernels by strength, because fit and calibration need the chosen one again."""
 
@@ -337,7 +370,7 @@ class MachineTask:
     def has_no_label(self) -> Bool[Tensor, " t"]:
         """Which of the points are without a label."""
         found = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
-        found[places_among(self.points, self.x)] = False
+        found[self.places] = False
         return found
 
     @property
@@ -356,18 +389,37 @@ class MachineTask:
         return isinstance(self.invariance_loss, Squared) and not self.penalises_basis
 
     @property
+    def is_spanned(self) -> bool:
+        """Whether f is a combination of k at the points, which loses nothing with a graph of them."""
+        if self.rows is None or not self.is_folded:
+            return False
+        is_large = self.functions == "auto" and self.rows.num_rows > MANY_ROWS
+        return self.rows.graph is not None or self.functions == "points" or is_large
+
+    @cached_property
+    def span(self) -> Span:
+        """The combinations of k at the points, with the penalty of the rows."""
+        assert self.rows is not None
+        return self.rows.span(self.process, self.points)
+
+    @cached_property
+    def places(self) -> Int[Tensor, " n"]:
+        """The places of labelled points among all points."""
+        return places_among(self.points, self.x)
+
+    @property
     def cost(self) -> Cost:
         """The cost of folding the invariances, or of using them as further rows."""
         if self.rows is None:
             return Cost(0.0, 0.0)
         count, (num_points, width) = len(self.x), self.points.shape
+        if self.is_spanned:
+            return dense_cost(num_points, count)
         others = 0 if self.is_folded else count
         if self.rows.is_searched(self.process, others):
             # solvers of other losses take some hundred products
             return gradient_search_cost(num_points, width, count if self.is_folded else 4)
-        # a graph is decomposed before it is folded
-        decompositions = 1 if self.rows.graph is None else 2
-        return dense_cost(self.rows.num_rows + others, num_points).times(decompositions)
+        return dense_cost(self.rows.num_rows + others, num_points)
 
     @torch.no_grad()
     def gram(self, strength: float) -> Float[Tensor, "n n"]:
@@ -376,38 +428,64 @@ class MachineTask:
             return self.grams([strength])[0]
         return self.process.covariance(Evaluation().atoms(self.x))
 
+    @torch.no_grad()
     def grams(self, strengths: Sequence[float]) -> Float[Tensor, "q n n"]:
         """The kernels of the labelled points for every strength."""
+        if self.is_spanned:
+            plain = self.process.covariance(Evaluation().atoms(self.x))
+            return torch.stack(
+                [self.span.fold(each, self.places, False) if each > 0 else plain for each in strengths]
+            )
         return self.labelled_part(self.cross_grams(strengths), strengths)
 
     @torch.no_grad()
     def cross_grams(self, strengths: Sequence[float]) -> list[Float[Tensor, "t n"]]:
         """The kernels of all points with the labelled ones, the invariances folded in, for every strength."""
         asked = [each for each in strengths if self.rows is not None and each > 0]
-        folded = self._folded
-        if self.rows is not None and not set(asked) <= folded.keys():
-            folded.clear()
-            found = self.rows.fold(self.process, self.x, asked, self.points).matrices
-            if found.numel() > NUMBERS_KEPT:
-                folded = {}
-            folded.update(zip(asked, found, strict=True))
-        kernels = {each: folded[each] for each in asked}
+        if self.is_spanned:
+            kernels = {each: self.span.fold(each, self.places) for each in asked}
+        else:
+            kernels = self._folded_kernels(asked)
         if len(asked) < len(strengths):
             points, x = (Evaluation().atoms(each) for each in (self.points, self.x))
             plain = self.process.covariance(points, x)
             kernels |= {each: plain for each in strengths if each not in kernels}
         return [kernels[each] for each in strengths]
 
+    def _folded_kernels(self, strengths: Sequence[float]) -> dict[float, Float[Tensor, "t n"]]:
+        folded = self._folded
+        if self.rows is not None and not set(strengths) <= folded.keys():
+            folded.clear()
+            found = self.rows.fold(self.process, self.x, strengths, self.points).matrices
+            if found.numel() > NUMBERS_KEPT:
+                folded = {}
+            folded.update(zip(strengths, found, strict=True))
+        return {each: folded[each] for each in strengths}
+
     def labelled_part(
         self, kernels: Sequence[Float[Tensor, "t n"]], strengths: Sequence[float]
     ) -> Float[Tensor, "q n n"]:
         """The rows of labelled points in folded kernels of all points."""
-        places = places_among(self.points, self.x)
-        found = torch.stack([each[places] for each in kernels])
+        found = torch.stack([each[self.places] for each in kernels])
         is_folded = [self.rows is not None and each > 0 for each in strengths]
         # an unfinished search may leave negative eigenvalues
         found[is_folded] = nearest_positive(found[is_folded])
         return found
+
+    def thinned(self, most: int) -> MachineTask:
+        """The task with at most about so many labels, spread evenly over each class; all points stay."""
+        if len(self.x) <= most:
+            return self
+        kept = torch.zeros_like(self.codes, dtype=torch.bool)
+        for code in self.codes.unique():
+            places = (self.codes == code).nonzero()[:, 0]
+            count = max(2, round(most * len(places) / len(self.codes)))
+            kept[places[torch.linspace(0, len(places) - 1, min(count, len(places))).round().long()]] = True
+        thinned = replace(self, x=self.x[kept], targets=self.targets[:, kept], weights=self.weights[kept])
+        if self.is_spanned:
+            # the same points, and the same penalty
+            vars(thinned)["span"] = self.span
+        return thinned
 
     def fit(
         self,
@@ -436,7 +514,10 @@ class MachineTask:
             coefficients, beta = (
                 each[:, 0].unflatten(0, (-1, self.loss.num_classes)) for each in (coefficients, beta)
             )
-        if rows is not None and self.is_folded:
+        if rows is not None and self.is_spanned:
+            blocks = [Evaluation().atoms(self.points)]
+            coefficients = self.span.coefficients(strength, self.places, coefficients)
+        elif rows is not None and self.is_folded:
             more = rows.coefficients(self.process, self.x, strength, coefficients)
             coefficients = torch.cat([coefficients, more])
         return Machine(self.process, blocks, coefficients, beta, self.basis_name), solutions
@@ -453,174 +534,3 @@ class MachineTask:
             for each in extra
         ]
         return [Problem(CopiedGram(gram, count), terms, torch.kron(basis, torch.eye(count).to(basis)))]
-
-
-class Choice(NamedTuple):
-    """λ and ν for a task, with their evidence or cross-validated error."""
-
-    rate: float
-    strength: float
-    score: float
-    task: MachineTask
-
-
-def rank_by_evidence(
-    tasks: Sequence[MachineTask],
-    strengths: Sequence[float] = STRENGTHS,
-    rates: Sequence[float] | None = None,
-) -> list[Choice]:
-    """Choices by their evidence, summed over outputs, the greatest first.
-
-    For logistic labels it is approximated by Laplace's method. For squared losses it is that of targets with
-    Gaussian noise, where every λ is cheap, and only the best λ of each strength is returned.
-    """
-    choices = []
-    for task in tasks:
-        evidence = _logistic_evidence if isinstance(task.loss, Logistic) else _squared_evidence
-        for strength, gram in zip(strengths, task.grams(strengths), strict=True):
-            scored = evidence(task, gram, rates)
-            choices += [Choice(rate, strength, value, task) for rate, value in scored]
-    known = [each for each in choices if not math.isnan(each.score)]
-    return sorted(known or choices, key=lambda each: -each.score)
-
-
-def _squared_evidence(
-    task: MachineTask, gram: Tensor, rates: Sequence[float] | None
-) -> list[tuple[float, float]]:
-    grid = rate_grid(gram[None], rates, FINE_RATES)[0]
-    value, place = SquaredEvidence(gram, task.targets.T, task.basis, task.weights)(grid).max(0)
-    return [(grid[place].item(), value.item())]
-
-
-def _logistic_evidence(
-    task: MachineTask, gram: Tensor, rates: Sequence[float] | None
-) -> list[tuple[float, float]]:
-    grid, count = rate_grid(gram[None], rates)[0], len(task.targets)
-    parts = [
-        laplace_evidence(
-            gram, task.targets, task.basis, (part[:, None, None] * task.weights).expand(-1, count, -1)
-        )
-        for part in grid.split(problems_at_once(gram, count))
-    ]
-    return list(zip(grid.tolist(), torch.cat(parts).sum(-1).tolist(), strict=True))
-
-
-def rank_by_cross_validation(
-    tasks: Sequence[MachineTask],
-    folds: Int[Tensor, " n"],
-    strengths: Sequence[float] = STRENGTHS,
-    rates: Sequence[float] | None = None,
-) -> list[Choice]:
-    """Choices by held-out error; ties are resolved in favour of several predicted classes, then by the loss.
-
-    With few labels, always predicting the larger class often ties with better machines.
-    """
-    ranked = []
-    for task in tasks:
-        grams = task.grams(strengths)
-        grid = rate_grid(grams, rates)
-        scores = held_out_scores(grams, task.basis, task.loss, task.targets, task.weights, grid, folds)
-        for (i, j), errors in ranked_errors(scores, task.codes, task.weights).items():
-            if math.isfinite(errors.loss):
-                ranked.append((errors, Choice(grid[i, j].item(), strengths[i], errors.error, task)))
-    if not ranked:
-        raise ValueError("Cross-validation found no finite loss: are the inputs scaled sensibly?")
-    return [choice for _, choice in sorted(ranked, key=lambda each: each[0])]
-
-
-def first_with_several_classes(choices: Sequence[Choice]) -> Choice:
-    """The first choice that predicts several classes at points without labels, else the first of all.
-
-    Few labels hardly distinguish machines, and one that always predicts the larger class is not useful.
-    """
-    first = len(choices)
-    # one task after the other, so that its invariances are folded only once
-    for task in {id(each.task): each.task for each in choices}.values():
-        places = [place for place in range(first) if choices[place].task is task]
-        if places:
-            found = _first_of_one_task([choices[place] for place in places])
-            first = first if found is None else places[found]
-    return choices[first % len(choices)]
-
-
-@torch.no_grad()
-def _first_of_one_task(choices: Sequence[Choice]) -> int | None:
-    """The index of the first choice, all of one task, that predicts several classes; None if there is none.
-
-    A machine that predicts one class also does so at lower rates, at which labels have less weight. So after
-    the first failure of a strength its highest rate is tried, which may make all others unnecessary.
-    """
-    task, strengths = choices[0].task, sorted({each.strength for each in choices})
-    kernels = task.cross_grams(strengths)
-    grams = task.labelled_part(kernels, strengths)
-    everywhere = basis_rows([Evaluation().atoms(task.points)], task.basis_name)
-    basis, has_no_label, codes = task.basis, task.has_no_label, task.codes
-
-    def has_several_classes(strength: float, rate: float) -> bool:
-        at = strengths.index(strength)
-        terms = [Term(task.loss, task.targets, rate * task.weights)]
-        machine = newton(Problem(DenseGram(grams[at]), terms, basis), tolerance=CHOICE_TOLERANCE)
-        scores = machine.coefficients @ kernels[at].mT + machine.beta @ everywhere.mT
-        return one_class(predicted_classes(scores), has_no_label, codes) is None
-
-    failed: dict[float, float] = {}
-    for place, choice in enumerate(choices):
-        strength, rate = choice.strength, choice.rate
-        if strength in failed and rate <= failed[strength]:
-            continue
-        if has_several_classes(strength, rate):
-            return place
-        highest = max(each.rate for each in choices if each.strength == strength)
-        is_first = strength not in failed and rate < highest
-        failed[strength] = highest if is_first and not has_several_classes(strength, highest) else rate
-    return None
-
-
-def rate_grid(
-    grams: Float[Tensor, "q n n"], rates: Sequence[float] | None, relative: Sequence[float] = RATES
-) -> Float[Tensor, "q r"]:
-    """λ to choose from for every kernel: those given, or `relative` divided by the kernel's mean variance."""
-    if rates is not None:
-        return grams.new_tensor(list(rates)).expand(len(grams), -1)
-    variance = grams.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
-    return grams.new_tensor(list(relative)) / variance[:, None]
-
-
-class HeldOut(NamedTuple):
-    """Held-out error, whether one class was predicted for all, and the loss; lower is better."""
-
-    error: float
-    is_constant: bool
-    loss: float
-
-
-def ranked_errors(
-    scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
-) -> dict[tuple[int, int], HeldOut]:
-    """The errors of the scores of every strength and λ, by their indices."""
-    classes = predicted_classes(scores.values)
-    errors = ((classes != codes) * weights).sum(-1) / weights.sum()
-    is_constant = (classes == classes[..., :1]).all(-1)
-    return {
-        (i, j): HeldOut(round(errors[i, j].item(), 12), bool(is_constant[i, j]), scores.losses[i, j].item())
-        for i in range(errors.shape[0])
-        for j in range(errors.shape[1])
-    }
-
-
-def least_error(
-    scores: Scores, codes: Int[Tensor, " n"], weights: Float[Tensor, " n"]
-) -> tuple[tuple[int, int], HeldOut]:
-    """The indices of the best scores, and their errors."""
-    errors = ranked_errors(scores, codes, weights)
-    best = min(errors, key=lambda at: errors[at])
-    return best, errors[best]
-
-
-def stratified_folds(codes: Int[Tensor, " n"], count: int, seed: int) -> Int[Tensor, " n"]:
-    """The fold of every label, with each class distributed evenly over the folds."""
-    folds = torch.zeros_like(codes)
-    splits = StratifiedKFold(count, shuffle=True, random_state=seed).split(codes, codes)
-    for number, (_, held_out) in enumerate(splits):
-        folds[torch.from_numpy(held_out)] = number
-    return folds
