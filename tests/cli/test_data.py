@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from orbitwise.cli.data import Data, Expected, Source, batches, checked_targets, infer_task, read
+from orbitwise.cli.data import (
+    Data,
+    Expected,
+    Source,
+    batches,
+    checked_targets,
+    held_out_source,
+    infer_task,
+    read,
+)
 from orbitwise.cli.errors import CommandError
 from orbitwise.estimators.validation import InputForm
 from tests.cli.conftest import symmetric, write_csv
@@ -188,3 +197,19 @@ def test_rows_of_several_channels_have_whole_pictures_one_after_the_other():
     assert files.as_images(None) is files
     with pytest.raises(CommandError, match="image files know their channels"):
         files.as_images(None, "last")
+
+
+def test_test_arrays_of_a_file_are_found(folder):
+    x, y = np.arange(24.0).reshape(8, 3), np.arange(8.0)
+    np.savez(folder / "both.npz", x=x[:6], y=y[:6], x_test=x[6:], y_test=y[6:])
+    np.savez(folder / "inputs.npz", x=x[:6], y=y[:6], x_test=x[6:])
+    np.savez(folder / "named.npz", x_train=x[:6], mass_train=y[:6], x_test=x[6:], mass_test=y[6:])
+    found = held_out_source(Source("both.npz"), None)
+    assert found is not None
+    np.testing.assert_array_equal(read(found).X, x[6:])
+    assert held_out_source(Source("inputs.npz"), None) is None
+    assert held_out_source(Source("named.npz"), None) is None
+    assert held_out_source(Source("named.npz", "mass"), None) is not None
+    other = held_out_source(Source("both.npz"), "other.npz")
+    assert other is not None
+    assert (other.path, other.part) == ("other.npz", "test")

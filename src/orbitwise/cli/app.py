@@ -10,7 +10,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -147,7 +146,11 @@ def learn(
         ),
     ] = None,
     test: Annotated[
-        str | None, typer.Option(metavar="DATA2", help="Data on which predictions are measured.")
+        str | None,
+        typer.Option(
+            metavar="DATA2",
+            help="Data on which predictions are measured; by default x_test and y_test of an .npz file.",
+        ),
     ] = None,
     task: Annotated[
         Literal["classification", "regression"] | None,
@@ -234,7 +237,7 @@ def learn(
     # every option by its name, before there are other local variables
     values = dict(locals())
 
-    from orbitwise.cli.data import Source, infer_task, read
+    from orbitwise.cli.data import Source, held_out_source, infer_task, read
     from orbitwise.cli.estimators import COMPARED, class_of, pairs_of, settings_of
     from orbitwise.cli.folders import Folder
     from orbitwise.cli.invariances import candidates, not_images
@@ -251,7 +254,8 @@ def learn(
     )
     as_read = read(source).take(rows, seed)
     read_data = as_read.as_images(size_of(image_shape, "--image-shape"), channels)
-    held_out = None if test is None else read(replace(source, path=test, part="test"), read_data.expected)
+    held = held_out_source(source, test)
+    held_out = None if held is None else read(held, read_data.expected)
     found = infer_task(read_data.targets) if task is None else task
     chosen = {
         "inference": None if inference == "auto" else inference,

@@ -35,6 +35,7 @@ from orbitwise.cli.files import (
     Rows,
     check_inputs,
     class_folders,
+    has_test_part,
     images_in,
     inputs_and_targets,
     inputs_member,
@@ -292,6 +293,16 @@ def read(source: Source, expected: Expected | None = None) -> Data:
     if len(data) == 0:
         raise CommandError(f"{source.path} has no rows that can be used")
     return data
+
+
+def held_out_source(source: Source, path: str | None) -> Source | None:
+    """Where test data are: in a file of their own, or in the arrays of the .npz file of the training data."""
+    if path is not None:
+        return replace(source, path=path, part="test")
+    is_npz = _kind(source.path) == "npz"
+    return (
+        replace(source, part="test") if is_npz and has_test_part(Path(source.path), source.target) else None
+    )
 
 
 def batches(source: Source, expected: Expected, size: int) -> Iterator[Data]:

@@ -105,6 +105,15 @@ def inputs_and_targets(
     return x, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, _without_part(y_name)
 
 
+def has_test_part(path: Path, target: str | None) -> bool:
+    """Whether an .npz file holds inputs and targets to test on, beside those to learn from."""
+    with _plain_arrays(path), np.load(path, allow_pickle=False) as file:
+        names = list(file)
+    targets = TARGETS if target is None else (_without_part(target),)
+    parts = [_first_name(names, INPUTS, ends) for ends in (("", "_train"), ("_test",))]
+    return None not in (*parts, _first_name(names, targets, ("_test",)))
+
+
 def inputs_name(names: Collection[str], part: str, path: str) -> str:
     """Which of the arrays holds the inputs."""
     found = _first_name(names, INPUTS, ("_test", "", "_train") if part == "test" else ("", "_train"))

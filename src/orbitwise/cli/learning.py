@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,6 +65,8 @@ KEPT = (
     *("difference", "difference_error", "seconds"),
 )
 """What of a candidate is written to comparison.json as it is."""
+LEAST_TOLD = 0.05
+"""Seconds of a part of a run that are worth a word."""
 ERROR_SECONDS = 20.0
 """The command computes error bars of learned ranges, for its report, if that takes no longer."""
 
@@ -199,6 +202,7 @@ class Learner:
         self.invariances = plan.invariances(data)
         self.stopped: dict[str, str] = {}
         self.loaded: set[str] = set()
+        self.fit_seconds = 0.0
 
     def learn(self) -> Outcome:
         """Fit what is not fitted yet; a candidate that ended early is only continued by a later run."""
@@ -209,7 +213,9 @@ class Learner:
                 if found is None and self.watch.is_over and fitted:
                     reason = "not started"
                 elif found is None:
+                    began = time.perf_counter()
                     found, reason = self._fit(name, self.watch, 1 / (len(self.invariances) - number))
+                    self.fit_seconds += time.perf_counter() - began
                 fitted += [] if found is None else [found]
                 self.stopped |= {} if reason is None else {name: reason}
             if not fitted and self.stopped:
@@ -386,6 +392,7 @@ class Run:
         An earlier run in the folder is continued if `resume`, and replaced if `force`; otherwise a folder
         that is not empty is an error. After `time_limit` seconds the run ends with the best so far.
         """
+        began = time.perf_counter()
         with self.folder.writing():
             settings = {**self.about, **self.plan.settings(self.data), "versions": versions()}
             if self.folder.prepare(settings, resume, force):
@@ -400,9 +407,17 @@ class Run:
             if not outcome.stopped:
                 shutil.rmtree(self.folder.path / "progress", ignore_errors=True)
             self._tell(outcome, metrics)
+            compared = time.perf_counter()
             if with_report:
                 self._write_report(outcome.comparison)
+        self._tell_time(learner.fit_seconds, compared - began, time.perf_counter() - compared)
         return outcome
+
+    def _tell_time(self, fits: float, until_report: float, report: float) -> None:
+        """Where the seconds of this run went; the table has those of all runs on a candidate."""
+        parts = {"fits": fits, "comparison and error bars": until_report - fits, "report": report}
+        told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items() if seconds >= LEAST_TOLD)
+        self._say(f"seconds: {until_report + report:.1f}" + (f" ({told})" if told else ""))
 
     def _say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
