@@ -43,7 +43,7 @@ COARSE_WIDTH, COARSE_ROWS = 32, 1500
 many rows double precision costs little."""
 
 
-ROWS_FOR_NOISE = 10_000
+ROWS_FOR_NOISE = 5000
 """The most rows that are left out to choose a noise, evenly spread; each is predicted from all others."""
 OCTAVE = 4
 """Steps between a lengthscale and twice of it."""
