@@ -48,3 +48,48 @@ def test_a_set_is_measured(method: str):
     assert found["tested"] == 105
     assert 0 <= found["error"] < 0.3
     assert found["log_loss"] > 0
+
+
+def test_regression_within_one_standard_error_is_no_loss():
+    def of(gaps: list[float]) -> str:
+        methods = {"InvariantGPRegressor": gaps, "scikit-learn GP": [0.0, 0.0], "boosting": [1.0, 1.0]}
+        rows = [
+            row(method, split, rmse=1 + gap, log_density=0.5 - gap)
+            for method, values in methods.items()
+            for split, gap in enumerate(values)
+        ]
+        return defaults_summary.defaults({"records": rows}, lambda headings, cells: "")[0]
+
+    assert "loses nowhere to scikit-learn GP on 1 of 1 sets" in of([0.01, 0.0])
+    assert "loses nowhere to scikit-learn GP on 0 of 1 sets" in of([0.02, 0.01])
+
+
+def test_given_rows_are_the_first_ones_and_all_others_are_tested(monkeypatch: pytest.MonkeyPatch):
+    rows = np.arange(50.0).reshape(10, 5)
+    arrays = {"x_train": rows[:6], "y_train": np.arange(6), "x_test": rows[6:], "y_test": np.arange(6, 10)}
+    found = defaults.datasets.Dataset("some", arrays, "", "", "")
+    monkeypatch.setattr(defaults.datasets, "load", lambda name: found)
+    monkeypatch.setattr(defaults, "MOST_TESTED", 2)
+    x, y, x_test, y_test = defaults.load("some", defaults.GIVEN, 4)
+    assert np.array_equal(x, rows[:4])
+    assert y.tolist() == [0, 1, 2, 3]
+    assert np.array_equal(x_test, rows[6:])
+    assert y_test.tolist() == [6, 7, 8, 9]
+
+
+def test_commands_name_what_was_run():
+    rows = [row("SVC", split) | {"set": "iris"} for split in (0, 1)]
+    rows.append(
+        row("InvariantGPClassifier(affine)", 0) | {"set": "usps", "split": "given", "most_rows": 7291}
+    )
+    assert defaults.commands(rows).split("\n    ") == [
+        "python benchmarks/defaults.py --rows 100 --splits 2 --sets iris",
+        "python benchmarks/defaults.py --rows 7291 --as-given --sets usps --methods "
+        "'InvariantGPClassifier(affine)'",
+    ]
+
+
+@pytest.mark.requires_data("uci_reg_wine_red")
+def test_equal_rows_with_equal_targets_do_not_rule_out_noise():
+    """A maximum of the evidence without noise predicts these rows with an error of 1.11 deviations."""
+    assert defaults.measure("uci_reg_wine_red", 2, "InvariantGPRegressor", 1000)["rmse"] < 0.95

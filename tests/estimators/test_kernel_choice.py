@@ -84,3 +84,12 @@ def test_a_choice_needs_no_luck():
     x, labels = table(80, 4, 1)
     first, second = (InvariantGPClassifier(random_state=seed).fit(x, labels) for seed in (0, 1))
     assert torch.equal(first.kernel_.base_kernel.lengthscale, second.kernel_.base_kernel.lengthscale)
+
+
+def test_of_two_lengthscales_the_long_one_is_begun_with():
+    """Labels that a plane divides: nothing is gained by a function that bends."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(120, 10))
+    y = (x[:, :4].sum(1) + random.normal(size=120) > 0).astype(int)
+    lengthscale = InvariantGPClassifier().fit(x, y).kernel_.base_kernel.lengthscale
+    assert float(lengthscale.detach()) > 2 * 10**0.5

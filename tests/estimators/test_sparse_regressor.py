@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from orbitwise import InvariantGPRegressor, SparseGPRegressor
+from orbitwise.inference import exact
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.orbits import SampledOrbit
 from orbitwise.transforms import Translation
@@ -226,24 +227,44 @@ def test_noise_driven_to_zero_stays_positive(rng):
 
 @pytest.mark.parametrize("count", [15, "auto"])
 def test_a_limit_of_time_is_kept_and_said(wave, count, monkeypatch):
-    """A second passes with every evaluation of the bound."""
+    """A second passes with every evaluation of the bound, or of the exact evidence if the number is free."""
     seconds = 0.0
-    compute = SparseModel.forward
 
-    def slow(self):
-        nonlocal seconds
-        seconds += 1
-        return compute(self)
+    def slowly(compute):
+        def slow(*arguments):
+            nonlocal seconds
+            seconds += 1
+            return compute(*arguments)
 
-    monkeypatch.setattr(SparseModel, "forward", slow)
-    model = SparseGPRegressor(num_inducing=count, max_seconds=4.5, tolerance=1e-6, random_state=0)
+        return slow
+
+    monkeypatch.setattr(SparseModel, "forward", slowly(SparseModel.forward))
+    if count == "auto":
+        monkeypatch.setattr(exact, "evidence", slowly(exact.evidence))
+    # without a kernel, starts would be compared before the clock is looked at
+    kernel = ScaleKernel(RBFKernel())
+    model = SparseGPRegressor(kernel, num_inducing=count, max_seconds=4.5, tolerance=1e-6, random_state=0)
     model._clock = lambda: seconds
     with pytest.warns(ConvergenceWarning, match="max_seconds was reached .*; raise max_seconds"):
         model.fit(*wave)
-    assert seconds == 5
+    # where learning from some rows was ended, learning from all of them still evaluates its start
+    assert seconds == 5 + (count == "auto")
     assert model.certificate_.stopped == "time_limit"
     assert not model.certificate_.is_met
     assert not model.converged_
+
+
+def test_where_all_rows_are_needed_it_is_exact_inference():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 6))
+    y = np.sin(x).sum(1) + 0.3 * random.normal(size=200)
+    sparse, exactly = SparseGPRegressor(random_state=0).fit(x, y), InvariantGPRegressor().fit(x, y)
+    assert sparse.certificate_.num_inducing > 50
+    assert sparse.certificate_.is_met
+    assert sparse.log_evidence_ == pytest.approx(exactly.log_evidence_, abs=0.3)
+    at = random.normal(size=(20, 6))
+    for ours, theirs in zip(sparse.predict(at, True), exactly.predict(at, True), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=0.02)
 
 
 def test_a_callback_is_told(wave):

@@ -14,8 +14,8 @@ from orbitwise.inference.sparse.model import SparseModel
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 RNG = np.random.default_rng(0)
-X = RNG.uniform(0, 4, size=(70, 2))
-Y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1]) + 0.1 * RNG.normal(size=70)
+X = RNG.uniform(0, 4, size=(300, 2))
+Y = np.sin(3 * X[:, 0]) * np.cos(2 * X[:, 1]) + 0.1 * RNG.normal(size=300)
 
 
 class KilledError(Exception):
@@ -40,10 +40,11 @@ def result(model: SparseGPRegressor) -> tuple:
     return *known, model._stream.posterior().inducing.tolist(), *(each.tolist() for each in points)
 
 
-# Stages that double, points that move in the end, a number that is given, and each bound.
+# Stages that double, points that move in the end, all rows, a number that is given, and each bound.
 SEARCHES = {
     "auto": {"max_iterations": 6, "tolerance": 0.05, "max_inducing": 64, "optimize_inducing": False},
     "freed": {"max_iterations": 9, "tolerance": 1e-6, "max_inducing": 12},
+    "all": {"max_iterations": 6, "tolerance": 1e-6},
     "given": {"max_iterations": 8, "num_inducing": 9, "bound": "titsias"},
     "cg": {"max_iterations": 6, "num_inducing": 9, "bound": "cg", "optimize_inducing": False},
 }

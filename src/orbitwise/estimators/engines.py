@@ -20,7 +20,7 @@ from orbitwise.estimators.rungs import Rungs, bound_by_nodes
 from orbitwise.functionals.averages import evenly_drawn, freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.calibration import NoiseOfLabels
-from orbitwise.inference.exact import ExactEvidence
+from orbitwise.inference.exact import EXACT_POINTS, ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
@@ -44,12 +44,12 @@ Engine = Literal["auto", "exact", "collapsed", "variational"]
 ENGINES = ("auto", "exact", "collapsed", "variational")
 EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
-EXACT_POINTS = 8000
-"""Points of g up to which inference is exact where no orbit is drawn: rows times the elements of an orbit."""
 START_ROWS = 1000
 """Rows on which hyperparameters are learned first, where all of them are many."""
 LITTLE = 0.1
 """Nats that are not worth further iterations over many rows."""
+LITTLE_PER_TARGET = 1e-4
+"""The same for a bound on frozen nodes of many rows, whose choice matters far more."""
 LEARNED_WITH = 500
 """Hyperparameters are learned with at most this many inducing points."""
 FIRST_STEPS, MOST_STEPS = 400, 3000
@@ -419,13 +419,19 @@ def _learn_collapsed(
         settings.maximize(objective, model)
         for each in noises:
             each.requires_grad_(True)
+
+    def is_enough(history: list[float]) -> bool:
+        worth = LITTLE_PER_TARGET * observations.targets.numel()
+        return len(observations) > EXACT_ROWS and gained_little(history, worth)
+
     runs: list[Training] = []
     for _ in range(3 if likelihood.needs_tilt else 1):
         if isinstance(objective, SparseModel):
             objective.improve_tilt()
-        runs.append(settings.maximize(objective, model))
+        runs.append(settings.maximize(objective, model, is_enough))
         settings = replace(settings, num_restarts=0)
-    training, history = runs[-1], [value for run in runs for value in run.history]
+    training = replace(runs[-1], converged=runs[-1].converged or is_enough(runs[-1].history))
+    history = [value for run in runs for value in run.history]
     if isinstance(objective, SparseModel):
         return CollapsedRound(objective, objective.held_inducing(), objective.tilt, training, history)
     return CollapsedRound(objective, objective.inducing, tilt, training, history)

@@ -328,12 +328,14 @@ BETTER = 1.0
 
 
 def begin_at_best(model: RegressionModel, num_inducing: int | None = None) -> None:
-    """Take the start of the default kernel that leads to more evidence on some rows.
+    """Take the start of the default kernel from where some rows are predicted best by each other.
 
     Lengthscales of columns start long, at √d times their spread, and the noise small. The evidence often has
-    another maximum, with rapid changes along few columns, to which short ones and much noise lead. If
-    inference is by `num_inducing` inducing points, their bound must be greater there as well, because few of
-    them cannot follow rapid changes.
+    another maximum, with rapid changes along few columns, to which short ones and much noise lead. They are
+    compared by the density of targets left out one at a time: a maximum without noise, where equal rows have
+    equal targets, may have far more evidence and predict nothing else. If inference is by `num_inducing`
+    inducing points, their bound must be greater there as well, because few of them cannot follow rapid
+    changes.
     """
     latent, (rows,) = model.latent, model.observations
     (kernel, likelihood), width = (latent.process.kernel, latent.likelihood), rows.x.shape[1]
@@ -353,8 +355,8 @@ def begin_at_best(model: RegressionModel, num_inducing: int | None = None) -> No
     for start in starts:
         assign(parameters, start)
         try:
-            value = maximize(objective, parameters, START_ITERATIONS).value
-            bound = value
+            maximize(objective, parameters, START_ITERATIONS)
+            value = bound = _held_out_density(objective)
             if num_inducing is not None and num_inducing < len(order):
                 bound = _sparse_bound(objective, num_inducing)
         except NOT_COMPUTABLE:
@@ -362,6 +364,12 @@ def begin_at_best(model: RegressionModel, num_inducing: int | None = None) -> No
         reached.append((value, bound))
     if any(there <= here + BETTER for here, there in zip(*reached, strict=True)):
         assign(parameters, starts[0])
+
+
+@torch.no_grad()
+def _held_out_density(objective: ExactEvidence) -> float:
+    """Σ log p(target | all others) at the present hyperparameters; equal rows are left out together."""
+    return float(objective.posterior().leave_one_out().log_density.sum())
 
 
 @torch.no_grad()

@@ -223,7 +223,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     g is summarised by its values at a few inducing points. Their number doubles until the evidence
     gains less than the tolerance, and a certificate says how far the answer can be from that of exact
-    inference.
+    inference. Where up to 8,000 points need so many that exact inference costs no more, kernel and noise are
+    learned by the exact evidence.
 
     Parameters
     ----------
@@ -248,9 +249,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     optimize_inducing : bool or "auto", default="auto"
         Whether points of g move by gradients as well. "auto" lets them where their number is given, or where
         `max_inducing` turns out to be too few.
-    max_inducing : int, default=2000
-        The most inducing variables that "auto" takes. If they were too few, the certificate and a
-        ConvergenceWarning say so.
+    max_inducing : int or "auto", default="auto"
+        The most inducing variables that `num_inducing="auto"` takes; "auto" is 2,000, or all rows if these
+        stand for at most 8,000 points. If they were too few, the certificate and a ConvergenceWarning say so.
     max_seconds : float, default=None
         Seconds after which no evaluation begins, for any `num_inducing`. If time ended the search, the
         certificate and a ConvergenceWarning say so.
@@ -361,7 +362,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         bound: BoundName = "tight",
         selection: Selection = "auto",
         optimize_inducing: bool | Literal["auto"] = "auto",
-        max_inducing: int = 2000,
+        max_inducing: int | Literal["auto"] = "auto",
         max_seconds: float | None = None,
         noise: float | None = None,
         mean: Literal["zero", "constant", "linear"] = "zero",
@@ -432,7 +433,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 "InvariantGPRegressor(inference='exact', noise=0)."
             )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
-        budget = Budget(int(self.max_inducing), self.max_seconds, self.max_iterations, self._clock)
+        most = None if self.max_inducing == "auto" else int(self.max_inducing)
+        budget = Budget(most, self.max_seconds, self.max_iterations, self._clock)
         generator = self._generator()
         functional, rows = self._begin(x)
         frozen = freeze_functional(functional, self.num_nodes, generator)

@@ -40,6 +40,9 @@ from orbitwise.inference.optimise.hyperpriors import log_prior
 from orbitwise.kernels.bases import children_of
 from orbitwise.process.process import Moments, Process, Rows, as_blocks
 
+EXACT_POINTS = 8000
+"""Points of g, rows times the elements of an orbit, up to which exact inference is worth its time."""
+
 
 class Evidence(NamedTuple):
     """log p(y) and its terms: value = fit + complexity + constant, summed over outputs.

@@ -3,7 +3,9 @@
 Hyperparameters are first learned from the exact evidence of some rows. Otherwise few inducing variables would
 favour large noise and long lengthscales, for which few suffice, and learning would stay there. Then each
 stage chooses inducing variables at the present hyperparameters, learns, chooses again and continues to learn.
-The search ends when doubling them gains nothing, or when a budget is used up, and the certificate says which.
+Where so many are needed that exact evidence costs no more, hyperparameters are learned by that of all rows,
+and stages choose inducing variables only. The search ends when doubling them gains nothing, or when a budget
+is used up, and the certificate says which.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from orbitwise.declarations import COUNT, RECORD, Stored, require
 from orbitwise.inference import exact
+from orbitwise.inference.model import Observations
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import (
     INTERRUPTED,
@@ -33,9 +36,16 @@ from orbitwise.inference.sparse.model import SparseModel
 
 FIRST = 512
 LEAST = 32
+USUAL_MOST = 2000
+EXACT_SHARE = 0.25
+"""Of the rows: with so many inducing variables, the bound costs about as much as the exact evidence."""
+LITTLE = 0.1
+"""Nats that are not worth further iterations over the exact evidence of many rows."""
 START_ROWS = 1024
 START_PAIRS = 2**24
 SHARE = 0.05
+HELD_SHARE = 0.1
+"""Of the tolerance, where hyperparameters are held: more inducing variables then cost little."""
 MEMORY = 50
 REASONS = {
     "gap": "the evidence is bracketed within the tolerance",
@@ -149,9 +159,12 @@ class Certificate:
 
 @dataclass
 class Budget:
-    """Limits of the search: inducing variables, seconds, and L-BFGS iterations per stage."""
+    """Limits of the search: inducing variables, seconds, and L-BFGS iterations per stage.
 
-    max_inducing: int = 2000
+    `max_inducing` of None is `USUAL_MOST`, or as many as there are where exact evidence can be had.
+    """
+
+    max_inducing: int | None = None
     max_seconds: float | None = None
     max_iterations: int = 100
     clock: Callable[[], float] = time.monotonic
@@ -218,12 +231,7 @@ def warm_up(
     width = model.observations.num_atoms
     count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
     order = torch.randperm(model.num_rows, generator=generator, device=generator.device)[:count]
-    rows = model.observations.take(order.to(model.observations.x.device))
-
-    def objective() -> Tensor:
-        noise = model.noise / rows.weights()
-        value = exact.evidence(model.process, rows.atoms(), rows.targets, noise).value
-        return value + log_prior(model.process)
+    objective = _ExactEvidence(model, model.observations.take(order.to(model.observations.x.device)))
 
     def check(step: int, bound: float) -> None:
         if reporter is not None:
@@ -232,6 +240,20 @@ def warm_up(
     announce(reporter, Phase("first hyperparameters"))
     learned = list(model.parameters())
     maximize(objective, learned, max_iterations, callback=check, journal=journal, is_over=is_over)
+
+
+@final
+@dataclass(frozen=True)
+class _ExactEvidence:
+    """The exact evidence of some rows under a model, plus hyperpriors."""
+
+    model: SparseModel
+    rows: Observations
+
+    def __call__(self) -> Tensor:
+        process, noise, rows = self.model.process, self.model.noise, self.rows
+        value = exact.evidence(process, rows.atoms(), rows.targets, noise / rows.weights()).value
+        return value + rows.merged_term(noise) + log_prior(process)
 
 
 @final
@@ -251,17 +273,26 @@ class _Learner:
     history: list[float] = field(default_factory=list)
     stopped: str = ""
     converged: bool = False
+    holds: bool = False
 
     @property
     def is_given(self) -> bool:
         """Whether the number of inducing variables was given."""
         return self.num_inducing is not None
 
+    @property
+    def has_exact(self) -> bool:
+        """Whether the exact evidence of all rows can be had, and is wanted."""
+        model = self.model
+        is_small = model.num_rows * model.observations.num_atoms <= exact.EXACT_POINTS
+        is_usual = model.bound_name == "tight" and not model.learns_inducing
+        return is_small and is_usual and not self.is_given and self.budget.max_iterations > 0
+
     def run(self, moves: bool) -> Outcome:
         """Double the number of inducing variables until it suffices, or the budget is used up."""
         model, budget = self.model, self.budget
-        wanted = budget.max_inducing if self.num_inducing is None else self.num_inducing
-        limit = min(wanted, _most(model))
+        most, wanted = _most(model), self.num_inducing or budget.max_inducing
+        limit = min(wanted or (most if self.has_exact else USUAL_MOST), most)
         if budget.max_iterations > 0:
             warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over, self.reporter)
         count = limit
@@ -269,6 +300,8 @@ class _Learner:
             chosen = model.choose(min(FIRST, limit), self.selection, self.generator, self.tolerance / 2)
             count = max(len(chosen.inducing), min(LEAST, limit))
         while not self.stopped:
+            if self.has_exact and not self.holds and count >= EXACT_SHARE * model.num_rows:
+                self._learn_exactly()
             is_complete = self._stage(count)
             # the gain of a stage that was cut short is not informative
             self.stopped = self.stopped or self._reason(count, limit, is_complete)
@@ -276,7 +309,7 @@ class _Learner:
         if self.stopped == "max_inducing" and moves and model.free_inducing():
             # More would help, but are not allowed: learn where to put those that there are.
             self.stopped = ""
-            self._maximize(budget.max_iterations, self.tolerance)
+            self._maximize(model, budget.max_iterations, self._worth)
             self.stopped = self.stopped or "max_inducing"
             self._note_stage()
         last = self.stages[-1]
@@ -297,17 +330,23 @@ class _Learner:
             return "fixed"
         last, nats = self.stages[-1], self.tolerance * self.model.num_rows
         is_narrow = last.upper - last.lower <= nats
-        if len(self.stages) > 1 and last.lower - self.stages[-2].lower <= nats:
+        if self.holds and last.upper - last.lower <= HELD_SHARE * nats:
+            return "gap"
+        if not self.holds and len(self.stages) > 1 and last.lower - self.stages[-2].lower <= nats:
             # A narrow bracket does not suffice: learning prefers hyperparameters that need few variables.
             return "gap" if is_narrow else "gain"
         if self.budget.is_over():
             return "time_limit"
-        if count >= _most(self.model) or (is_complete and len(self.stages) > 1):
+        if count >= _most(self.model) or (is_complete and (self.holds or len(self.stages) > 1)):
             return "gap" if is_narrow else "complete"
         return "max_inducing" if count >= limit else ""
 
     def _stage(self, count: int) -> bool:
         """Choose, learn, choose again, continue to learn; True if no candidates are left."""
+        if self.holds:
+            is_complete = self._place(count, keep=False)
+            self._note_stage()
+            return is_complete
         is_complete, most = False, self.budget.max_iterations
         announce(self.reporter, Phase("learning", most, count**2, num_inducing=count))
         # The first turn only finds the hyperparameters for the second choice. Points that are learned need no
@@ -315,7 +354,7 @@ class _Learner:
         first = 0 if self.model.learns_inducing else most // 3
         for turn, share in enumerate([first, most - first] if first else [most]):
             is_complete = self._place(count, keep=turn > 0)
-            self._maximize(share, 0.0 if self.is_given else self.tolerance)
+            self._maximize(self.model, share, 0.0 if self.is_given else self._worth)
             if self.stopped:
                 self.converged = False
                 break
@@ -327,20 +366,31 @@ class _Learner:
         seconds, iterations = self.budget.seconds, len(self.history)
         self.stages.append(Stage(self.model.num_inducing, *bracket, seconds, iterations))
 
-    def _maximize(self, max_iterations: int, tolerance: float) -> None:
-        """Run L-BFGS, with a tolerance only until a few iterations gain little, and record how it ended."""
-        worth = SHARE * tolerance * self.model.num_rows
+    @property
+    def _worth(self) -> float:
+        """Nats that are not worth further iterations."""
+        return SHARE * self.tolerance * self.model.num_rows
+
+    def _learn_exactly(self) -> None:
+        """Learn hyperparameters by the exact evidence of all rows, and hold them from now on."""
+        announce(self.reporter, Phase("learning from all rows", self.budget.max_iterations))
+        objective = _ExactEvidence(self.model, self.model.observations)
+        self._maximize(objective, self.budget.max_iterations, min(LITTLE, self._worth))
+        self.holds = True
+
+    def _maximize(self, objective: Callable[[], Tensor], max_iterations: int, worth: float) -> None:
+        """Run L-BFGS, until a few iterations gain less than is worth it, and record how it ended."""
         has_settled = False
 
         def settled(values: list[float]) -> bool:
             nonlocal has_settled
             self.history.append(values[-1])
             self.reporter(len(self.history), values[-1])
-            has_settled = tolerance > 0 and gained_little(values, worth)
+            has_settled = worth > 0 and gained_little(values, worth)
             return has_settled
 
         training = maximize(
-            self.model,
+            objective,
             list(self.model.parameters()),
             max_iterations,
             stop=settled,
