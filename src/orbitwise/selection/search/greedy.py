@@ -327,7 +327,7 @@ def promising(models: list[HypothesisModel], data: SearchData) -> list[Hypothesi
 @final
 @dataclass(frozen=True)
 class Effort:
-    """The numbers of steps, iterations and starts of a search; the seed draws starts after the steady ones."""
+    """The numbers of steps, iterations and starts of a search; `seed` draws starts after the steady ones."""
 
     max_depth: int = 3
     screen_iterations: int = 15
