@@ -102,7 +102,7 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel, of weighted inverse distances.
     noise_ : float
-        The learned noise variance of energies, in their unit squared.
+        The learned noise variance of energies, in their unit squared; without energies next to 0.
     force_noise_ : float
         The learned noise variance of a component of a force, in its unit squared; only with forces.
     inference_ : str
@@ -340,8 +340,9 @@ def _learned(objective: ExactEvidence, settings: FitSettings) -> tuple[list[floa
             return history, True
         if len(history) >= settings.max_iterations or settings.reporter.is_over():
             return history, False
-        if gain < ENOUGH:
-            return history, True
+        # not so for NaN
+        if not gain >= ENOUGH:
+            return history, gain < ENOUGH
 
 
 @final

@@ -48,7 +48,7 @@ OTHERS = 3
 COARSE_WIDTH, COARSE_ROWS = 32, 1500
 """Below this many columns kernels are so smooth that single precision would lose too much, and below this
 many rows double precision costs little."""
-ROWS_FOR_NOISE = 10_000
+ROWS_FOR_NOISE = 5000
 """About the most rows that are left out to choose a noise; each is predicted from all others."""
 OCTAVE = 4
 """Steps between a lengthscale and twice of it."""

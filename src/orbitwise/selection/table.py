@@ -13,7 +13,7 @@ WIDTH = 120
 
 @final
 class ResultTable(Table):
-    """A rich table that also prints as plain text, as in `print(model.table())`.
+    """A rich table that also prints as plain text, by `print(model.table())` or `model.table()` in a shell.
 
     Parameters
     ----------
@@ -36,7 +36,11 @@ class ResultTable(Table):
             self.add_column(heading, justify="left" if is_text else "right")
 
     def __str__(self) -> str:
-        console = Console(width=WIDTH, no_color=True)
+        console = Console(width=WIDTH, color_system=None)
         with console.capture() as capture:
             console.print(self)
         return capture.get()
+
+    def __repr__(self) -> str:
+        """The same text, so that a Python shell shows the table."""
+        return str(self).rstrip("\n")

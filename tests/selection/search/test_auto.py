@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from sys import __displayhook__ as displayhook
 
 import numpy as np
 import pytest
@@ -39,6 +40,22 @@ def test_the_structure_is_found_and_told(fitted: AutoGPRegressor):
     printed = str(fitted.table(most=1))
     for words in ("Structures by score", "numbers learned", best["structure"], f"{best['score']:,.1f}"):
         assert words in printed
+
+
+def test_the_table_prints_in_a_plain_shell(
+    fitted: AutoGPRegressor, capsys: pytest.CaptureFixture[str], monkeypatch
+):
+    """Text of rows and columns, whether printed or echoed, instead of the name of an object."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    displayhook(fitted.table(most=2))
+    echoed = capsys.readouterr().out
+    print(fitted.table(most=2))
+    for text in (echoed, capsys.readouterr().out):
+        assert "object at" not in text
+        assert "\x1b" not in text
+        (heading,) = (line for line in text.splitlines() if "numbers learned" in line)
+        assert all(words in heading for words in ("structure", "score", "step"))
+        assert max(map(len, text.splitlines())) <= 120
 
 
 def test_predictions_go_on_beyond_the_data(fitted: AutoGPRegressor):
@@ -88,6 +105,15 @@ def test_rows_beyond_the_limit_are_only_fitted_at_the_end():
     model = AutoGPRegressor(search_rows=20, random_state=1, **settings).fit(X, Y)
     assert model.search_rows_ == 20
     assert len(model.posterior_.weights) == 45
+
+
+def test_every_seed_finds_the_same_structure():
+    random = np.random.default_rng(5)
+    x = random.uniform(0, 10, (150, 1))
+    y = np.sin(3 * x[:, 0]) + 0.4 * x[:, 0] + 0.3 * random.standard_normal(150)
+    settings = {"base_kernels": ("rbf", "periodic"), "invariances": None, "max_depth": 0, "verbose": False}
+    found = [AutoGPRegressor(search_rows=30, random_state=seed, **settings).fit(x, y) for seed in range(3)]
+    assert len({(each.spelling_, each.score_, each.log_evidence_) for each in found}) == 1
 
 
 def test_dates_become_years():

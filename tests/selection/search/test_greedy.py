@@ -83,13 +83,12 @@ def test_the_best_so_far_is_taken_when_time_is_up(allowed, monkeypatch):
 def test_rows_are_all_or_a_sorted_sample():
     x = np.arange(100.0)[:, None]
     data = SearchData(x, x[:, 0])
-    assert data.some_rows(100, 0) is data
-    some = data.some_rows(10, 0)
+    assert data.some_rows(100) is data
+    some = data.some_rows(10)
     assert len(set(some.y)) == 10
     assert (np.diff(some.y) > 0).all()
     assert (some.x[:, 0] == some.y).all()
-    assert (some.y == data.some_rows(10, 0).y).all()
-    assert (some.y != data.some_rows(10, 1).y).any()
+    assert (some.y == data.some_rows(10).y).all()
 
 
 def test_no_starts_are_made_when_time_is_up():
@@ -99,3 +98,12 @@ def test_no_starts_are_made_when_time_is_up():
         raise AssertionError
 
     assert one._advance([(Hypothesis(Term("linear")), never)], None) is None
+
+
+def test_a_seed_draws_only_the_starts_beyond_two():
+    few, many = ([Effort(num_restarts=count, seed=seed).seeds() for seed in (1, 2)] for count in (2, 4))
+    assert few[0] == few[1]
+    assert few[0][0] is None
+    assert many[0][:2] == many[1][:2] == few[0]
+    assert set(many[0][2:]).isdisjoint(many[1][2:])
+    assert Effort(num_restarts=0).seeds() == []

@@ -265,15 +265,17 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         structure so far is then used; a ConvergenceWarning and `stopped_` report it. None searches to the
         end, and only then are results the same on every machine.
     search_rows : int, default=300
-        The number of rows used in the search, drawn at random if there are more. Then the leading structures
+        The number of rows used in the search. If there are more, as many are drawn at random, the same ones
+        for every `random_state`. Then the leading structures
         are compared on all rows (at most 1,500), the best of them is grown further if there are at most 600
         rows, and the result is fitted to all rows.
     num_restarts : int, default=2
         The number of starts from the data for each promising structure, in addition to that from its parent.
+        The first two do not depend on `random_state`.
     n_jobs : int, default=None
         The number of structures that are fitted at the same time, through joblib.
     random_state : int, RandomState or None, default=None
-        Seeds restarts and the choice of rows.
+        Seeds the third and later restarts. With `num_restarts` of at most 2, every seed gives the same model.
     verbose : bool, default=True
         Show progress, on a terminal only.
 
@@ -433,7 +435,7 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         )
         if np.ptp(targets) <= 1e-12 * np.abs(targets).max():
             bases, claims = [Term("constant")], []  # constant targets have no structure
-        search = Search(whole.some_rows(self.search_rows, seed), bases, claims, effort)
+        search = Search(whole.some_rows(self.search_rows), bases, claims, effort)
         console = Console(stderr=True)
         if self.verbose and console.is_terminal:
             with console.status("searching") as status:

@@ -70,6 +70,11 @@ FINAL_ITERATIONS = 100
 MOST_FINAL_ROWS = 1_500
 MOST_ROWS_TO_GROW = 600
 
+SAME_FOR_ALL = 209652396
+"""Seeds the choice of rows and the first `STEADY_STARTS` starts, so that every search of the same data is the
+same; the value is that of random_state=0 in earlier versions, whose results therefore remain."""
+STEADY_STARTS = 2
+
 Report = Callable[[str], None]
 Option = tuple[Hypothesis, Callable[[], list[Hypothesis]]]
 """A hypothesis, and a function that makes its starts if the hypothesis is new."""
@@ -94,11 +99,11 @@ class SearchData:
         """Seconds until the deadline."""
         return self.deadline - self.clock()
 
-    def some_rows(self, most: int, seed: int) -> SearchData:
-        """At most `most` rows, drawn at random, in the order of the data."""
+    def some_rows(self, most: int) -> SearchData:
+        """At most `most` rows, drawn at random but the same for every search, in the order of the data."""
         if len(self.x) <= most:
             return self
-        rows = np.sort(np.random.default_rng(seed).choice(len(self.x), most, replace=False))
+        rows = np.sort(np.random.default_rng(SAME_FOR_ALL).choice(len(self.x), most, replace=False))
         return replace(self, x=self.x[rows], y=self.y[rows])
 
 
@@ -322,7 +327,7 @@ def promising(models: list[HypothesisModel], data: SearchData) -> list[Hypothesi
 @final
 @dataclass(frozen=True)
 class Effort:
-    """The numbers of steps, iterations and starts of a search."""
+    """The numbers of steps, iterations and starts of a search; `seed` draws starts after the steady ones."""
 
     max_depth: int = 3
     screen_iterations: int = 15
@@ -331,6 +336,14 @@ class Effort:
     num_restarts: int = 2
     n_jobs: int | None = None
     seed: int = 0
+
+    def seeds(self) -> list[int | None]:
+        """The seeds of the restarts: None for the usual start, then fixed ones, then those of this search."""
+        drawn = [
+            (SAME_FOR_ALL if number < STEADY_STARTS else self.seed) + 7919 * number
+            for number in range(1, self.num_restarts)
+        ]
+        return [None, *drawn][: self.num_restarts]
 
 
 class Record(TypedDict):
@@ -416,7 +429,7 @@ class Search:
 
     def finalist(self, best: Fitted, whole: SearchData) -> Fitted:
         """The best of the leading structures on all rows, or on at most `MOST_FINAL_ROWS`."""
-        data = whole.some_rows(MOST_FINAL_ROWS, self.effort.seed)
+        data = whole.some_rows(MOST_FINAL_ROWS)
         leaders = sorted(self.tried.values(), key=lambda each: each.worth, reverse=True)[:NUM_FINALISTS]
         found = [fit([each.hypothesis], data, FINAL_ITERATIONS) for each in (leaders or [best])]
         return max((each for each in found if each), key=lambda each: each.worth, default=best)
@@ -489,8 +502,7 @@ class Search:
 
     def _restarts(self, key: Key) -> list[Hypothesis]:
         hypothesis, x, y = self.screened[key].hypothesis, self.data.x, self.data.y
-        seeds = [None, *(self.effort.seed + 7919 * number for number in range(1, self.effort.num_restarts))]
-        return [start_from_data(hypothesis, x, y, seed) for seed in seeds[: self.effort.num_restarts]]
+        return [start_from_data(hypothesis, x, y, seed) for seed in self.effort.seeds()]
 
     def _fit_all(
         self, starts: Sequence[Sequence[Hypothesis]], iterations: int, stage: str
