@@ -114,7 +114,7 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
     log_evidence_error_ : float
         0, because nothing is drawn.
     converged_ : bool
-        Whether learning came to its end.
+        Whether learning converged.
     history_ : list of float
         The evidence of the geometries that teach, at every iteration.
     stopped_by_ : str
