@@ -265,7 +265,8 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
             if len(x) <= EXACT_ROWS
             else min(settings.max_iterations, USUAL_ITERATIONS)
         )
-        check_exact_cost(model.process, model.functional, x, steps, False)
+        num_others = sum(len(each.targets) for each in observations[1:])
+        check_exact_cost(model.process, model.functional, x, steps, False, num_others)
     objective = ExactEvidence(model if search is None else model.at(search.functional), observations)
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:
