@@ -37,6 +37,7 @@ from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison
 from orbitwise.storage import describe, write_atomically
 from orbitwise.storage.container import printable
 
+MOST_HYPERPARAMETERS = 24
 Metrics = Mapping[str, Mapping[str, float]]
 HEADINGS = {
     "error": ("test error", "{:.2%}"),
@@ -106,7 +107,8 @@ def model_table(file: Path) -> Table:
         if math.isnan(about["log_evidence"])
         else f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
         "inference": about["inference"] + ("" if about["converged"] else ", stopped before it converged"),
-        "noise": "" if about["noise"] == [] else _number(about["noise"]),
+        # files of earlier versions do not name their hyperparameters
+        "noise": "" if about["noise"] == [] or "hyperparameters" in about else _number(about["noise"]),
         "kernel": about["kernel"],
         "inputs": f"{about['n_features']} numbers{images}",
         "rows": f"{count:,} of {settings.get('data', '')}" if isinstance(count, int) else "",
@@ -121,6 +123,25 @@ def model_table(file: Path) -> Table:
     for name, text in lines.items():
         if text:
             table.add_row(name, escape(printable(str(text)[: 6 * width])))
+        if name == "kernel" and about.get("hyperparameters"):
+            table.add_row("", _hyperparameters(about))
+    return table
+
+
+def _hyperparameters(about: Mapping[str, Any]) -> Table:
+    """Each hyperparameter with its value and unit."""
+    given, units = about["hyperparameters"], about.get("hyperparameter_units", {})
+    table = Table(box=None, pad_edge=False)
+    table.add_column("hyperparameter", overflow="fold")
+    table.add_column("value", justify="right")
+    table.add_column("in units of", overflow="fold")
+    names = list(given)
+    kept = names if len(names) <= MOST_HYPERPARAMETERS else [*names[: MOST_HYPERPARAMETERS - 2], *names[-2:]]
+    for name in kept:
+        cells = (printable(name), _number(list(given[name])), printable(units.get(name, "")))
+        table.add_row(*map(escape, cells))
+    if len(kept) < len(names):
+        table.add_row(f"… and {len(names) - len(kept)} more", "", "")
     return table
 
 
