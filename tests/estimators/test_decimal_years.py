@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from orbitwise.estimators import DecimalYears
@@ -36,5 +37,15 @@ def test_what_is_no_date_is_named():
 
 def test_other_widths_are_refused():
     fitted = DecimalYears().fit([["2001-01-01"]])
-    with pytest.raises(ValueError, match="2 columns of dates, but DecimalYears expects 1"):
+    with pytest.raises(ValueError, match="X has 2 features, but DecimalYears is expecting 1"):
         fitted.transform([["2001-01-01", "2002-01-01"]])
+
+
+def test_columns_have_the_names_of_the_last_fit():
+    frame = pd.DataFrame({"built": ["2001-01-01"]})
+    dates = DecimalYears().fit(frame)
+    assert dates.get_feature_names_out().tolist() == ["built"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        dates.transform(frame.rename(columns={"built": "sold"}))
+    for nameless in (frame.to_numpy(), frame.set_axis([0], axis=1)):
+        assert not hasattr(dates.fit(frame).fit(nameless), "feature_names_in_")

@@ -9,6 +9,7 @@ from orbitwise.inference.calibration import (
     best_scale,
     cautious_scale,
     cross_entropy,
+    evenly_of_classes,
     expected_calibration_error,
     held_out_loss,
     least_noise,
@@ -95,3 +96,12 @@ def test_labels_of_no_weight_do_not_count_for_the_scale():
     weights = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
     assert cautious_scale(scores, labels, torch.ones_like(weights)) == cautious_scale(scores, labels)
     assert cautious_scale(scores, labels, weights) > 3 * cautious_scale(scores, labels)
+
+
+def test_rows_are_taken_evenly_from_classes_that_come_in_turn():
+    labels = torch.arange(60) % 2
+    labels[59] = 2
+    some = evenly_of_classes(labels, 20)
+    assert some.tolist() == sorted(set(some.tolist()))
+    assert labels[some].bincount().tolist() == [10, 10, 1]
+    assert torch.equal(labels[evenly_of_classes(labels, 60)], labels)

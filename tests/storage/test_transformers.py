@@ -131,6 +131,17 @@ def test_other_steps_are_refused(tmp_path, step, message):
         orbitwise.save(model, tmp_path / "model.orbitwise")
 
 
+def test_frames_stay_frames(tmp_path):
+    steps = make_pipeline(DecimalYears(), StandardScaler()).set_output(transform="pandas")
+    model = make_pipeline(steps, InvariantGPRegressor(max_iterations=0))
+    rows = table()[["built"]]
+    orbitwise.save(model.fit(rows, table()["weight"]), tmp_path / "model.orbitwise")
+    again = orbitwise.load(tmp_path / "model.orbitwise")
+    for place in range(2):
+        assert isinstance(again[0][: place + 1].transform(rows), pd.DataFrame)
+    assert np.array_equal(again.predict(rows), model.predict(rows))
+
+
 def test_a_file_whose_transformers_make_other_rows_is_refused():
     structure, arrays = unpack(packed(fitted(all_columns())))
     node = next(each for each in structure["objects"] if each["type"] == "ColumnTransformer")

@@ -47,6 +47,7 @@ from orbitwise.cli.files import (
     table_batches,
     target_column,
 )
+from orbitwise.estimators.cells import MOST_NAMED
 from orbitwise.estimators.validation import InputForm, Order, image_layout
 
 Task = Literal["classification", "regression"]
@@ -55,8 +56,6 @@ ACCEPTED = "a .npz, .csv or .parquet file, a folder of images in class sub-folde
 ASK = "say which with --channels first or --channels last"
 MOST_CLASSES = 50
 """Whole numbers with more different values than this are numbers, not classes."""
-MOST_NAMED = 8
-"""Columns that a message names."""
 NUM_DEMO = 300
 """Training images of the demonstration."""
 

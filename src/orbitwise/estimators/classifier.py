@@ -43,6 +43,7 @@ from orbitwise.inference.calibration import (
     NoiseOfLabels,
     cautious_scale,
     cross_entropy,
+    evenly_of_classes,
     noise_of_labels,
     warn_of_one_class,
 )
@@ -62,7 +63,7 @@ ONE_HOT_NOISE = 0.01
 LABEL_COUNT, DOUBT = 100.0, 0.2
 """Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
 MOST_CHECKED = 5000
-"""The most training rows, evenly spread, that are looked at for being predicted to be of one class."""
+"""About the most training rows that are looked at for being predicted to be of one class."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do if one class is predicted for all rows."""
 
@@ -233,7 +234,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         What each number of inducing points gave: "num_inducing", the mean "loss" of a training row, its
         "gain" over the number before with its standard error "gain_error", and "seconds".
     inducing_stopped_by_ : str
-        Why there are no more: "enough" (more hardly predict better), "complete" (no points are left),
+        Why there are no more: "enough" (more hardly predict better), "complete" (one point per row),
         "given", "max_seconds", "memory", "failed" or "interrupted".
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.
@@ -396,10 +397,10 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         result = self._run(model, self.model_.observations, generator, labels_of_codes, by)
         by_labels = engine == "exact" and self.noise != "evidence" and len(rows) <= LEARNED_ROWS
         self._store(result, numbers, choice if by_labels else None)
-        every = -(-len(rows) // MOST_CHECKED)
-        said = self._probabilities(*self._moments_at(rows.x[::every])).argmax(1).cpu()
+        some = evenly_of_classes(numbers, MOST_CHECKED)
+        said = self._probabilities(*self._moments_at(rows.x[some])).argmax(1).cpu()
         has_no_label = torch.zeros_like(said, dtype=torch.bool)
-        name, given = type(self).__name__, torch.from_numpy(codes)[::every]
+        name, given = type(self).__name__, numbers[some].cpu()
         warn_of_one_class(name, self.classes_, said, has_no_label, given, GIVE)
         return self
 

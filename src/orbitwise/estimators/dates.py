@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import final
+from typing import Any, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 
 def decimal_years(dates: object) -> NDArray[np.float64]:
@@ -61,10 +61,8 @@ class DecimalYears(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         DecimalYears
             The transformer.
         """
-        columns = getattr(X, "columns", None)
-        if columns is not None:
-            self.feature_names_in_ = np.asarray(columns, dtype=object)
-        self.n_features_in_ = _matrix(X).shape[1]
+        _matrix(X)
+        validate_data(self, cast(Any, X), skip_check_array=True)
         return self
 
     def transform(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -82,10 +80,7 @@ class DecimalYears(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         cells = _matrix(X)
-        if cells.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {cells.shape[1]} columns of dates, but DecimalYears expects {self.n_features_in_}."
-            )
+        validate_data(self, cast(Any, X), reset=False, skip_check_array=True)
         return np.stack([_years(column) for column in cells.T], axis=1)
 
 

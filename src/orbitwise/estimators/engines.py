@@ -551,7 +551,8 @@ def _finished(
         held_rows=polished.rows,
     )
     size, wanted = settings.learned_with(most), settings.num_inducing
-    top = most if wanted is None else min(wanted, most)
+    # on orbits there are more points than rows, but a rung of many more than rows is dear and gains little
+    top = max(size, min(most, len(observations))) if wanted is None else min(wanted, most)
     rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
     of_evidence = rungs.of_evidence()
     rungs = rungs.at_best_lengthscales(learned.inducing, settings.reporter)

@@ -104,7 +104,7 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
     hyperparameters_ : list of Hyperparameter
         Lengthscales, variances and noise by name, in the units of the data.
     noise_ : float
-        The learned noise variance of energies, in their unit squared.
+        The learned noise variance of energies, in their unit squared; without energies next to 0.
     force_noise_ : float
         The learned noise variance of a component of a force, in its unit squared; only with forces.
     inference_ : str
@@ -116,7 +116,7 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
     log_evidence_error_ : float
         0, because nothing is drawn.
     converged_ : bool
-        Whether learning came to its end.
+        Whether learning converged.
     history_ : list of float
         The evidence of the geometries that teach, at every iteration.
     stopped_by_ : str
@@ -342,8 +342,9 @@ def _learned(objective: ExactEvidence, settings: FitSettings) -> tuple[list[floa
             return history, True
         if len(history) >= settings.max_iterations or settings.reporter.is_over():
             return history, False
-        if gain < ENOUGH:
-            return history, True
+        # not so for NaN
+        if not gain >= ENOUGH:
+            return history, gain < ENOUGH
 
 
 @final

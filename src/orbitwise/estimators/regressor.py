@@ -194,7 +194,7 @@ class InvariantGPRegressor(
         What each number of inducing points gave: "num_inducing", the mean "loss" of a training row, its
         "gain" over the number before with its standard error "gain_error", and "seconds".
     inducing_stopped_by_ : str
-        Why there are no more: "enough" (more hardly predict better), "complete" (no points are left),
+        Why there are no more: "enough" (more hardly predict better), "complete" (one point per row),
         "given", "max_seconds", "memory", "failed" or "interrupted".
     search_ : list of dict
         What was tried on each number of nodes, where nodes were used.

@@ -10,6 +10,7 @@ predicted with the lengthscales, and with the noise, under which labels that are
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import final
@@ -20,7 +21,13 @@ from torch import Tensor
 
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.calibration import NoiseOfLabels, label_losses, noise_of_labels
+from orbitwise.inference.calibration import (
+    NoiseOfLabels,
+    evenly_of_classes,
+    label_losses,
+    noise_of_labels,
+)
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.watching import Phase, Reporter
 from orbitwise.inference.sparse.climb import Place, Size, paired_gain
@@ -41,10 +48,8 @@ OTHERS = 3
 COARSE_WIDTH, COARSE_ROWS = 32, 1500
 """Below this many columns kernels are so smooth that single precision would lose too much, and below this
 many rows double precision costs little."""
-
-
-ROWS_FOR_NOISE = 10_000
-"""The most rows that are left out to choose a noise, evenly spread; each is predicted from all others."""
+ROWS_FOR_NOISE = 5000
+"""About the most rows that are left out to choose a noise; each is predicted from all others."""
 OCTAVE = 4
 """Steps between a lengthscale and twice of it."""
 SHORTEST, LONGEST = -3 * OCTAVE, 2 * OCTAVE
@@ -102,10 +107,11 @@ class Rungs:
 
         def losses(steps: int) -> Tensor | None:
             if steps not in known:
-                is_near = SHORTEST <= steps <= LONGEST and not reporter.is_over()
-                factor = 2 ** (steps / OCTAVE)
-                can_be = is_near and (not steps or self.model.process.stretched(factor) is not None)
-                known[steps] = replace(self, steps=steps).at_points(inducing).losses if can_be else None
+                known[steps] = None
+                if SHORTEST <= steps <= LONGEST and not reporter.is_over():
+                    # a kernel that cannot be stretched so far, or computed, leaves the search where it is
+                    with suppress(*NOT_COMPUTABLE):
+                        known[steps] = replace(self, steps=steps).at_points(inducing).losses
             return known[steps]
 
         def is_better(there: int, here: int) -> bool:
@@ -185,9 +191,9 @@ class Rungs:
         if self.labels is None:
             losses = -held.log_density(noise)
         else:
-            every = -(-len(self.labels) // ROWS_FOR_NOISE)
-            means = partial(held.held_out_means, every=every)
-            label_noise = noise_of_labels(means, self.labels[::every], noise, self.noise_of_labels)
+            some = evenly_of_classes(self.labels, ROWS_FOR_NOISE)
+            means = partial(held.held_out_means, rows=some)
+            label_noise = noise_of_labels(means, self.labels[some], noise, self.noise_of_labels)
             losses = label_losses(held.leave_one_out(label_noise).mean, self.labels)
         residual = held.projected.residual
         return Place(posterior, bound, losses, None, residual, held, noise, label_noise)

@@ -103,6 +103,17 @@ def least_noise(loss_of: Callable[[float], float], start: float, smallest: float
     return math.exp(place)
 
 
+def evenly_of_classes(labels: Int[Tensor, " n"], most: int) -> Int[Tensor, " k"] | slice:
+    """The places of about `most` labels, evenly spread over the rows of each class; of all if they are few.
+
+    Every so many rows of all would miss classes if classes come in turn.
+    """
+    if len(labels) <= most:
+        return slice(None)
+    every = -(-len(labels) // most)
+    return torch.cat([(labels == each).nonzero()[::every, 0] for each in labels.unique()]).sort().values
+
+
 NoiseOfLabels = Literal["auto", "evidence", "leave_one_out"]
 """By what the noise of one-hot codes is chosen with which labels are predicted."""
 

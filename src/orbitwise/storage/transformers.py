@@ -230,11 +230,11 @@ def min_max_scaler(
     return cast(MinMaxScaler, _dressed(built, names, output))
 
 
-def decimal_years(width: int, names: np.ndarray | None) -> DecimalYears:
+def decimal_years(width: int, names: np.ndarray | None, output: str | None) -> DecimalYears:
     """DecimalYears of so many columns."""
     require(width > 0, "dates in no columns")
     row: Cells = np.full((1, width), A_DATE, dtype=object)
-    return cast(DecimalYears, _dressed(DecimalYears().fit(row), names, None))
+    return cast(DecimalYears, _dressed(DecimalYears().fit(row), names, output))
 
 
 def _checked(step: object) -> BaseEstimator:
@@ -302,8 +302,7 @@ def _indicated(built: SimpleImputer) -> object:
     return None if built.indicator_ is None else built.indicator_.features_
 
 
-NAMES = {"names": Field(read=_names_of)}
-DRESS = {**NAMES, "output": Field(read=_output_of)}
+DRESS = {"names": Field(read=_names_of), "output": Field(read=_output_of)}
 WIDTH = Field((int,), least=1, read="n_features_in_")
 ENCODER = {"categories": Field(CATEGORIES.kinds, CATEGORIES.each, read="categories_"), **DRESS}
 TRANSFORMERS: dict[type, Stored] = {
@@ -358,7 +357,7 @@ TRANSFORMERS: dict[type, Stored] = {
         },
         build=min_max_scaler,
     ),
-    DecimalYears: Stored({"width": WIDTH, **NAMES}, build=decimal_years),
+    DecimalYears: Stored({"width": WIDTH, **DRESS}, build=decimal_years),
 }
 """Transformers that a file may hold, alone or inside a Pipeline or a ColumnTransformer."""
 

@@ -14,6 +14,7 @@ from orbitwise.estimators.machines.task import (
     distinct_points,
     laplacian_rows,
     median_distance,
+    neighbour_distance,
 )
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals import Evaluation, Gradient
@@ -41,6 +42,15 @@ def task_of(
     model = InvariantSVC(**settings, invariance_loss=Squared() if other is None else other)
     data = TrainingRows(X, targets, ONES, unlabeled)
     return model._task(data, Logistic() if loss is None else loss)
+
+
+def test_the_distance_of_neighbours_is_that_of_points_from_everywhere(monkeypatch: pytest.MonkeyPatch):
+    # sparse at one end, where the first of the sorted points are
+    places = torch.cat([100.0 * torch.arange(10), 1000.0 + torch.arange(90)]).double()
+    assert neighbour_distance(places[:10, None], 1) == pytest.approx(100.0)
+    monkeypatch.setattr(module, "PAIRED", 10)
+    for shift in (0.0, 1e8):
+        assert neighbour_distance(places[:, None] + shift, 1) == pytest.approx(1.0)
 
 
 def test_the_median_distance_is_that_of_different_points(monkeypatch: pytest.MonkeyPatch):

@@ -324,11 +324,13 @@ def median_distance(x: Float[Tensor, "n d"]) -> float:
 
 
 def neighbour_distance(x: Float[Tensor, "n d"], num_neighbours: int) -> float:
-    """The median distance from a point to its last neighbour (among the first 2,000 points)."""
+    """The median distance from a point (of about 2,000 that are evenly spread) to its last neighbour."""
+    # about the mean, because `cdist` subtracts squares
+    x, every = x - x.mean(0), -(-len(x) // PAIRED)
     size = x.abs().max().item() or 1.0
-    distances = torch.cdist(x[:PAIRED] / size, x[:PAIRED] / size)
+    distances = torch.cdist(x[::every] / size, x / size)
     # a point is at distance 0 of itself; copies were merged
-    last = distances.kthvalue(min(num_neighbours + 1, len(distances))).values.median()
+    last = distances.kthvalue(min(num_neighbours + 1, len(x))).values.median()
     return size * last.item() or 1.0
 
 

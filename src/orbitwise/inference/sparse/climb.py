@@ -40,7 +40,7 @@ OUT_OF_TIME, TOO_LARGE, FAILED = "max_seconds", "memory", "failed"
 CUT_SHORT = (OUT_OF_TIME, TOO_LARGE, FAILED, INTERRUPTED)
 REASONS = {
     ENOUGH: "more inducing points hardly predict better",
-    COMPLETE: "there are no more points to take",
+    COMPLETE: "there is one point per row",
     GIVEN: "the number was given",
     OUT_OF_TIME: "max_seconds was reached",
     TOO_LARGE: "more would not fit into memory",

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
@@ -22,6 +22,8 @@ from orbitwise.inference.sparse.posterior import ProjectedMoments, SparsePosteri
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
+Places = Int[Tensor, " k"] | slice
+"""Which rows."""
 COLUMNS_AT_ONCE = 8192
 LEAST_CURVATURE = 1e-9
 """Rows without curvature would lose their slopes."""
@@ -81,20 +83,20 @@ class HeldRows:
         """The collapsed bound of these rows, summed over outputs."""
         return collapsed_bound(self.totals(noise), self._checked(noise), tight)
 
-    def leave_one_out(self, noise: float | Tensor, every: int = 1) -> Moments:
+    def leave_one_out(self, noise: float | Tensor, rows: Places = slice(None)) -> Moments:
         """Moments of each f_n given all other rows: μ₋ₙ = μ - s w(y-μ)/σ²(1-h), variance s/(1-h) + r.
 
         Here s = aᵀSa, and the leverage is h = ws/σ². If there is a `response` λ, it replaces w/σ² in S and h,
-        which is correct to first order in the change of the posterior. Moments are computed for `every` so
-        many rows, each given all others.
+        which is correct to first order in the change of the posterior. Moments are computed for these `rows`,
+        each given all others.
         """
         noise, best = self._checked(noise), self.optimum(noise)
-        columns, residual = self.projected.columns[:, ::every], self.projected.residual[::every]
-        mean, weights = columns.mT @ best.mean, self._weights[::every]
+        columns, residual = self.projected.columns[:, rows], self.projected.residual[rows]
+        mean, weights = columns.mT @ best.mean, self._weights[rows]
         if self.response is None:
             response, lower = weights / noise, best.lower
         else:
-            response, all_columns = self.response[::every] / noise, self.projected.columns
+            response, all_columns = self.response[rows] / noise, self.projected.columns
             gram = _gram(all_columns, self.response / noise)
             lower = cholesky(gram + torch.eye(len(columns)).to(columns)).lower
         parts = columns.split(COLUMNS_AT_ONCE, dim=1)
@@ -104,14 +106,14 @@ class HeldRows:
         spread = torch.stack(each, dim=1)
         # s/(1-h)
         variance = spread / (1 - response * spread).clamp_min(1e-12)
-        held_out = mean - variance * weights / noise * (self.centred[::every] - mean)
+        held_out = mean - variance * weights / noise * (self.centred[rows] - mean)
         variance = (variance + residual[:, None]).expand_as(held_out)
-        held_out = held_out + self.projected.mean[::every, None]
+        held_out = held_out + self.projected.mean[rows][:, None]
         return Moments(held_out, variance, held_out.square() + variance)
 
-    def held_out_means(self, noise: float | Tensor, every: int = 1) -> Float[Tensor, "n c"]:
-        """Each target, or `every` so many, predicted from all others, at this variance of the noise."""
-        return self.leave_one_out(noise, every).mean
+    def held_out_means(self, noise: float | Tensor, rows: Places = slice(None)) -> Float[Tensor, "k c"]:
+        """The targets of these rows, each predicted from all others, at this variance of the noise."""
+        return self.leave_one_out(noise, rows).mean
 
     def log_density(self, noise: float | Tensor) -> Float[Tensor, " n"]:
         """log p(y_n | all other targets), summed over outputs."""

@@ -266,10 +266,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         structure so far is then used; a ConvergenceWarning and `stopped_` report it. None searches to the
         end, and only then are results the same on every machine.
     search_rows : int, default=300
-        The number of rows used in the search. If there are more, as many are drawn at random, the same ones
-        for every `random_state`. Then the leading structures
-        are compared on all rows (at most 1,500), the best of them is grown further if there are at most 600
-        rows, and the result is fitted to all rows.
+        The number of rows used in the search. If there are more, this many are drawn at random, the same ones
+        for every `random_state`. Then the leading structures are compared on all rows (at most 1,500), the
+        best of them is grown further if there are at most 600 rows, and the result is fitted to all rows.
     num_restarts : int, default=2
         The number of starts from the data for each promising structure, in addition to that from its parent.
         The first two do not depend on `random_state`.
