@@ -126,11 +126,9 @@ class FittedProcess(FittedForm, ABC):
         """The name of the unit of f, and what it is for each output of the model."""
         return "f", torch.ones(1, dtype=torch.float64)
 
-    @torch.no_grad()
     def _kernel_columns(self) -> tuple[list[str], str]:
         """Names of the columns that the kernel sees and of all together: of X, or of what L makes of it."""
-        row = torch.zeros(1, self.n_features_in_, dtype=torch.float64, device=self._place)
-        width = self.functional_.atoms(row).points.shape[-1]
+        width = self.posterior_.width
         if width != self.n_features_in_ or features_of(self.functional_) is not None:
             return numbered("z", width), "z"
         names = getattr(self, "feature_names_in_", None)

@@ -29,7 +29,6 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from orbitwise.declarations import COUNT, FLAG, REPORTED, TEXT, Field, is_plain_numbers, require
-from orbitwise.estimators.hyperparameters import kernel_text
 from orbitwise.functionals.averages import OrbitAverage, OrbitSum, features_of, orbit_in
 from orbitwise.functionals.features import Features, FixedFeatures
 from orbitwise.functionals.functional import Combination, Composition, Functional
@@ -589,8 +588,6 @@ SUMMARY_OPTIONAL = {
     "channels": TEXT_OR_NONE,
     "classes": Field((list,), TEXT),
     "features": TEXT,
-    "hyperparameters": Field((dict,), Field((tuple, list)), is_record=True),
-    "hyperparameter_units": Field((dict,), TEXT),
     "learned_error_text": TEXT,
     "num_rows": NUMBER_OF,
 }
@@ -635,19 +632,12 @@ def summary_of(model: Any) -> dict[str, Any]:
     return summary
 
 
-MOST_HYPERPARAMETERS = 1_000
-"""Of a summary; a kernel may have a lengthscale for each of many columns."""
-
-
 def _process_summary(model: Any) -> dict[str, Any]:
-    learned = model.hyperparameters_[-MOST_HYPERPARAMETERS:]
     summary = {
         "inference": getattr(model, "inference_", "sparse"),
         "converged": model.converged_,
         "noise": np.asarray(getattr(model, "noise_", [])).tolist(),
-        "kernel": kernel_text(model.kernel_),
-        "hyperparameters": {each.name: list(each.values) for each in learned},
-        "hyperparameter_units": {each.name: each.unit for each in learned},
+        "kernel": type(model.kernel_).__name__,
         "functional": type(model.functional_).__name__,
         "features": "" if (held := features_in(model)) is None else held.fingerprint,
         "learned_text": "",
