@@ -101,6 +101,8 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
         How much the energy depends on the inverse distance of each pair of atoms; 0 on the diagonal.
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel, of weighted inverse distances.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     noise_ : float
         The learned noise variance of energies, in their unit squared; without energies next to 0.
     force_noise_ : float

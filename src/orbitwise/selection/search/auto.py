@@ -29,6 +29,7 @@ from orbitwise.estimators.convergence import fit_quietly, learning
 from orbitwise.estimators.dates import decimal_years
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions
+from orbitwise.estimators.hyperparameters import names_of_columns
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import InputForm, as_array, check_data, check_settings
@@ -282,6 +283,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     ----------
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel of g.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     spelling_ : str
         Its structure as text.
     invariance_ : str or None
@@ -557,9 +560,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)
 
     def _words(self, unit: str) -> Words:
-        names = getattr(self, "feature_names_in_", None)
         count = self.n_features_in_
-        known = list(names) if names is not None else ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+        names = getattr(self, "feature_names_in_", None)
+        known = names_of_columns(None if names is None else list(names), count)
         return Words(
             known, np.asarray(self._extents), unit or ("years" if self.dates_ and count == 1 else "")
         )
