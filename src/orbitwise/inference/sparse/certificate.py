@@ -294,7 +294,14 @@ class _Learner:
         most, wanted = _most(model), self.num_inducing or budget.max_inducing
         limit = min(wanted or (most if self.has_exact else USUAL_MOST), most)
         if budget.max_iterations > 0:
+            learned = [each for each in model.parameters() if each is not model.raw_inducing]
+            start = [each.detach().clone() for each in learned]
             warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over, self.reporter)
+            if self.is_given and self._is_worse_than_noise(limit):
+                # exact evidence led to rapid changes that so few inducing variables cannot follow
+                with torch.no_grad():
+                    for parameter, value in zip(learned, start, strict=True):
+                        parameter.copy_(value)
         count = limit
         if not self.is_given:
             chosen = model.choose(min(FIRST, limit), self.selection, self.generator, self.tolerance / 2)
@@ -323,6 +330,20 @@ class _Learner:
             self.stages,
         )
         return Outcome(certificate, self.history, self.converged)
+
+    @torch.no_grad()
+    def _is_worse_than_noise(self, count: int) -> bool:
+        """Whether targets without any function have a higher evidence than the bound by so many variables."""
+        model = self.model
+        chosen = model.choose(count, self.selection, torch.Generator(self.generator.device).manual_seed(0))
+        model.place_inducing(chosen.inducing)
+        rows = model.observations
+        residual = rows.targets - model.process.mean(rows.atoms())[:, None]
+        weight = rows.weights()[:, None]
+        variance = (weight * residual.square()).mean()
+        log_weight = 0.5 * residual.shape[1] * weight.log().sum()
+        noise = log_weight - 0.5 * residual.numel() * (1 + math.log(2 * math.pi * float(variance)))
+        return float(model.bound()) < float(noise)
 
     def _reason(self, count: int, limit: int, is_complete: bool) -> str:
         """Why the search ends after a stage; empty if it continues."""
