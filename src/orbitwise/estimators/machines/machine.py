@@ -71,7 +71,6 @@ from orbitwise.estimators.validation import (
 from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference.calibration import cautious_scale, two_columns, warn_of_one_class
 from orbitwise.inference.optimise.cost import check_cost, users_level
-from orbitwise.inference.risk.leaving_out import left_out_scores
 from orbitwise.inference.risk.machines import BASES, SOLVERS, Machine, held_out_scores, predicted_classes
 from orbitwise.inference.risk.problem import Solution
 from orbitwise.losses import Logistic, Loss, Multinomial, Squared, loss_of
@@ -102,7 +101,12 @@ class KernelMachine(FittedForm, BaseEstimator, ABC):
     """Words for a bandwidth."""
 
     def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31))
+        return self._seed_of(self.random_state)
+
+    @staticmethod
+    def _seed_of(random_state: int | np.random.RandomState | None) -> int:
+        """A seed that is drawn."""
+        return int(check_random_state(random_state).randint(2**31))
 
     def _check_kernel_settings(self) -> None:
         check_settings(self)
@@ -467,7 +471,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
 
     @answering
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Probabilities of the classes: a softmax of decisions, with a scale from labels held out."""
+        """Probabilities of the classes: a softmax of decisions, with a scale from cross-validation."""
         scores = torch.from_numpy(self.decision_function(X))
         columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
         return torch.softmax(self.scale_ * columns, dim=1).numpy()
@@ -554,21 +558,19 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         return Grid(strengths, self._usual_strength, rates, self._usual_rate)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
-        """The softmax scale from labels that are held out; losses of invariances are treated as squared.
+        """The softmax scale from cross-validation; losses of invariances are treated as squared.
 
-        Each label is left out where the strength was chosen so: then no seed matters. Else there are folds.
+        If the strength was chosen without random numbers, so are the folds, and no seed matters.
         """
         smallest = int(torch.bincount(task.codes).min())
         if smallest < 2 or isinstance(task.loss, Multinomial):
             return 0.5 if len(task.targets) == 1 else 1.0
+        is_drawn = "left_out_loss_" not in vars(self)
+        folds = stratified_folds(task.codes, min(5, smallest), seed if is_drawn else self._seed_of(0))
         rates = torch.full((1, 1), self.C_, dtype=torch.float64)
-        problem = task.gram(self.strength_)[None], task.basis, task.loss, task.targets, task.weights, rates
-        if "left_out_loss_" in vars(self):
-            scores = left_out_scores(*problem)
-        else:
-            folds = stratified_folds(task.codes, min(5, smallest), seed)
-            scores = held_out_scores(*problem, folds).values
-        return cautious_scale(two_columns(scores[0, 0].T), task.codes, task.weights)
+        gram = task.gram(self.strength_)[None]
+        scores = held_out_scores(gram, task.basis, task.loss, task.targets, task.weights, rates, folds)
+        return cautious_scale(two_columns(scores.values[0, 0].T), task.codes, task.weights)
 
 
 def class_weights(
