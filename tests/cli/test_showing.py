@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -77,6 +78,36 @@ def test_errors_are_in_the_unit_of_what_was_learned(tmp_path):
         save(model, tmp_path / "model.orbitwise")
         assert words in printed(model_table(tmp_path / "model.orbitwise"))
         assert f"angle {learned_ranges(model)[0].error_text()}" == words
+
+
+def test_lengthscales_variances_and_noise_are_in_the_units_of_the_data(tmp_path):
+    x = np.random.default_rng(0).uniform(0, 10, (12, 1))
+    frame = pd.DataFrame(x, columns=["age"])
+    model = InvariantGPRegressor(noise=9.0, max_iterations=0, random_state=0).fit(frame, 50 * x[:, 0])
+    save(model, tmp_path / "model.orbitwise")
+    rows = [line.split() for line in printed(model_table(tmp_path / "model.orbitwise")).splitlines()]
+    variance = 2500 * np.var(x) * model.kernel_.outputscale.item()
+    lengthscale = model.kernel_.base_kernel.lengthscale.item()
+    assert ["kernel", "rbf"] in rows
+    for row in (
+        ["hyperparameter", "value", "in", "units", "of"],
+        ["variance", f"{variance:.4g}", "y²"],
+        ["lengthscale", f"{lengthscale:.4g}", "age"],
+        ["noise", "variance", "9", "y²"],
+        ["noise", "standard", "deviation", "3", "y"],
+    ):
+        assert row in rows
+    assert not [row for row in rows if row[:2] == ["noise", "9"]]
+
+
+def test_only_some_of_many_hyperparameters_are_shown(tmp_path):
+    x = np.random.default_rng(0).normal(size=(8, 40))
+    save(InvariantGPRegressor(max_iterations=0).fit(x, x[:, 0]), tmp_path / "model.orbitwise")
+    text = printed(model_table(tmp_path / "model.orbitwise"))
+    assert "lengthscale, x20" in text
+    assert "lengthscale, x21" not in text
+    assert "… and 19 more" in text
+    assert "noise standard deviation" in text
 
 
 def test_data_sets_are_listed_with_where_they_are():

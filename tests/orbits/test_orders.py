@@ -31,6 +31,16 @@ def test_points_stay_whole():
     assert {tuple(point) for point in moved.reshape(-1, 3).tolist()} == known
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_fixed_draws_are_the_same_for_every_order_of_the_blocks(size):
+    orbit = OrderOrbit(9, size).freeze(16)
+    x = inputs(9 * size)
+    # ties among the first entries, so that the next ones decide
+    x = torch.where(x > 0, x, torch.zeros_like(x))
+    mixed = x.reshape(3, 9, size)[:, torch.randperm(9, generator=seeded())].flatten(1)
+    torch.testing.assert_close(orbit.points(mixed).points, orbit.points(x).points, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("sizes", [(0, 1), (3, 0)])
 def test_nothing_to_order_is_refused(sizes):
     with pytest.raises(ValueError, match="at least one block"):

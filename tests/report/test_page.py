@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from orbitwise import InvariantGPClassifier, InvariantGPRegressor, SparseGPRegressor, load, save
 from orbitwise.report import write_report
+from orbitwise.report.numbers import number
 from orbitwise.report.page import printable, rendered, resource, unbroken
 
 # Few iterations or inducing variables are enough for what is tested here.
@@ -28,6 +29,14 @@ def test_text_that_is_not_html_opens_and_closes_nothing(turned_page):
     assert "&lt;script&gt;" in title
     assert data_of(page)["name"] == hostile
     assert page.count("<script") == 2
+
+
+def test_hyperparameters_are_named_with_their_units(turned_page):
+    part = rendered(turned_page, "hyperparameters.html")
+    for each in turned_page.model.hyperparameters_:
+        assert f'<th scope="row">{each.name}</th>' in part
+        assert number(each.values[0]) in part
+    assert "f²" in part
 
 
 def test_braces_of_users_are_no_template(turned_page):
@@ -109,6 +118,7 @@ def test_a_classification_of_images_has_every_part(page):
         "judgement",
         "extremes",
         "learning",
+        "hyperparameters",
         "reproduction",
     ]
     answer = re.search(r'<p class="answer">(.*?)</p>', text).group(1)

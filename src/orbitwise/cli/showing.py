@@ -10,7 +10,7 @@ import math
 import shutil
 import textwrap
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from orbitwise import datasets
+from orbitwise.cli.columns import estimator_of
 from orbitwise.cli.errors import CommandError
 from orbitwise.cli.folders import EARLIER, Folder, is_earlier
+from orbitwise.estimators.estimator import FittedProcess
+from orbitwise.estimators.hyperparameters import Hyperparameter, kernel_text
 from orbitwise.estimators.validation import layout_of
 from orbitwise.report.figures import BLUE, GREY, INK, LIGHT, STYLE, shortened
 from orbitwise.report.numbers import with_error
 from orbitwise.report.pictures import painter_for
 from orbitwise.report.ranges import Model, Range, learned_ranges
 from orbitwise.selection.compare import NO_INVARIANCE, Candidate, Comparison
-from orbitwise.storage import describe, write_atomically
+from orbitwise.storage import StorageError, describe, load, write_atomically
 from orbitwise.storage.container import printable
 
+MOST_HYPERPARAMETERS = 24
 Metrics = Mapping[str, Mapping[str, float]]
 HEADINGS = {
     "error": ("test error", "{:.2%}"),
@@ -84,8 +88,9 @@ def comparison_table(comparison: Comparison, stopped: Mapping[str, str], metrics
 
 
 def model_table(file: Path) -> Table:
-    """A model on one screen, without loading it: learned ranges, evidence, data and versions."""
+    """A model on one screen: learned ranges, evidence, kernel and noise, data and versions."""
     about, settings, kept, mixed = Folder(file.parent).steadily(lambda: _read(file))
+    kernel, learned, left_out = _learned(file)
     table = Table(title=escape(str(file)), title_justify="left", show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -106,8 +111,8 @@ def model_table(file: Path) -> Table:
         if math.isnan(about["log_evidence"])
         else f"{about['log_evidence']:,.2f}{spread} ({about['evidence_kind']})",
         "inference": about["inference"] + ("" if about["converged"] else ", stopped before it converged"),
-        "noise": "" if about["noise"] == [] else _number(about["noise"]),
-        "kernel": about["kernel"],
+        "noise": "" if about["noise"] == [] or learned else _number(about["noise"]),
+        "kernel": kernel or about["kernel"],
         "inputs": f"{about['n_features']} numbers{images}",
         "rows": f"{count:,} of {settings.get('data', '')}" if isinstance(count, int) else "",
         "target": str(settings.get("target", "")),
@@ -115,12 +120,42 @@ def model_table(file: Path) -> Table:
         "certificate": about.get("certificate", ""),
         "size": f"{about['num_bytes'] / 1e6:,.1f} MB",
         "versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
-        "notes": "; ".join([*about["notes"], *mixed]),
+        "notes": "; ".join([*about["notes"], *mixed, *left_out]),
     }
     width = shutil.get_terminal_size().columns
     for name, text in lines.items():
         if text:
             table.add_row(name, escape(printable(str(text)[: 6 * width])))
+        if name == "kernel" and learned:
+            table.add_row("", _hyperparameters(learned))
+    return table
+
+
+def _learned(file: Path) -> tuple[str, list[Hyperparameter], list[str]]:
+    """The kernel as text, the hyperparameters, and why these are missing."""
+    try:
+        model = estimator_of(load(file))
+    except StorageError as error:
+        # a model with features cannot be loaded without them
+        return "", [], [f"hyperparameters were left out: {error}"]
+    if not isinstance(model, FittedProcess):
+        return "", [], []
+    return kernel_text(model.kernel_), model.hyperparameters_, []
+
+
+def _hyperparameters(learned: Sequence[Hyperparameter]) -> Table:
+    """Each hyperparameter with its value and unit; of very many, the first ones and the noise."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("hyperparameter", overflow="fold")
+    table.add_column("value", justify="right")
+    table.add_column("in units of", overflow="fold")
+    most = MOST_HYPERPARAMETERS
+    kept = learned if len(learned) <= most else [*learned[: most - 2], *learned[-2:]]
+    for each in kept:
+        cells = (printable(each.name), _number(list(each.values)), printable(each.unit))
+        table.add_row(*map(escape, cells))
+    if len(kept) < len(learned):
+        table.add_row(f"… and {len(learned) - len(kept)} more", "", "")
     return table
 
 

@@ -195,6 +195,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         The classes, in the order of the columns of `predict_proba`.
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel of g.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     functional_ : Functional
         L, with f(x) = L_x g.
     features_ : Module, callable, transformer or None

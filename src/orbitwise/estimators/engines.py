@@ -46,6 +46,8 @@ EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
 START_ROWS = 1000
 """Rows on which hyperparameters are learned first, where all of them are many."""
+USUAL_ITERATIONS = 20
+"""Iterations over many rows after which hyperparameters usually stand still."""
 LITTLE = 0.1
 """Nats that are not worth further iterations over many rows."""
 LITTLE_PER_TARGET = 1e-4
@@ -257,7 +259,14 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
         converged, history = search.found.is_converged(len(x)), search.found.history
         error = search.found.node_error
     else:
-        check_exact_cost(model.process, model.functional, x, settings.max_iterations, False)
+        # many rows start from the answer of some, and settle soon
+        steps = (
+            settings.max_iterations
+            if len(x) <= EXACT_ROWS
+            else min(settings.max_iterations, USUAL_ITERATIONS)
+        )
+        num_others = sum(len(each.targets) for each in observations[1:])
+        check_exact_cost(model.process, model.functional, x, steps, False, num_others)
     objective = ExactEvidence(model if search is None else model.at(search.functional), observations)
     # without iterations, the objective would only repeat the factorisation that the posterior needs
     if search is None and settings.max_iterations > 0:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -33,6 +34,13 @@ from orbitwise.estimators.engines import (
     run_engine,
 )
 from orbitwise.estimators.features import through_features, without_features
+from orbitwise.estimators.hyperparameters import (
+    Hyperparameter,
+    hyperparameters_of,
+    names_of_columns,
+    noise_parts,
+    numbered,
+)
 from orbitwise.estimators.invariances import Invariance, functional_of
 from orbitwise.estimators.learned_ranges import (
     NORMAL,
@@ -102,6 +110,29 @@ class FittedProcess(FittedForm, ABC):
 
     posterior_: Posterior
     functional_: Functional
+    kernel_: Kernel
+
+    @property
+    def hyperparameters_(self) -> list[Hyperparameter]:
+        """What was learned of the kernel and the noise, by name and in the units of the data."""
+        check_is_fitted(self)
+        unit, scale = self._target_unit()
+        noise = np.ravel(getattr(self, "noise_", [])).tolist()
+        columns, inputs = self._kernel_columns()
+        found = hyperparameters_of(self.kernel_, columns, unit, scale, inputs)
+        return found + (noise_parts(noise, unit) if noise else [])
+
+    def _target_unit(self) -> tuple[str, torch.Tensor]:
+        """The name of the unit of f, and what it is for each output of the model."""
+        return "f", torch.ones(1, dtype=torch.float64)
+
+    def _kernel_columns(self) -> tuple[list[str], str]:
+        """Names of the columns that the kernel sees and of all together: of X, or of what L makes of it."""
+        width = self.posterior_.width
+        if width != self.n_features_in_ or features_of(self.functional_) is not None:
+            return numbered("z", width), "z"
+        names = getattr(self, "feature_names_in_", None)
+        return names_of_columns(None if names is None else list(names), width), "x"
 
     @property
     def _place(self) -> str:
@@ -468,6 +499,10 @@ class RegressionPredictions(FittedProcess, ABC):
         """The likelihood of standardised targets."""
         check_is_fitted(self)
         return self.model_.latent.likelihood
+
+    def _target_unit(self) -> tuple[str, torch.Tensor]:
+        """Targets are f plus noise, or f is on a scale of its own, such as that of a logarithm."""
+        return ("y", self.target_scale_.scale) if self._likelihood.is_additive else super()._target_unit()
 
     def _standardised_noise(self) -> torch.Tensor:
         """The variance of Gaussian noise of a standardised target."""

@@ -43,8 +43,8 @@ class LaplacianSVC(MachineClassifier):
     normalized : bool, default=True
         Whether L is the normalised Laplacian.
     C : float or "auto", default="auto"
-        The weight of the labels. Lower it where labels may be wrong. "auto" is chosen with the strength, and
-        10 if that is a number.
+        The weight of the labels. Lower it where labels may be wrong. "auto" is chosen together with the
+        strength; if the strength is a number, C is 10.
     strength : float, "auto", "evidence" or "cross_validation", default="auto"
         The weight of the graph; 0 is a support vector machine. "auto" takes 1 unless another strength, C or
         bandwidth predicts each label from all others with a clearly greater probability; it needs no random

@@ -131,10 +131,13 @@ def most_nodes(num_rows: int, width: int, device: torch.device, each_point: floa
     return nodes
 
 
-def check_exact_cost(process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool) -> None:
+def check_exact_cost(
+    process: Process, functional: Functional, x: Tensor, steps: int, is_drawn: bool, num_others: int = 0
+) -> None:
     """Warn if exact inference on all atoms would take hours, or more memory than there is.
 
-    The functional is frozen; `is_drawn` means that its atoms are nodes whose number can be chosen.
+    The functional is frozen; `is_drawn` means that its atoms are nodes whose number can be chosen. There are
+    `num_others` observations of other functionals, such as slopes.
     """
     with torch.no_grad():
         first = functional.atoms(x[:1])
@@ -143,10 +146,12 @@ def check_exact_cost(process: Process, functional: Functional, x: Tensor, steps:
     fewer = ", an orbit of fewer elements" if atoms > 1 else ""
     fewer = ", a smaller num_nodes" if is_drawn else fewer
     each = f" that average {atoms:,} points each" if atoms > 1 else ""
+    count = len(x) + num_others
+    engines = "" if num_others else f"inference='collapsed' or 'variational'{fewer}, or "
     check_cost(
-        exact_cost(len(x), atoms, width, steps, one_sided),
-        f"Exact inference on {len(x):,} rows{each}",
-        f"use inference='collapsed' or 'variational'{fewer}, or fewer rows",
+        exact_cost(count, atoms, width, steps, one_sided),
+        f"Exact inference on {count:,} rows{each}",
+        f"use {engines}fewer rows",
         patience=HOUR,
         refuses=False,
     )

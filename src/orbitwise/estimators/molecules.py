@@ -101,6 +101,8 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
         How much the energy depends on the inverse distance of each pair of atoms; 0 on the diagonal.
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel, of weighted inverse distances.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     noise_ : float
         The learned noise variance of energies, in their unit squared; without energies next to 0.
     force_noise_ : float
@@ -114,7 +116,7 @@ class MoleculeGP(LearnedOrbit, RegressionPredictions, RegressorMixin, BaseEstima
     log_evidence_error_ : float
         0, because nothing is drawn.
     converged_ : bool
-        Whether learning came to its end.
+        Whether learning converged.
     history_ : list of float
         The evidence of the geometries that teach, at every iteration.
     stopped_by_ : str

@@ -156,6 +156,8 @@ class InvariantGPRegressor(
     ----------
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel of g.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     functional_ : Functional
         L, with f(x) = L_x g.
     features_ : Module, callable, transformer or None

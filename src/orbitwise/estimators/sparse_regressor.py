@@ -250,8 +250,9 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         Whether points of g move by gradients as well. "auto" lets them where their number is given, or where
         `max_inducing` turns out to be too few.
     max_inducing : int or "auto", default="auto"
-        The most inducing variables that `num_inducing="auto"` takes; "auto" is 2,000, or all rows if these
-        stand for at most 8,000 points. If they were too few, the certificate and a ConvergenceWarning say so.
+        The most inducing variables that `num_inducing="auto"` takes; "auto" is 2,000, or all rows if
+        these, times the elements of a finite orbit, are at most 8,000. If they were too few, the certificate
+        and a ConvergenceWarning say so.
     max_seconds : float, default=None
         Seconds after which no evaluation begins, for any `num_inducing`. If time ended the search, the
         certificate and a ConvergenceWarning say so.
@@ -301,6 +302,8 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         "lower bound".
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel of g.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     noise_ : float
         The learned noise variance, in units of y squared.
     functional_ : Functional

@@ -42,7 +42,8 @@ class InvariantSVC(MachineClassifier):
           in the unit of X.
     C : float or "auto", default="auto"
         The weight λ of the labels. The loss of a row is multiplied by C and by its sample weight. Lower it
-        where labels may be wrong. "auto" is chosen with the strength, and 100 if that is a number.
+        where labels may be wrong. "auto" is chosen together with the strength; if the strength is a number,
+        C is 100.
     strength : float, "auto", "evidence" or "cross_validation", default="auto"
         The weight ν of the invariance, by which the loss of each of its rows is multiplied; 0 is no
         invariance. "auto" takes 0.001 unless another strength, or another C, predicts each label from all

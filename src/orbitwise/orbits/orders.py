@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,7 +16,9 @@ class OrderOrbit(DrawnOrbit):
     """The blocks of a row in random orders, all equally likely.
 
     For up to about seven blocks, `FiniteOrbit(block_permutations(num_blocks, block_size))` averages over all
-    orders. Their number grows as a factorial, so here they are drawn.
+    orders. Their number grows as a factorial, so here they are drawn. The blocks are sorted first, by their
+    first entries, then by their second ones and so on. So an average over fixed draws is the same for every
+    order of the blocks, although it is an average over some orders only.
 
     Parameters
     ----------
@@ -62,11 +63,15 @@ class OrderOrbit(DrawnOrbit):
                 f"have width {x.shape[-1]}."
             )
         # the ranks of independent uniform numbers are an order, and all orders are equally likely
-        order = noise.argsort(-1)[..., None] * self.block_size + torch.arange(
-            self.block_size, device=noise.device
-        )
-        return (
-            x[:, None, :]
-            .expand(len(x), noise.shape[1], width)
-            .gather(-1, order.flatten(2).expand(len(x), -1, -1))
-        )
+        ranks = noise.argsort(-1)[..., None].expand(-1, -1, -1, self.block_size)
+        blocks = self._sorted(x)[:, None].expand(-1, noise.shape[1], -1, -1)
+        return blocks.gather(2, ranks.expand(len(x), -1, -1, -1)).flatten(2)
+
+    def _sorted(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n b e"]:
+        """The blocks of every row, sorted by their entries."""
+        blocks = x.reshape(len(x), self.num_blocks, self.block_size)
+        for entry in range(self.block_size - 1, -1, -1):
+            # the last sort is by the first entry, and ties keep the order of the later ones
+            order = blocks[..., entry].argsort(dim=1, stable=True)
+            blocks = blocks.gather(1, order[..., None].expand_as(blocks))
+        return blocks

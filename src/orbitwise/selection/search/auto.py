@@ -29,6 +29,7 @@ from orbitwise.estimators.convergence import fit_quietly, learning
 from orbitwise.estimators.dates import decimal_years
 from orbitwise.estimators.engines import engine_for
 from orbitwise.estimators.estimator import RegressionPredictions
+from orbitwise.estimators.hyperparameters import names_of_columns
 from orbitwise.estimators.regression_model import RegressionModel
 from orbitwise.estimators.regressor import InvariantGPRegressor
 from orbitwise.estimators.validation import InputForm, as_array, check_data, check_settings
@@ -265,10 +266,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         structure so far is then used; a ConvergenceWarning and `stopped_` report it. None searches to the
         end, and only then are results the same on every machine.
     search_rows : int, default=300
-        The number of rows used in the search. If there are more, as many are drawn at random, the same ones
-        for every `random_state`. Then the leading structures
-        are compared on all rows (at most 1,500), the best of them is grown further if there are at most 600
-        rows, and the result is fitted to all rows.
+        The number of rows used in the search. If there are more, this many are drawn at random, the same ones
+        for every `random_state`. Then the leading structures are compared on all rows (at most 1,500), the
+        best of them is grown further if there are at most 600 rows, and the result is fitted to all rows.
     num_restarts : int, default=2
         The number of starts from the data for each promising structure, in addition to that from its parent.
         The first two do not depend on `random_state`.
@@ -283,6 +283,8 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
     ----------
     kernel_ : gpytorch.kernels.Kernel
         The learned kernel of g.
+    hyperparameters_ : list of Hyperparameter
+        Lengthscales, variances and noise by name, in the units of the data.
     spelling_ : str
         Its structure as text.
     invariance_ : str or None
@@ -558,9 +560,9 @@ class AutoGPRegressor(RegressionPredictions, RegressorMixin, BaseEstimator):
         return self.n_features_in_ + sum(claim[0] == "period" for claim in self._claims)
 
     def _words(self, unit: str) -> Words:
-        names = getattr(self, "feature_names_in_", None)
         count = self.n_features_in_
-        known = list(names) if names is not None else ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+        names = getattr(self, "feature_names_in_", None)
+        known = names_of_columns(None if names is None else list(names), count)
         return Words(
             known, np.asarray(self._extents), unit or ("years" if self.dates_ and count == 1 else "")
         )
