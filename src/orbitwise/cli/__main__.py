@@ -1,4 +1,4 @@
-"""`python -m orbitwise` is the `orbitwise` command."""
+"""`python -m orbitwise.cli` is the `orbitwise` command."""
 
 import sys
 
