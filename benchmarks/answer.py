@@ -21,9 +21,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 from orbitwise import InvariantGPClassifier, datasets
-from orbitwise.estimators import learned_ranges as orbit_learning
 from orbitwise.experiments.records import command_line, versions_and_machine, write_record
 from orbitwise.experiments.recovery import learned_ranges
+from orbitwise.functionals import averages
 from orbitwise.functionals.averages import freeze_functional, num_dimensions
 from orbitwise.orbits.certainty import SAMPLES, Certainty, image_units
 from orbitwise.orbits.nodes import MOST_GAUSS_DIMENSIONS
@@ -102,13 +102,13 @@ def fit(name, seed, scramble, arguments):
     model = InvariantGPClassifier(
         **settings, max_nodes=arguments.max_nodes, device=arguments.device, random_state=seed
     )
-    first = orbit_learning.FIRST_SCRAMBLE
-    orbit_learning.FIRST_SCRAMBLE = first + APART * scramble
+    first = averages.FIRST_SCRAMBLE
+    averages.FIRST_SCRAMBLE = first + APART * scramble
     start = time.perf_counter()
     try:
         model.fit(x, y)
     finally:
-        orbit_learning.FIRST_SCRAMBLE = first
+        averages.FIRST_SCRAMBLE = first
     seconds = time.perf_counter() - start
     probabilities = model.predict_proba(x_test)
     found = {

@@ -1,6 +1,7 @@
 """What every test shares: a clean torch, a fixed random state, and the data sets where there are any."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ pytest.register_assert_rewrite("tests.contracts")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # as many threads as asked for (make test THREADS=4), and not all cores in every worker
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # jobs in the background of a shell ignore Ctrl-C, which some tests send
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("orbitwise", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("orbitwise")

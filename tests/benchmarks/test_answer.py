@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orbitwise.estimators import learned_ranges as orbit_learning
+from orbitwise.functionals import averages
 
 FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "answer.py"
 
@@ -64,13 +64,13 @@ def test_an_error_is_wide_beyond_30_per_cent_and_half_a_pixel(answer):
 
 
 def test_a_small_run_goes_on_and_leaves_the_nodes_of_other_fits_alone(answer, monkeypatch, tmp_path):
-    out, first = tmp_path / "answer.json", orbit_learning.FIRST_SCRAMBLE
+    out, first = tmp_path / "answer.json", averages.FIRST_SCRAMBLE
     monkeypatch.setattr(sys, "argv", ["answer", "--quick", "--problems", "signals", "--out", str(out)])
     answer.main()
     written = json.loads(out.read_text())
     assert [(each["seed"], each["scramble"]) for each in written["fits"]] == [(0, 0), (1, 0), (0, 1)]
     assert written["summary"]["signals"]["seeds"]["largest_difference_in_errors"] == 0
     assert all(set(each["common_evidence"]) == {"8", "16"} for each in written["fits"])
-    assert first == orbit_learning.FIRST_SCRAMBLE
+    assert first == averages.FIRST_SCRAMBLE
     monkeypatch.setattr(answer, "fit", lambda *_: pytest.fail("it was done already"))
     answer.main()

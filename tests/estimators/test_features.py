@@ -279,7 +279,7 @@ def test_more_costly_features_take_fewer_nodes():
 
 
 def test_what_is_no_features_is_refused_by_name():
-    with pytest.raises(TypeError, match=r"features must be a torch.nn.Module.*the class PCA, not an object"):
+    with pytest.raises(TypeError, match=r"must be a torch.nn.Module.*the class PCA, not an instance"):
         InvariantGPClassifier(features=PCA).fit([[0.0], [1.0]], [0, 1])
 
 

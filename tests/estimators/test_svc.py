@@ -285,7 +285,7 @@ def test_a_fit_of_a_minute_is_announced(monkeypatch: pytest.MonkeyPatch):
         pytest.warns(UserWarning, match=r"InvariantSVC.fit with 4,500 rows .*\(55 seconds on one core\)"),
         pytest.raises(pytest.fail.Exception),
     ):
-        InvariantSVC(functions="all").fit(x, np.arange(150) % 2)
+        InvariantSVC(functions="all", strength=1.0).fit(x, np.arange(150) % 2)
 
 
 @pytest.mark.parametrize("labels", [Y, THREE], ids=["two", "three"])

@@ -38,5 +38,5 @@ def test_a_band_as_wide_as_the_slopes_frees_them(record):
 
 def test_the_evidence_of_a_handful_of_labels_asks_for_flatness(record):
     assert record["evidence_8"]["strength"] > 0
-    assert record["evidence_8"]["accuracy"] > record["evidence_8"]["accuracy_without"] + 0.05
+    assert record["evidence_8"]["accuracy"] > record["evidence_8"]["accuracy_without"] + 0.02
     assert record["evidence_2"]["strength"] == 0, "two labels cannot tell"

@@ -256,7 +256,7 @@ def prepare(
     normalize_y: bool,
     one_sided: Literal["auto"] | bool,
     observations: Sequence[object],
-    has_shape: bool = False,
+    is_image: bool = False,
     likelihood: Likelihood | None = None,
     is_vector: bool = False,
 ) -> RegressionModel:
@@ -288,8 +288,8 @@ def prepare(
     is_as_given = likelihood is None and not normalize_y
     size = rows.size if is_as_given else 1.0
     if kernel is None:
-        # pixels and samples share a lengthscale, as they do under every invariance of such inputs
-        separate = functional.is_identity and not has_shape
+        # pixels share a lengthscale, as they do under every invariance of images
+        separate = functional.is_identity and not is_image
         base = default_kernel(atoms.points[:, 0], separate, size)
     else:
         base = copy.deepcopy(kernel).double()

@@ -26,7 +26,7 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.validation import Channels, check_training, input_shape
+from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_at
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
@@ -367,7 +367,7 @@ class InvariantGPRegressor(
             self.normalize_y,
             self.one_sided,
             observations,
-            has_shape=input_shape(self) is not None,
+            is_image=self.form_.image_shape is not None,
             likelihood=likelihood if isinstance(self.likelihood, Likelihood) or not is_gaussian else None,
             is_vector=is_vector,
         ).at(functional)

@@ -98,7 +98,7 @@ class Rungs:
 
         They are found with these inducing points, because the number of points hardly matters for them: with
         3,000 images of MNIST, 500 and 3,000 points found the same. Those of the model stay where others gain
-        less than the standard error, or where labels are predicted as the evidence says.
+        less than the standard error ("auto"), or where labels are predicted as the evidence says.
         """
         if self.labels is None or self.noise_of_labels == "evidence":
             return self
@@ -127,7 +127,8 @@ class Rungs:
         if before is None or after is None or not best:
             return self
         gain, error = paired_gain(before, after)
-        return replace(self, steps=best) if gain > error else self
+        least = error if self.noise_of_labels == "auto" else 0.0
+        return replace(self, steps=best) if gain > least else self
 
     @property
     def size(self) -> Size:

@@ -125,7 +125,7 @@ def _start(estimator: InvariantGPRegressor, model: RegressionModel) -> dict[str,
         estimator.normalize_y,
         estimator.one_sided,
         (),
-        has_shape=input_shape(estimator) is not None,
+        is_image=estimator.form_.image_shape is not None,
     )
     start = {name: parameter.detach() for name, parameter in begun.latent.named_parameters()}
     for i, extra in enumerate(model.observations[1:]):
