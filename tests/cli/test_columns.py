@@ -1,6 +1,7 @@
 """Tables with words, dates and gaps, from the file to the model file and back."""
 
 import csv
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +95,11 @@ def test_a_model_of_words_and_dates_is_one_file(orbitwise, folder):
     ran = orbitwise("learn", "t.csv", "--target", "price", "--bad-rows", "fill", "--out", "r", *QUICK)
     assert ran.status == 0, ran.error
     write_csv(folder / "new.csv", HEADER, [*rows(gaps=[(0, 2)]), ["green", "2011-01-01", 0.5, 1]])
-    ran = orbitwise("predict", "r", "new.csv", "-o", "p.csv")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        ran = orbitwise("predict", "r", "new.csv", "-o", "p.csv")
     assert ran.status == 0, ran.error
+    assert "warning: column 'colour' holds 'green' not among the rows that the model learned" in ran.error
     with open("p.csv", newline="") as file:
         predicted = np.array([float(row["mean"]) for row in csv.DictReader(file)])
     # the same in Python, from a data frame with the columns in another order

@@ -169,11 +169,36 @@ def _takes_text(step: object) -> bool:
 
 
 def encoded(encoder: Encoder, values: NDArray[np.object_]) -> NDArray[np.float64]:
-    """The numbers that a transformer makes of cells."""
+    """The numbers that a transformer makes of cells; words that it never saw are told, once per column."""
+    for name, words in _new_words(encoder, values).items():
+        warnings.warn(
+            f"column {name!r} holds {words[0]!r}{' and other words' if len(words) > 1 else ''} not among the "
+            "rows that the model learned from: predictions for such rows ignore that column, and their error "
+            "bars do not show it",
+            stacklevel=2,
+        )
     with warnings.catch_warnings():
         # columns were matched by name already
         warnings.filterwarnings("ignore", message="X does not have valid feature names", category=UserWarning)
         return np.asarray(encoder.transform(values), dtype=np.float64)
+
+
+def _new_words(encoder: Encoder, values: NDArray[np.object_]) -> dict[str, list[str]]:
+    """The words of each column for which a transformer has no code."""
+    first = encoder.steps[0][1] if isinstance(encoder, Pipeline) else encoder
+    names = columns_of(encoder)
+    found: dict[str, list[str]] = {}
+    if names is None or not isinstance(first, ColumnTransformer):
+        return found
+    for name, step, _ in first.transformers_:
+        codes = step.steps[-1][1] if isinstance(step, Pipeline) else step
+        if isinstance(codes, OneHotEncoder):
+            places = first._transformer_to_input_indices[name]
+            for place, known in zip(places, codes.categories_, strict=True):
+                words = {str(cell) for cell in values[:, place] if not is_missing(cell)}
+                if new := sorted(words - set(map(str, known))):
+                    found[names[place]] = new
+    return found
 
 
 def names_out(encoder: Encoder) -> tuple[str, ...]:

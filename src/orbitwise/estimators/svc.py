@@ -90,7 +90,8 @@ class InvariantSVC(MachineClassifier):
     num_folds : int, default=5
         The number of folds of the cross-validation, at most the number of labels of the smallest class.
     random_state : int, default=None
-        The seed of solvers that draw rows at random, and of the folds, which also scale probabilities.
+        The seed of solvers that draw rows at random, and of the folds, which also scale probabilities. A
+        strength that "auto" chose depends on no seed, and neither do its probabilities.
 
     Attributes
     ----------

@@ -124,3 +124,24 @@ def test_a_new_choice_replaces_the_old_one():
     assert not hasattr(model, "cv_error_")
     assert (model.evidence_kind_, model.C_, model.strength_) == ("exact", 1.0, 0.1)
     assert model.machine_.values(Evaluation(), torch.from_numpy(NEW)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("machine", [InvariantSVC, LaplacianSVC])
+def test_no_seed_matters_where_labels_left_out_choose(machine: Any):
+    first, other = (machine(random_state=seed).fit(X[:12], Y[:12], X) for seed in (0, 1))
+    np.testing.assert_array_equal(first.predict_proba(NEW), other.predict_proba(NEW))
+    np.testing.assert_array_equal(
+        machine().fit(X[:12], Y[:12], X).predict_proba(NEW), first.predict_proba(NEW)
+    )
+    assert 0 < first.scale_ != 0.5
+
+
+def test_a_score_leaves_out_rows_without_a_label():
+    labels = np.where(np.arange(30) < 12, Y, -1)
+    model = LaplacianSVC(unlabeled_label=-1).fit(X, labels)
+    alone = LaplacianSVC().fit(X[:12], Y[:12], X)
+    assert model.score(X, labels) == alone.score(X[:12], Y[:12])
+    weight = np.arange(1.0, 31.0)
+    assert model.score(X, labels, weight) == alone.score(X[:12], Y[:12], weight[:12])
+    with pytest.raises(ValueError, match="All rows are unlabelled: a score needs rows with labels"):
+        model.score(X[12:], labels[12:])

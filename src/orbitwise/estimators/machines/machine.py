@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -100,7 +101,12 @@ class KernelMachine(FittedForm, BaseEstimator, ABC):
     """Words for a bandwidth."""
 
     def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31))
+        return self._seed_of(self.random_state)
+
+    @staticmethod
+    def _seed_of(random_state: int | np.random.RandomState | None) -> int:
+        """A seed that is drawn."""
+        return int(check_random_state(random_state).randint(2**31))
 
     def _check_kernel_settings(self) -> None:
         check_settings(self)
@@ -470,6 +476,23 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         columns = two_columns(scores[:, None]) if scores.dim() == 1 else scores
         return torch.softmax(self.scale_ * columns, dim=1).numpy()
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """The share of labels that are predicted; rows with the `unlabeled_label` do not count."""
+        predicted, labels = self.predict(X), np.asarray(y)
+        if self.unlabeled_label is None or labels.shape != predicted.shape:
+            return float(accuracy_score(labels, predicted, sample_weight=sample_weight))
+        counted = self._is_labelled(labels)
+        if not counted.any():
+            raise ValueError("All rows are unlabelled: a score needs rows with labels.")
+        weight = None if sample_weight is None else np.asarray(sample_weight)[counted]
+        return float(accuracy_score(labels[counted], predicted[counted], sample_weight=weight))
+
+    def _is_labelled(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows have a label."""
+        if self.unlabeled_label is None:
+            return np.ones(len(labels), dtype=bool)
+        return np.array([label != self.unlabeled_label for label in labels], dtype=bool)
+
     def _labelled(
         self, X: ArrayLike, y: ArrayLike, unlabeled: ArrayLike | None, sample_weight: ArrayLike | None
     ) -> Labelled:
@@ -477,9 +500,7 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         x, labels = self._training_data(X, y)
         check_classification_targets(labels)
         weight = check_weights(sample_weight, x)
-        is_labelled = np.ones(len(labels), dtype=bool)
-        if self.unlabeled_label is not None:
-            is_labelled[:] = [label != self.unlabeled_label for label in labels]
+        is_labelled = self._is_labelled(labels)
         if not is_labelled.any():
             raise ValueError("All rows are unlabelled; a classifier needs labels of at least two classes.")
         self.classes_, codes = np.unique(labels[is_labelled], return_inverse=True)
@@ -537,11 +558,15 @@ class MachineClassifier(ClassifierMixin, RiskMachine, ABC):
         return Grid(strengths, self._usual_strength, rates, self._usual_rate)
 
     def _probability_scale(self, task: MachineTask, seed: int) -> float:
-        """The softmax scale from cross-validation; losses of invariances are treated as squared."""
+        """The softmax scale from cross-validation; losses of invariances are treated as squared.
+
+        If the strength was chosen without random numbers, so are the folds, and no seed matters.
+        """
         smallest = int(torch.bincount(task.codes).min())
         if smallest < 2 or isinstance(task.loss, Multinomial):
             return 0.5 if len(task.targets) == 1 else 1.0
-        folds = stratified_folds(task.codes, min(5, smallest), seed)
+        is_drawn = "left_out_loss_" not in vars(self)
+        folds = stratified_folds(task.codes, min(5, smallest), seed if is_drawn else self._seed_of(0))
         rates = torch.full((1, 1), self.C_, dtype=torch.float64)
         gram = task.gram(self.strength_)[None]
         scores = held_out_scores(gram, task.basis, task.loss, task.targets, task.weights, rates, folds)
