@@ -25,5 +25,5 @@ def test_given_sets_are_learned_in_both_precisions(name, dtype):
     assert (std > 0).all()
     assert np.mean((mean - data.y[test]) ** 2) < data.y[test].var()
     assert model.certificate_.lower <= model.certificate_.upper
-    # better than noise alone, also where equal rows have equal targets, which exact evidence takes for no noise
+    # better than noise alone, also where equal rows with equal targets make exact evidence prefer no noise
     assert model.log_evidence_ > -0.5 * len(y) * (1 + np.log(2 * np.pi * y.astype(float).var()))
