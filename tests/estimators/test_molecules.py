@@ -78,7 +78,7 @@ def test_it_learns_every_molecule_without_a_setting(name: str):
 
 
 def test_forces_are_minus_the_slopes_of_energies(ammonia: MoleculeGP):
-    x, step = data("ammonia", 3, seed=1)[0], 1e-3
+    x, step = data("ammonia", 3, seed=1)[0], 5e-4
     moves = step * np.eye(12).reshape(12, 4, 3)
     up, down = (ammonia.predict((x[:, None] + sign * moves).reshape(-1, 4, 3)) for sign in (1, -1))
     slopes = (up - down).reshape(x.shape) / (2 * step)
@@ -341,3 +341,26 @@ def test_new_geometries_must_be_of_the_same_molecule(ammonia: MoleculeGP):
     same = np.zeros((1, 4, 3))
     with pytest.raises(ValueError, match="at the same place"):
         ammonia.predict_forces(same)
+
+
+def test_errors_along_bonds_are_taken_for_noise():
+    # they have no net force and no torque, so they leave what is known exactly as it is
+    random, springs = (
+        np.random.default_rng(0),
+        ((0, 1, 500.0, 0.96), (0, 2, 500.0, 0.96), (1, 2, 150.0, 1.52)),
+    )
+    x = np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.05 * random.normal(size=(100, 3, 3))
+    energies, forces, errors = np.zeros(100), np.zeros(x.shape), np.zeros(x.shape)
+    for first, second, stiffness, length in springs:
+        bond = x[:, first] - x[:, second]
+        distance = np.linalg.norm(bond, axis=1)
+        energies += 0.5 * stiffness * (distance - length) ** 2
+        for atom, sign in ((first, -1), (second, 1)):
+            forces[:, atom] += sign * (stiffness * (distance - length) / distance)[:, None] * bond
+        error = random.normal(size=(100, 1)) * bond
+        errors[:, first] += error
+        errors[:, second] -= error
+    errors *= 1e-3 * forces.std() / errors.std()
+    model = MoleculeGP([8, 1, 1]).fit(x[:40], energies[:40], forces[:40] + errors[:40])
+    gap = model.predict_forces(x[40:]) - forces[40:]
+    assert np.sqrt(np.mean(gap**2)) < 0.01 * forces.std()
