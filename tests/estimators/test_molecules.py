@@ -78,12 +78,12 @@ def test_it_learns_every_molecule_without_a_setting(name: str):
 
 
 def test_forces_are_minus_the_slopes_of_energies(ammonia: MoleculeGP):
-    x, step = data("ammonia", 3, seed=1)[0], 5e-4
+    x, step = data("ammonia", 3, seed=1)[0], 2e-3
     moves = step * np.eye(12).reshape(12, 4, 3)
     up, down = (ammonia.predict((x[:, None] + sign * moves).reshape(-1, 4, 3)) for sign in (1, -1))
     slopes = (up - down).reshape(x.shape) / (2 * step)
     forces = ammonia.predict_forces(x)
-    np.testing.assert_allclose(forces, -slopes, rtol=0, atol=1e-5 * np.abs(forces).max())
+    np.testing.assert_allclose(forces, -slopes, rtol=0, atol=2e-5 * np.abs(forces).max())
 
 
 def test_nothing_changes_where_the_molecule_is_moved_turned_reflected_or_exchanged(ammonia: MoleculeGP):
