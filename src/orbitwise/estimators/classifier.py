@@ -225,7 +225,8 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         average over the whole orbit, estimated from fresh draws without bias, with its standard error.
     leave_one_out_log_loss_ : float
         The mean log loss of every training label, predicted from all others at the learned hyperparameters.
-        It calibrates the probabilities, and compares likelihoods, which the evidence cannot.
+        It calibrates the probabilities, and compares likelihoods, which the evidence cannot. It is a little
+        optimistic, because the same labels chose noise and lengthscales.
     certificate_ : Certificate
         After collapsed inference, unless an orbit is drawn at random: a bracket of the evidence.
     num_inducing_ : int
