@@ -37,6 +37,8 @@ from orbitwise.inference.sparse.model import SparseModel
 FIRST = 512
 LEAST = 32
 USUAL_MOST = 2000
+FAR = 1e4
+"""Nats per target from which learning does not come back."""
 EXACT_SHARE = 0.25
 """Of the rows: with so many inducing variables, the bound costs about as much as the exact evidence."""
 LITTLE = 0.1
@@ -333,7 +335,7 @@ class _Learner:
 
     @torch.no_grad()
     def _is_worse_than_noise(self, count: int) -> bool:
-        """Whether targets without any function have a higher evidence than the bound by so many variables."""
+        """Whether targets without any function have far more evidence than the bound by so many variables."""
         model = self.model
         chosen = model.choose(count, self.selection, torch.Generator(self.generator.device).manual_seed(0))
         model.place_inducing(chosen.inducing)
@@ -343,7 +345,7 @@ class _Learner:
         variance = (weight * residual.square()).mean()
         log_weight = 0.5 * residual.shape[1] * weight.log().sum()
         noise = log_weight - 0.5 * residual.numel() * (1 + math.log(2 * math.pi * float(variance)))
-        return float(model.bound()) < float(noise)
+        return float(model.bound()) < float(noise) - FAR * residual.numel()
 
     def _reason(self, count: int, limit: int, is_complete: bool) -> str:
         """Why the search ends after a stage; empty if it continues."""
