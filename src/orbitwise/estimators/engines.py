@@ -24,7 +24,15 @@ from orbitwise.inference.exact import EXACT_POINTS, ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
-from orbitwise.inference.optimise.training import INTERRUPTED, Training, gained_little, log_prior, maximize
+from orbitwise.inference.optimise.training import (
+    INTERRUPTED,
+    Training,
+    assign,
+    gained_little,
+    log_prior,
+    maximize,
+    values_of,
+)
 from orbitwise.inference.optimise.watching import Phase, Reporter, announce
 from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Limits, climb
 from orbitwise.inference.sparse.held_rows import expanded_rows
@@ -349,7 +357,7 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     turns = 3 if model.likelihood.needs_tilt else 1
     if is_quadratic:
         settings = replace(settings, max_iterations=max(1, settings.max_iterations // turns))
-    start, history = _values(model), []
+    start, history = values_of(model.learned), []
     half_bound, has_learned = None, True
     found: CollapsedRound | None = None
     rounds = [(max(1, num_inducing // part), max(2, num_nodes // part)) for part in (2, 1)]
@@ -372,14 +380,14 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
             half_bound, has_learned = half.bound.mean, bool(half.posterior.q.divergence() >= LEARNED)
         elif not has_learned:
             # the other start, with the same draws
-            here = _values(model)
-            _assign(model, start)
+            here = values_of(model.learned)
+            assign(model.learned, start)
             again = replace(settings, generator=torch.Generator(generator.device).set_state(state))
             other = _learn_collapsed(model, observations, again, nodes, size, None, holds_noise=True)
             if other.training.value > found.training.value:
                 found, history = other, history + other.history
             else:
-                _assign(model, here)
+                assign(model.learned, here)
     assert found is not None
     announce(settings.reporter, Phase("polishing", num_inducing=len(found.inducing)))
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
@@ -460,7 +468,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     if not model.likelihood.is_quadratic:
         rows = freeze_functional(model.functional, NODES, generator)
     trainer: StochasticTrainer | None = None
-    settled, half_bound, start = False, None, _values(model)
+    settled, half_bound, start = False, None, values_of(model.learned)
     most = _most(model, observations, NODES)
     lengths = (FIRST_STEPS, MOST_STEPS)
     if num_steps is not None:
@@ -504,7 +512,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             half = _polished_half(model, observations, held, tilts_of(trainer), generator)
             half_bound = half.bound.mean
             if half.posterior.q.divergence() < LEARNED:
-                _assign(model, start)  # noise alone explained the targets; see `fit_collapsed`
+                assign(model.learned, start)  # noise alone explained the targets; see `fit_collapsed`
     assert trainer is not None
     announce(settings.reporter, Phase("polishing", num_inducing=len(trainer.inducing)))
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
@@ -566,15 +574,15 @@ def _finished(
     of_evidence = rungs.of_evidence()
     rungs = rungs.at_best_lengthscales(learned.inducing, settings.reporter)
     is_of_evidence = rungs.process is model.process
+    stays = Climbed(size, GIVEN if wanted is not None else COMPLETE)
     if top <= size and is_of_evidence:
-        return replace(result, climbed=Climbed(size, GIVEN if wanted is not None else COMPLETE))
-    is_one_hot = noise is not None and model.likelihood.shares_curvature
-    if polished.rows is not None and noise is not None and is_one_hot and is_of_evidence:
+        return replace(result, climbed=stays)
+    if noise is not None and model.likelihood.shares_curvature and is_of_evidence:
         first = rungs.of_held(polished.rows, learned.inducing, noise)
     else:
         first = rungs.at_points(learned.inducing)
     if top <= size:
-        found = Climb(first, first, Climbed(size, GIVEN if wanted is not None else COMPLETE))
+        found = Climb(first, first, stays)
     elif wanted is not None:
         half = rungs.at(top // 2) if top // 2 > size else first
         found = Climb(rungs.at(top), half, Climbed(top, GIVEN))
@@ -647,15 +655,3 @@ def _polished_half(
     own = torch.Generator(generator.device).manual_seed(0)
     frozen = freeze_functional(model.functional, PREDICTION_NODES, own)
     return _polished(model, observations, frozen, inducing, tilt, own)
-
-
-def _values(model: LatentModel) -> list[Tensor]:
-    """Copies of all that is learned."""
-    return [parameter.detach().clone() for parameter in model.learned]
-
-
-@torch.no_grad()
-def _assign(model: LatentModel, values: list[Tensor]) -> None:
-    """Restore all that is learned to the values of `_values`."""
-    for parameter, value in zip(model.learned, values, strict=True):
-        parameter.copy_(value)

@@ -18,7 +18,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from orbitwise.declarations import COUNT, POSITIVE, SMALLEST, Field, Stored, require
 from orbitwise.estimators.validation import check_numbers, check_rows
@@ -27,7 +27,7 @@ from orbitwise.inference import exact
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations, Posterior
-from orbitwise.inference.optimise.training import maximize
+from orbitwise.inference.optimise.training import assign, maximize, values_of
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.kernels.bases import LinearTrend, default_kernel, typical_spread
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
@@ -344,13 +344,13 @@ def begin_at_best(model: RegressionModel, num_inducing: int | None = None) -> No
     # the same rows for every seed, because exact inference draws nothing
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:START_ROWS].sort().values
     objective, parameters = ExactEvidence(latent, (rows.take(order),)), latent.learned
-    starts = [[each.detach().clone() for each in parameters]]
+    starts = [values_of(parameters)]
     near = kernel.base_kernel.lengthscale.detach() / width**0.5
     kernel.base_kernel.lengthscale = near
     if not likelihood.is_fixed:
         with torch.no_grad():
             likelihood.raw_noise.fill_(math.log(NOISY_START * rows.size))
-    starts.append([each.detach().clone() for each in parameters])
+    starts.append(values_of(parameters))
     reached: list[tuple[float, float]] = []
     for start in starts:
         assign(parameters, start)
@@ -379,13 +379,6 @@ def _sparse_bound(objective: ExactEvidence, num_inducing: int) -> float:
     sparse = SparseModel(latent.process, rows, latent.likelihood)
     sparse.place_best(num_inducing, torch.Generator().manual_seed(0))
     return float(sparse.bound())
-
-
-@torch.no_grad()
-def assign(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
-    """Put parameters where these values are."""
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)
 
 
 def sparse_form(model: RegressionModel) -> RegressionModel:

@@ -7,7 +7,7 @@ steps inside a trust region and a box, which needs fewer evaluations when there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
@@ -283,6 +283,18 @@ def evaluate(
 def flat_values(parameters: Sequence[nn.Parameter]) -> np.ndarray:
     """All entries of the parameters, in double precision, as one vector."""
     return np.concatenate([p.detach().double().cpu().numpy().ravel() for p in parameters])
+
+
+def values_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """Copies of the values of parameters."""
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+@torch.no_grad()
+def assign(parameters: Iterable[nn.Parameter], values: Iterable[Tensor]) -> None:
+    """Set parameters to these values."""
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
 
 
 def assign_flat(parameters: Sequence[nn.Parameter], point: np.ndarray) -> None:

@@ -27,9 +27,11 @@ from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import (
     INTERRUPTED,
     TIME_IS_OVER,
+    assign,
     gained_little,
     log_prior,
     maximize,
+    values_of,
 )
 from orbitwise.inference.optimise.watching import Callback, Phase, Reporter, announce
 from orbitwise.inference.sparse.model import SparseModel
@@ -297,13 +299,11 @@ class _Learner:
         limit = min(wanted or (most if self.has_exact else USUAL_MOST), most)
         if budget.max_iterations > 0:
             learned = [each for each in model.parameters() if each is not model.raw_inducing]
-            start = [each.detach().clone() for each in learned]
+            start = values_of(learned)
             warm_up(model, budget.max_iterations, self.generator, self.journal, budget.is_over, self.reporter)
             if self.is_given and self._is_worse_than_noise(limit):
                 # exact evidence led to rapid changes that so few inducing variables cannot follow
-                with torch.no_grad():
-                    for parameter, value in zip(learned, start, strict=True):
-                        parameter.copy_(value)
+                assign(learned, start)
         count = limit
         if not self.is_given:
             chosen = model.choose(min(FIRST, limit), self.selection, self.generator, self.tolerance / 2)
