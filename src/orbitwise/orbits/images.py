@@ -21,7 +21,7 @@ from orbitwise.orbits.orbit import (
     LearnedWidths,
     image_widths,
 )
-from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, warp
+from orbitwise.transforms.images import AFFINE_PARAMETERS, AffineWarp, check_image_shape, distinct, warp
 
 
 def smoothing(size: int, smoothness: Tensor, like: Tensor) -> Float[Tensor, "{size} {size}"]:
@@ -136,7 +136,7 @@ class ImageOrbit(DrawnOrbit):
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
         self.warp.check(x)
-        count = len(AFFINE_PARAMETERS)
+        count, noise = len(AFFINE_PARAMETERS), distinct(noise)
         grid = self.warp.grid(self.bounds.place(noise[..., :count]))
         if self.deforms:
             grid = grid + self.displacement(noise[..., count:])
@@ -249,6 +249,7 @@ class CropOrbit(DrawnOrbit):
         return Noise((("uniform", len(SHIFTS) + (3 if self.zooms else 0)),))
 
     def move(self, x: Float[Tensor, "n d"], noise: Float[Tensor, "n s q"]) -> Float[Tensor, "n s d"]:
+        noise = distinct(noise)
         shift = self.bounds.place(noise[..., : len(SHIFTS)])
         zoom = torch.zeros_like(shift[..., :1])
         if self.zooms:
@@ -256,7 +257,8 @@ class CropOrbit(DrawnOrbit):
             # A window of half-size w = exp(-z) about c = place·(1-w) fills the image by p ↦ (p-c)/w.
             shift = shift - noise[..., 3:] * zoom.expm1()
         zero = torch.zeros_like(zoom)
-        return self.warp(x, torch.cat([zero, zoom, zoom, zero, shift], dim=-1))
+        alpha = torch.cat([zero, zoom, zoom, zero, shift], dim=-1)
+        return self.warp(x, alpha.expand(len(x), -1, -1))
 
     def units(self) -> Mapping[str, Unit]:
         return image_units(self.warp.image_shape)

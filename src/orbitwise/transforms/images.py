@@ -19,6 +19,8 @@ from torch import Tensor
 from orbitwise.transforms.permutations import SignedPermutations
 from orbitwise.transforms.transform import Transform, central_differences, check_rows
 
+SHARING = 32
+"""Images that are moved together where they share their grids; more would leave cores without work."""
 AFFINE_PARAMETERS = ("angle", "log_scale_x", "log_scale_y", "shear", "shift_x", "shift_y")
 
 
@@ -89,7 +91,7 @@ class AffineWarp(Transform):
         check_images(x, self.image_shape, type(self).__name__)
 
     def forward(self, x: Float[Tensor, "n d"], alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s d"]:
-        return warp(x, self.grid(alpha), self.image_shape)
+        return warp(x, self.grid(distinct(alpha)), self.image_shape)
 
     def grid(self, alpha: Float[Tensor, "n s p"]) -> Float[Tensor, "n s h w 2"]:
         """The position x, y from which each pixel is read, from -1 to 1 between the outer edges."""
@@ -114,8 +116,13 @@ class AffineWarp(Transform):
         return central_differences(self, x, step)
 
 
+def distinct(rows: Tensor) -> Tensor:
+    """The rows, or a single one where all are the same number in memory, as nodes of a frozen orbit are."""
+    return rows[:1] if rows.stride(0) == 0 else rows
+
+
 def warp(
-    x: Float[Tensor, "n d"], grid: Float[Tensor, "n s h w 2"], image_shape: tuple[int, int, int]
+    x: Float[Tensor, "n d"], grid: Float[Tensor, "m s h w 2"], image_shape: tuple[int, int, int]
 ) -> Float[Tensor, "n s d"]:
     """Sample each image at the s grids of its row, bilinearly, with zeros outside.
 
@@ -123,19 +130,25 @@ def warp(
     ----------
     x : Tensor of shape (n, d)
         Images as rows.
-    grid : Tensor of shape (n, s, h, w, 2)
-        The place (x, y) that each pixel of each result is read from, between -1 and 1 inside the image.
+    grid : Tensor of shape (n, s, h, w, 2) or (1, s, h, w, 2)
+        The place (x, y) that each pixel of each result is read from, between -1 and 1 inside the image. One
+        set of grids serves all images.
     image_shape : (channels, height, width)
         How a row is read.
     """
-    count, samples, height, width, _ = grid.shape
-    images = x.reshape(count, *image_shape)
+    (count, width), (num_grids, samples) = x.shape, grid.shape[:2]
+    channels, *size = image_shape
     # One image and s grids: stack the grids along the height, so that the image is not copied s times.
-    warped = _GridSample.apply(images, grid.reshape(count, samples * height, width, 2))
-    channels = image_shape[0]
-    return (
-        warped.reshape(count, channels, samples, height * width).transpose(1, 2).reshape(count, samples, -1)
-    )
+    grid = grid.flatten(1, 2)
+    if num_grids == count:
+        warped = _GridSample.apply(x.reshape(count, channels, *size), grid)
+    else:
+        # Images that share their grids are channels of one image: their places are computed once.
+        together = min(count, SHARING)
+        padded = F.pad(x, (0, 0, 0, -count % together)).reshape(-1, together * channels, *size)
+        shared = _GridSample.apply(padded, grid.expand(len(padded), -1, -1, -1))
+        warped = shared.reshape(-1, channels, *shared.shape[2:])[:count]
+    return warped.reshape(count, channels, samples, -1).transpose(1, 2).reshape(count, samples, width)
 
 
 class _GridSample(torch.autograd.Function):
