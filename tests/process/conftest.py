@@ -7,7 +7,7 @@ from orbitwise.process import double_sums, process
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of kernel evaluations of every tile that is computed, on either path."""
     calls: list[int] = []
-    evaluate, multiply = process.jet, double_sums._Side._inner
+    evaluate, multiply = process.jet, double_sums._Side.exponents
 
     def counted(*arguments, **options):
         found = evaluate(*arguments, **options)
@@ -20,5 +20,5 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return found
 
     monkeypatch.setattr(process, "jet", counted)
-    monkeypatch.setattr(double_sums._Side, "_inner", counted_tile)
+    monkeypatch.setattr(double_sums._Side, "exponents", counted_tile)
     return calls

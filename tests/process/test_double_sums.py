@@ -13,9 +13,9 @@ from torch import Tensor
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.functional import Atoms, exact_atoms
 from orbitwise.orbits import FiniteOrbit
-from orbitwise.process import double_sums
-from orbitwise.process.double_sums import double_sum, takes_double_sums
-from orbitwise.process.process import block_covariance
+from orbitwise.process import double_sums, process
+from orbitwise.process.double_sums import double_sum, own_sum, takes_double_sums
+from orbitwise.process.process import block_covariance, paired_covariance
 from orbitwise.transforms import coordinate_permutations
 
 KERNELS = {
@@ -140,3 +140,43 @@ def test_single_values_and_slopes_take_the_general_path():
         x[:, None], torch.ones(4, 1).double(), x[:, None], torch.ones(1).long(), torch.zeros(1).long()
     )
     assert not takes_double_sums(kernel, slope, average)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_the_diagonal_is_that_of_the_matrix_with_all_gradients(kernel, weights, monkeypatch):
+    base, rows = kernel().double(), rows_of(11, 5, weights)
+    leaves = [each for each in (rows.points, rows.weights, *base.parameters()) if each.requires_grad]
+    probe = seeded(11, seed=9)
+
+    def with_slopes(variance: Tensor) -> list[Tensor]:
+        return [variance, *torch.autograd.grad((probe * variance).sum(), leaves)]
+
+    fast = with_slopes(own_sum(base, rows))
+    for one, other in zip(fast, with_slopes(block_covariance(base, rows).diagonal()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+    # the same by a few rows at a time, which are computed again for their gradient
+    monkeypatch.setitem(process.PAIRS_AT_ONCE, "cpu", 100)
+    for one, other in zip(fast, with_slopes(paired_covariance(base, rows, rows)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", [RBFKernel(), ScaleKernel(MaternKernel(nu=2.5))])
+def test_derivatives_of_the_diagonal_are_those_of_differences(kernel):
+    kernel, order = kernel.double(), torch.zeros(3, dtype=torch.long)
+
+    def diagonal(points, weights):
+        return own_sum(kernel, Atoms(points, weights, None, order, order))
+
+    arguments = [(3 * seeded(4, 3, 2)).requires_grad_(), seeded(4, 3, seed=1).requires_grad_()]
+    assert torch.autograd.gradcheck(diagonal, arguments)
+    assert torch.autograd.gradgradcheck(diagonal, arguments)
+
+
+def test_rows_of_points_far_from_each_other_have_no_diagonal_by_products():
+    spread = exact_atoms(1e9 * seeded(6, 3, 2), torch.full((6, 3), 1 / 3).double())
+    assert own_sum(RBFKernel().double(), spread) is None
+    # rows may be far from each other, if the points of each are together
+    rows = exact_atoms(1e9 * seeded(6, 1, 2) + seeded(6, 3, 2, seed=1), torch.full((6, 3), 1 / 3).double())
+    slow = paired_covariance(RBFKernel().double(), rows, exact_atoms(rows.points, rows.weights))
+    torch.testing.assert_close(own_sum(RBFKernel().double(), rows), slow, rtol=1e-9, atol=0)

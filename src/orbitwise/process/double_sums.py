@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -36,6 +37,8 @@ from orbitwise.process.closed_forms import (
 
 PAIRS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}
 """Kernel evaluations per tile: on a CPU they fit in the cache of a core, on a GPU they keep it busy."""
+KEPT_PAIRS = 2**23
+"""Up to this many pairs of points of two sides keep their distances for the backward pass."""
 
 
 def takes_double_sums(kernel: Kernel, left: Block, right: Block) -> bool:
@@ -66,15 +69,15 @@ def double_sum(kernel: Kernel, left: Atoms, right: Atoms | None = None) -> Float
     profile = radial_profile(part.kernel)
     assert profile is not None
     points, right_points = part.select(left.points), None if right is None else part.select(right.points)
-    # Products cancel badly far from the origin.
-    centre, lengthscale = points.detach().mean(dim=(0, 1)), part.kernel.lengthscale.to(points)
-    points = (points - centre) / lengthscale
-    right_points = None if right_points is None else (right_points - centre) / lengthscale
+    lengthscale, centre = part.kernel.lengthscale.to(points), points.detach().mean(dim=(0, 1))
     sides = [each for each in (points, right_points) if each is not None]
-    if is_far(*(each.detach().square().sum(-1) for each in sides)):
+    # Products cancel badly far from the origin.
+    if is_far(*(((each.detach() - centre).div_(lengthscale)).square_().sum(-1) for each in sides)):
         return None
     right_weights = None if right is None else right.weights
-    whole: Tensor = _DoubleSum.apply(profile, points, left.weights, right_points, right_weights)
+    whole: Tensor = _DoubleSum.apply(
+        profile, centre, lengthscale, points, left.weights, right_points, right_weights
+    )
     return part.scale * whole
 
 
@@ -86,17 +89,25 @@ class _DoubleSum(torch.autograd.Function):
     def forward(
         ctx: Any,
         profile: Profile,
+        centre: Tensor,
+        lengthscale: Tensor,
         points: Tensor,
         weights: Tensor,
         right_points: Tensor | None,
         right_weights: Tensor | None,
     ) -> Tensor:
         ctx.profile = profile
-        ctx.save_for_backward(points, weights, right_points, right_weights)
-        left, right = _sides(profile, points, weights, right_points, right_weights)
+        ctx.save_for_backward(centre, lengthscale, points, weights, right_points, right_weights)
+        left, right = _sides(profile, centre, lengthscale, points, weights, right_points, right_weights)
         result = torch.zeros(left.num_rows, right.num_rows, dtype=torch.float64, device=points.device)
+        count = left.num_rows * left.num_atoms * right.num_rows * right.num_atoms
+        keeps = any(ctx.needs_input_grad) and left is not right and count <= KEPT_PAIRS
+        ctx.kept = []
         for rows, columns in _tiles(left, right):
-            values = left.kernel(rows, right, columns)
+            exponents = left.exponents(rows, right, columns)
+            if keeps:
+                ctx.kept.append(exponents)
+            values = left.values(exponents.clone() if keeps else exponents)
             # Σ_t κ w'_t, then Σ_s w_s κ, in double precision from here on
             half = right.weighted_sum(values, columns).unflatten(0, (-1, left.num_atoms))
             tile = (half * left.weights[rows, :, None]).sum(1, dtype=torch.float64)
@@ -110,44 +121,101 @@ class _DoubleSum(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             return _differentiable_gradients(ctx, gradients[0])
+        _, lengthscale, *_ = ctx.saved_tensors
+        to_lengthscale, *wanted = ctx.needs_input_grad[2:]
         left, right = _sides(ctx.profile, *ctx.saved_tensors)
+        sides = [left] if left is right else [left, right]
+        # one lengthscale has its gradient from distances; several have it from the points of both sides
+        is_one = lengthscale.numel() == 1
+        for side, moves in zip(sides, wanted[::2], strict=False):
+            side.moves = moves or (to_lengthscale and not is_one)
+        left.weighs = right.weighs = wanted[1] or wanted[3]
+        left.stretches = to_lengthscale and is_one
         # a pair of rows of a symmetric matrix is visited once but contributes to two entries
         upstream = gradients[0] + gradients[0].T if left is right else gradients[0]
-        weigh = ctx.needs_input_grad[2] or ctx.needs_input_grad[4]
-        for rows, columns in _tiles(left, right):
+        for number, (rows, columns) in enumerate(_tiles(left, right)):
             is_diagonal = left is right and rows == columns
-            left.differentiate(rows, right, columns, upstream[rows, columns], is_diagonal, weigh)
-        results: list[Tensor | None] = [None, left.point_gradient(), left.weight_gradient if weigh else None]
-        if left is right:
-            return (*results, None, None)
-        return (*results, right.point_gradient(), right.weight_gradient if weigh else None)
+            exponents = ctx.kept[number] if ctx.kept else left.exponents(rows, right, columns)
+            left.differentiate(exponents, rows, right, columns, upstream[rows, columns], is_diagonal)
+        ctx.kept = []
+        slopes = [each.point_gradient() if each.moves else None for each in sides]
+        stretch: Tensor | None = None
+        if left.stretches:
+            # distances are in units of λ, so their squares q move by -2q dλ/λ
+            stretch = (-2 * left.stretch / lengthscale.double()).to(lengthscale)
+        elif to_lengthscale:
+            # p/λ moves by -p/λ² dλ
+            pairs = zip(sides, slopes, strict=True)
+            moved = [slope * each.points for each, slope in pairs if slope is not None]
+            stretch = -sum(each.sum((0, 1)) for each in moved) / lengthscale
+        results: list[Tensor | None] = []
+        for side, slope in zip(sides, slopes, strict=True):
+            weight = side.weight_gradient if side.weighs else None
+            results += [None if slope is None else slope.div_(lengthscale), weight]
+        return None, None, stretch, *results, *[None] * (4 - len(results))
 
 
 @final
 class _Side:
-    """One side of a double sum: its points and weights, and their accumulated gradients."""
+    """One side of a double sum: its scaled points and weights, and their accumulated gradients.
 
-    def __init__(self, points: Tensor, weights: Tensor, profile: Profile) -> None:
+    `moves` and `weighs` say whether gradients of points and of weights are wanted, and `stretches` whether
+    the sum of w w' κ′ q over all pairs is, which is the `stretch`.
+    """
+
+    moves = weighs = stretches = False
+
+    def __init__(
+        self, points: Tensor, weights: Tensor, centre: Tensor, lengthscale: Tensor, profile: Profile
+    ) -> None:
         self.num_rows, self.num_atoms, width = points.shape
-        self.points, self.weights, self.profile = points, weights, profile
+        self.weights, self.profile = weights, profile
         self.shares_weights = weights.stride(0) == 0
-        flat = points.reshape(-1, width)
-        square = flat.square().sum(-1, keepdim=True)
-        one = torch.ones_like(square)
-        # |p - q|² = [-2p, |p|², 1]·[q, 1, |q|²]; for e^{-|p-q|²/2}, what stands in the exponent
-        factor, half = (1.0, -0.5) if profile is rbf else (-2.0, 1.0)
-        self.as_left = torch.cat([factor * flat, half * square, one], dim=-1)
-        self.as_right = torch.cat([flat, one, half * square], dim=-1)
-        # w_jt [p_jt, 1], and sums of it over the other side
-        self.weighted = weights.reshape(-1, 1) * self.as_right[:, :-1]
-        self.moment = torch.zeros_like(self.weighted)
-        self.weight_gradient = torch.zeros_like(points[..., 0])
+        # |p - q|² = [p, |p|², 1]·[-2q, 1, |q|²]; for e^{-|p-q|²/2}, what stands in the exponent
+        self.factor, self.half = (1.0, -0.5) if profile is rbf else (-2.0, 1.0)
+        self.as_left = points.new_empty(self.num_rows * self.num_atoms, width + 2)
+        flat = self.as_left[:, :width]
+        torch.sub(points.reshape(-1, width), centre, out=flat).div_(lengthscale)
+        self.points = flat.view(*points.shape[:2], width)
+        self.as_left[:, width] = torch.linalg.vector_norm(flat, dim=-1).square_().mul_(self.half)
+        self.as_left[:, width + 1] = 1.0
+        self.stretch = points.new_zeros((), dtype=torch.float64)
 
-    def kernel(self, rows: slice, other: _Side, columns: slice) -> Tensor:
-        """κ of all pairs of points of these rows: [rows·s, columns·t]."""
-        inner = self._inner(rows, other, columns)
+    @cached_property
+    def as_right(self) -> Tensor:
+        """[-2q, 1, |q|²] of every point."""
+        width = self.as_left.shape[1] - 2
+        right = self.as_left.clone()
+        right[:, :width] *= self.factor
+        right[:, width], right[:, width + 1] = 1.0, self.as_left[:, width]
+        return right
+
+    @cached_property
+    def weighted(self) -> Tensor:
+        """w [p, 1] of every point, and sums of it over the other side are its `moment`."""
+        weighted = self.as_left[:, :-1] * self.weights.reshape(-1, 1)
+        weighted[:, -1] = self.weights.reshape(-1)
+        return weighted
+
+    @cached_property
+    def moment(self) -> Tensor:
+        """Σ_jt C w'_jt [p'_jt, 1] of every point."""
+        return torch.zeros_like(self.as_left[:, :-1])
+
+    @cached_property
+    def weight_gradient(self) -> Tensor:
+        """The gradient with respect to the weights."""
+        return torch.zeros_like(self.points[..., 0])
+
+    def exponents(self, rows: slice, other: _Side, columns: slice) -> Tensor:
+        """What κ depends on, of all pairs of points of these rows: [rows·s, columns·t]."""
+        inner = self.as_left[self._flat(rows)] @ other.as_right[other._flat(columns)].T
         # rounding may make the distance of equal points negative
-        return inner.clamp_max_(0).exp_() if self.profile is rbf else self.profile(inner.relu_(), 0)
+        return inner.clamp_max_(0) if self.profile is rbf else inner.relu_()
+
+    def values(self, exponents: Tensor) -> Tensor:
+        """κ; the exponents may be overwritten."""
+        return exponents.exp_() if self.profile is rbf else self.profile(exponents, 0)
 
     def weighted_sum(self, values: Tensor, rows: slice) -> Tensor:
         """Σ_t values w_t: [a, rows]."""
@@ -155,43 +223,130 @@ class _Side:
         return values @ self.weights[0] if self.shares_weights else (values * self.weights[rows]).sum(-1)
 
     def differentiate(
-        self, rows: slice, other: _Side, columns: slice, upstream: Tensor, is_diagonal: bool, weigh: bool
+        self,
+        exponents: Tensor,
+        rows: slice,
+        other: _Side,
+        columns: slice,
+        upstream: Tensor,
+        is_diagonal: bool,
     ) -> None:
         """Add the contribution of a tile to the gradients of both sides."""
-        inner = self._inner(rows, other, columns)
         mine, theirs = self._flat(rows), other._flat(columns)
         # A tile on the diagonal holds both orders of each pair; elsewhere the other side gets its own share.
         factor = (0.5 * upstream if is_diagonal else upstream)[:, None, :, None]
         shape = (-1, self.num_atoms, upstream.shape[1], other.num_atoms)
-        slope = inner.clamp_max_(0).exp_() if self.profile is rbf else self.profile(inner.relu_(), 1)
-        if weigh:
-            value = slope if self.profile is rbf else self.profile(inner, 0)
-            seen = (value.view(shape) * factor).view_as(inner)
+        slope = exponents.exp() if self.profile is rbf else self.profile(exponents, 1)
+        if self.weighs:
+            value = slope if self.profile is rbf else self.profile(exponents, 0)
+            seen = (value.view(shape) * factor).view_as(exponents)
             self.weight_gradient[rows] += (seen @ other.weights.reshape(-1)[theirs]).view(-1, self.num_atoms)
             gained = seen.T @ self.weights.reshape(-1)[mine]
             other.weight_gradient[columns] += gained.view(-1, other.num_atoms)
-        coefficients = slope.view(shape).mul_(factor).view_as(inner)
-        self.moment[mine].addmm_(coefficients, other.weighted[theirs])
-        other.moment[theirs].addmm_(coefficients.T, self.weighted[mine])
+        coefficients = slope.view(shape).mul_(factor).view_as(exponents)
+        if self.moves:
+            self.moment[mine].addmm_(coefficients, other.weighted[theirs])
+        if other.moves:
+            other.moment[theirs].addmm_(coefficients.T, self.weighted[mine])
+        if self.stretches:
+            stretched = coefficients.mul_(exponents) @ other.weights.reshape(-1)[theirs]
+            self.stretch += stretched.double() @ self.weights.reshape(-1)[mine].double()
 
     def point_gradient(self) -> Tensor:
         """The gradient 2 w_is Σ_jt C w'_jt (p_is - p'_jt), from Σ_jt C w'_jt [p'_jt, 1]."""
         moment = self.moment.view(*self.points.shape[:2], -1)
         factor = -1.0 if self.profile is rbf else 2.0  # κ′ = -½κ there, and κ is what was summed
-        return factor * self.weights[..., None] * (moment[..., -1:] * self.points - moment[..., :-1])
-
-    def _inner(self, rows: slice, other: _Side, columns: slice) -> Tensor:
-        return self.as_left[self._flat(rows)] @ other.as_right[other._flat(columns)].T
+        found = (moment[..., -1:] * self.points).sub_(moment[..., :-1])
+        return found.mul_(factor * self.weights[..., None])
 
     def _flat(self, rows: slice) -> slice:
         return slice(rows.start * self.num_atoms, rows.stop * self.num_atoms)
 
 
+def own_sum(kernel: Kernel, rows: Atoms) -> Float[Tensor, " n"] | None:
+    """cov(L_i g, L_i g) of every row of values, the diagonal of `double_sum(kernel, rows)`.
+
+    None if points of a row are so far from each other that products would cancel.
+    """
+    (part,) = parts_of_sum(kernel)
+    profile = radial_profile(part.kernel)
+    assert profile is not None
+    points = part.select(rows.points)
+    lengthscale = part.kernel.lengthscale.to(points)
+    with torch.no_grad():
+        # half of the distance of a row's farthest point from its first is at most this
+        reach = (points - points[:, :1]).abs_().div_(lengthscale).square_().sum(-1)
+    if is_far(reach):
+        return None
+    whole: Tensor = _OwnSum.apply(profile, lengthscale, points, rows.weights)
+    return part.scale * whole
+
+
+@final
+class _OwnSum(torch.autograd.Function):
+    """Σ_s Σ_t w_s w_t κ(|p_s - p_t|²) of every row, and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, profile: Profile, lengthscale: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+        ctx.profile = profile
+        ctx.save_for_backward(lengthscale, points, weights)
+        exponents = _own_exponents(profile, _from_first(points, lengthscale))
+        values = exponents.exp_() if profile is rbf else profile(exponents, 0)
+        return torch.einsum("ns,nst,nt->n", weights, values, weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        profile, (lengthscale, points, weights) = ctx.profile, ctx.saved_tensors
+        (upstream,) = gradients
+        if torch.is_grad_enabled():
+            scaled = _from_first(points, lengthscale)
+            squares = (scaled[:, :, None] - scaled[:, None, :]).square().sum(-1)
+            whole = torch.einsum("ns,nst,nt->n", weights, profile(squares, 0), weights)
+            inputs = [each for each in ctx.saved_tensors if each.requires_grad]
+            found = iter(torch.autograd.grad(whole, inputs, upstream, create_graph=True))
+            return (None, *(next(found) if each.requires_grad else None for each in ctx.saved_tensors))
+        scaled = _from_first(points, lengthscale)
+        exponents = _own_exponents(profile, scaled)
+        slope = exponents.exp() if profile is rbf else profile(exponents, 1)
+        to_lengthscale: Tensor | None = None
+        to_weights: Tensor | None = None
+        if ctx.needs_input_grad[3]:
+            values = slope if profile is rbf else profile(exponents, 0)
+            to_weights = 2 * upstream[:, None] * torch.einsum("nst,nt->ns", values, weights)
+        # C_st = ḡ w_s w_t κ′ (or κ = -2κ′); each pair counts twice, and q has the slope 2(p - p')
+        factor = -2.0 if profile is rbf else 4.0
+        coefficients = slope * (upstream[:, None] * weights)[:, :, None] * weights[:, None, :]
+        if ctx.needs_input_grad[1] and lengthscale.numel() == 1:
+            # distances are in units of λ, so their squares q move by -2q dλ/λ
+            to_lengthscale = (-2 * (coefficients * exponents).sum() / lengthscale).view_as(lengthscale)
+        moved = (factor * coefficients).sum(-1, keepdim=True) * scaled
+        moved.baddbmm_(coefficients, scaled, alpha=-factor)
+        if ctx.needs_input_grad[1] and lengthscale.numel() > 1:
+            # p/λ moves by -p/λ² dλ
+            to_lengthscale = (-(moved * scaled).sum((0, 1)) / lengthscale).view_as(lengthscale)
+        return None, to_lengthscale, moved.div_(lengthscale), to_weights
+
+
+def _from_first(points: Tensor, lengthscale: Tensor) -> Tensor:
+    """Points of each row, from the first of them and in lengthscales."""
+    return (points - points[:, :1]) / lengthscale
+
+
+def _own_exponents(profile: Profile, points: Tensor) -> Tensor:
+    """What κ depends on, of all pairs of points of every row: [n, s, s]."""
+    products = points @ points.mT
+    squares = products.diagonal(dim1=1, dim2=2)
+    # |p - q|², or for e^{-|p-q|²/2} what stands in the exponent
+    half = squares[:, :, None] + squares[:, None, :] - 2 * products
+    return half.mul_(-0.5).clamp_max_(0) if profile is rbf else half.relu_()
+
+
 def _differentiable_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients by plain operations on all pairs, which can be differentiated again."""
-    points, weights, right_points, right_weights = ctx.saved_tensors
+    centre, lengthscale, points, weights, right_points, right_weights = ctx.saved_tensors
     others = (points, weights) if right_points is None else (right_points, right_weights)
-    (p, w), (q, v) = ((each[0].flatten(0, 1), each[1]) for each in ((points, weights), others))
+    pairs = ((points, weights), others)
+    (p, w), (q, v) = (((each - centre).flatten(0, 1) / lengthscale, weigh) for each, weigh in pairs)
     values = ctx.profile(squared_distance(p, q), 0).view(*w.shape, *v.shape)
     whole = torch.einsum("ns,nsmt,mt->nm", w, values, v)
     inputs = [each for each in ctx.saved_tensors if each is not None and each.requires_grad]
@@ -202,15 +357,17 @@ def _differentiable_gradients(ctx: Any, upstream: Tensor) -> tuple[Tensor | None
 
 def _sides(
     profile: Profile,
+    centre: Tensor,
+    lengthscale: Tensor,
     points: Tensor,
     weights: Tensor,
     right_points: Tensor | None,
     right_weights: Tensor | None,
 ) -> tuple[_Side, _Side]:
-    left = _Side(points, weights, profile)
+    left = _Side(points, weights, centre, lengthscale, profile)
     if right_points is None or right_weights is None:
         return left, left
-    return left, _Side(right_points, right_weights, profile)
+    return left, _Side(right_points, right_weights, centre, lengthscale, profile)
 
 
 def _tiles(left: _Side, right: _Side) -> Iterator[tuple[slice, slice]]:

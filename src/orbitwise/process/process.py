@@ -45,7 +45,7 @@ from orbitwise.process.closed_forms import (
     radial_profile,
     variance_of,
 )
-from orbitwise.process.double_sums import double_sum, takes_double_sums
+from orbitwise.process.double_sums import double_sum, own_sum, takes_double_sums
 from orbitwise.process.gradients import gradient_covariance, gradient_product, takes_gradients, takes_products
 
 
@@ -364,16 +364,16 @@ def paired_covariance(
     kernel: Kernel, left: Block, right: Block, row_block: int | None = None
 ) -> Float[Tensor, "*batch n"]:
     """The covariance of row i of `left` with row i of `right`, at the cost of the diagonal alone."""
-    left, right = one_of_equal_symmetry(left.expand(), right.expand())
+    is_own, (left, right) = left is right, one_of_equal_symmetry(left.expand(), right.expand())
     if left.num_rows != right.num_rows:
         raise ValueError(f"Cannot pair {left.num_rows} rows with {right.num_rows} rows.")
+    is_own = is_own and left.num_atoms == right.num_atoms and takes_double_sums(kernel, left, right)
+    reduce: Reduction = _own if is_own else _paired
     step = _entries(kernel, left, right) if row_block is None else _checked(row_block)
     if step >= left.num_rows:
-        return _paired(kernel, left, right)
+        return reduce(kernel, left, right)
     slices = [slice(i, i + step) for i in range(0, left.num_rows, step)]
-    return torch.cat(
-        [_bounded(_paired, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1
-    )
+    return torch.cat([_bounded(reduce, kernel, left.rows(part), right.rows(part)) for part in slices], dim=-1)
 
 
 def atom_covariance(kernel: Kernel, left: Atoms, right: Atoms) -> Float[Tensor, "*batch n s m t"]:
@@ -440,6 +440,12 @@ def _weighted_sum(values: Float[Tensor, "*#batch a m t"], weights: Float[Tensor,
 def _mirrored(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     """The symmetric matrix with this lower half."""
     return matrix.tril() + matrix.tril(-1).mT
+
+
+def _own(kernel: Kernel, left: Block, right: Block) -> Tensor:
+    """The covariance of every row with itself; `right` is `left`."""
+    found = own_sum(kernel, left.expand())
+    return _paired(kernel, left, right) if found is None else found
 
 
 def _paired(kernel: Kernel, left: Block, right: Block) -> Tensor:
