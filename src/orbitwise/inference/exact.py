@@ -31,6 +31,7 @@ from orbitwise.inference.linear_algebra import (
     gaussian_draws,
     gaussian_terms,
     log_determinant,
+    plus_diagonal,
     remaining_variance,
     solve_factored,
     solve_lower,
@@ -165,8 +166,7 @@ class ExactPosterior(Posterior):
 
     def leave_one_out(self) -> LeaveOneOut:
         """Each target predicted from all others: residual α_n / [K⁻¹]_nn, variance 1 / [K⁻¹]_nn."""
-        identity = torch.eye(len(self.lower), dtype=self.lower.dtype, device=self.lower.device)
-        variance = solve_lower(self.lower, identity).square().sum(0).reciprocal()
+        variance = torch.cholesky_inverse(self.lower).diagonal().reciprocal()
         residual = self.weights * variance[:, None]
         density = -0.5 * (residual.square() / variance[:, None] + torch.log(2 * math.pi * variance)[:, None])
         return LeaveOneOut(self.targets - residual, variance, density.sum(-1))
@@ -183,8 +183,7 @@ class HeldCovariance:
 
     def at_noise(self, noise: float) -> ExactPosterior:
         """The posterior at this variance of the noise."""
-        identity = torch.eye(len(self.covariance)).to(self.covariance)
-        lower, jitter = cholesky(self.covariance + noise * identity)
+        lower, jitter = cholesky(plus_diagonal(self.covariance, noise))
         given, weights = self.posterior, solve_factored(lower, self.residual)
         return ExactPosterior(given.process, given.rows, given.targets, weights, lower, jitter)
 
@@ -281,7 +280,7 @@ def _noisy_covariance(process: Process, rows: Rows, targets: Tensor, noise: Tens
         raise ValueError(f"{count} rows need {count} noise variances, not shape {tuple(noise.shape)}.")
     if bool((noise < 0).any()):
         raise ValueError("Noise variances must not be negative.")
-    return process.covariance(rows) + torch.diag(noise), targets - process.mean(rows)[:, None]
+    return plus_diagonal(process.covariance(rows), noise), targets - process.mean(rows)[:, None]
 
 
 TOLERANCE = 1e-6

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from orbitwise.inference.calibration import cautious_scale, cross_entropy, soft_labels, two_columns
-from orbitwise.inference.linear_algebra import cholesky, held_out_means, solve_lower
+from orbitwise.inference.linear_algebra import cholesky, held_out_means, plus_diagonal, solve_lower
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.training import Training, gained_little, maximize
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -63,8 +63,7 @@ class HeldOutLabels(nn.Module):
     def covariance(self) -> Float[Tensor, "n n"]:
         """K + σ²I."""
         block = self.observations.through(self.model.functional).atoms()
-        covariance = self.model.process.covariance(block)
-        return covariance + self.model.noise * torch.eye(len(covariance)).to(covariance)
+        return plus_diagonal(self.model.process.covariance(block), self.model.noise)
 
     def means(self) -> Float[Tensor, "n c"]:
         """The codes of every label, predicted from all others."""

@@ -44,8 +44,7 @@ def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
     scale = max(scale, torch.finfo(matrix.dtype).tiny / relative)
     while relative < 0.1:
         jitter = relative * scale
-        identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        lower, info = torch.linalg.cholesky_ex(matrix + jitter * identity)
+        lower, info = torch.linalg.cholesky_ex(plus_diagonal(matrix, jitter))
         if not bool(info.any()):
             return Factor(lower, jitter)
         relative *= 10
@@ -53,6 +52,15 @@ def cholesky(matrix: Float[Tensor, "*batch n n"]) -> Factor:
         "The covariance matrix is far from positive definite. Rows drawn at random cannot be factorised "
         "(freeze the orbit); otherwise the kernel is not positive definite."
     )
+
+
+def plus_diagonal(
+    matrix: Float[Tensor, "*batch n n"], value: Float[Tensor, ""] | Float[Tensor, " n"] | float
+) -> Float[Tensor, "*batch n n"]:
+    """A + value·I, or A + diag(value), without another matrix of that size."""
+    result = matrix.clone()
+    result.diagonal(dim1=-1, dim2=-2).add_(value)
+    return result
 
 
 def solve_lower(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from orbitwise.declarations import Stored, require
 from orbitwise.functionals.functional import Block, Evaluation, Functional, Gradients
-from orbitwise.inference.linear_algebra import cholesky, solve_factored
+from orbitwise.inference.linear_algebra import cholesky, plus_diagonal, solve_factored
 from orbitwise.inference.risk.iterative import coordinate_descent, lbfgs, newton_cg, stochastic
 from orbitwise.inference.risk.problem import DenseGram, Problem, ProductGram, Solution, Term, newton
 from orbitwise.inference.sparse.iterative import solve as conjugate_gradients
@@ -433,7 +433,7 @@ def fold_weights(
     size = right.norm().item()
     if invariances.gram is not None:
         gram = invariances.gram()
-        lower = cholesky(gram + shift * torch.eye(len(gram)).to(gram)).lower
+        lower = cholesky(plus_diagonal(gram, shift)).lower
         vectors = solve_factored(lower, right)
         vectors = vectors if weights is None else weights.sqrt()[:, None] * vectors
         return FunctionalCoefficients(-vectors, 0.0, 0, True)

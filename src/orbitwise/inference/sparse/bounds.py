@@ -24,6 +24,7 @@ from orbitwise.inference.linear_algebra import (
     cholesky,
     handwritten_gradient,
     log_determinant,
+    plus_diagonal,
     solve_factored,
     solve_lower,
 )
@@ -323,7 +324,7 @@ def low_rank_terms(totals: Totals, noise: Float[Tensor, ""]) -> Terms:
 
 def precision(totals: Totals, noise: Float[Tensor, ""]) -> Float[Tensor, "*c u u"]:
     """P = I + AWAᵀ/σ², the precision of the best q(v)."""
-    return totals.gram / noise + torch.eye(len(totals.product)).to(totals.gram)
+    return plus_diagonal(totals.gram / noise, 1.0)
 
 
 def best_q(totals: Totals, noise: Float[Tensor, ""]) -> Whitened:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from orbitwise.declarations import require
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
-from orbitwise.inference.linear_algebra import check_factor, cholesky, solve_lower
+from orbitwise.inference.linear_algebra import check_factor, cholesky, plus_diagonal, solve_lower
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
@@ -177,7 +177,7 @@ def inducing_factor(process: Prior, inducing: Inducing) -> Float[Tensor, "u u"]:
     else:
         covariance = process.covariance(inducing_rows(inducing)).double()
     jitter = JITTER * covariance.diagonal().mean()
-    return cholesky(covariance + jitter * torch.eye(len(covariance)).to(covariance)).lower
+    return cholesky(plus_diagonal(covariance, jitter)).lower
 
 
 def check_inducing(inducing: Inducing, lower: Float[Tensor, "u u"]) -> None:

@@ -25,7 +25,7 @@ from torch.distributions import Distribution, Normal
 
 from orbitwise.estimators.regression_model import TargetScale, standardisation
 from orbitwise.functionals.functional import Atoms, Evaluation
-from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density
+from orbitwise.inference.linear_algebra import cholesky, gaussian_log_density, plus_diagonal
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
 from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
@@ -265,7 +265,7 @@ class HypothesisModel:
 
     def _covariance(self) -> Tensor:
         matrix = value_covariance(self.kernel, self._atoms(), self.one_sided)
-        return matrix + self.latent.noise * torch.eye(len(matrix), dtype=matrix.dtype)
+        return plus_diagonal(matrix, self.latent.noise)
 
     @property
     def _targets(self) -> Tensor:
