@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from orbitwise.inference.stochastic.polish import DEGREES_OF_FREEDOM, average_passes
+from orbitwise.inference.stochastic.unbiased_bound import DEGREES_OF_FREEDOM, average_passes
 
 BATCHES = torch.arange(12).split(5)
 

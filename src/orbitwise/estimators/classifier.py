@@ -62,7 +62,7 @@ LabelCoding = Literal["one_hot", "stick_breaking", "dirichlet", "softmax"]
 ONE_HOT_NOISE = 0.01
 LABEL_COUNT, DOUBT = 100.0, 0.2
 """Labels that one of several classes counts as in the beginning, and the part of them that is wrong."""
-MOST_CHECKED = 5000
+MOST_CHECKED = 1000
 """About the most training rows that are looked at for being predicted to be of one class."""
 GIVE = "Scale the columns of X, take another kernel or invariance, or label more rows"
 """What to do if one class is predicted for all rows."""

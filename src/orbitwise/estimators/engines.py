@@ -8,39 +8,49 @@ fitted estimators can be pickled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from orbitwise.estimators.learned_ranges import LEAST_NOISE, check_exact_cost, learn_orbit, widen_zeros
-from orbitwise.estimators.rungs import Rungs, bound_by_nodes
+from orbitwise.estimators.rungs import Rungs, in_single_precision
 from orbitwise.functionals.averages import evenly_drawn, freeze_functional, is_drawn
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.calibration import NoiseOfLabels
 from orbitwise.inference.exact import EXACT_POINTS, ExactEvidence
 from orbitwise.inference.fit_result import FitResult, LearnedRanges
+from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Progress
+from orbitwise.inference.optimise.cost import users_level
+from orbitwise.inference.optimise.orbit_search import MOST_DENSE
 from orbitwise.inference.optimise.training import (
+    DIFFERENCE,
     INTERRUPTED,
     Training,
     assign,
+    curvature_of,
     gained_little,
     log_prior,
     maximize,
     values_of,
+    why_cut_short,
 )
 from orbitwise.inference.optimise.watching import Phase, Reporter, announce
-from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Limits, climb
-from orbitwise.inference.sparse.held_rows import expanded_rows
-from orbitwise.inference.sparse.inducing import project_rows, random_orbit_points
+from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Half, Limits, Place, climb
+from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
-from orbitwise.inference.stochastic.polish import Polished, polish
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
@@ -52,8 +62,8 @@ Engine = Literal["auto", "exact", "collapsed", "variational"]
 ENGINES = ("auto", "exact", "collapsed", "variational")
 EXACT_ROWS = 1500
 COLLAPSED_ROWS = 5000
-START_ROWS = 1000
-"""Rows on which hyperparameters are learned first, where all of them are many."""
+START_ROWS, GROWTH = 1000, 3
+"""Rows on which hyperparameters are learned first, where all of them are many, and by how much they grow."""
 USUAL_ITERATIONS = 20
 """Iterations over many rows after which hyperparameters usually stand still."""
 LITTLE = 0.1
@@ -114,8 +124,10 @@ class FitSettings:
         objective: Callable[[], Tensor],
         model: LatentModel,
         stop: Callable[[list[float]], bool] | None = None,
+        curvature: NDArray[np.float64] | None = None,
+        tolerance: float = LITTLE,
     ) -> Training:
-        """L-BFGS over all that is learned, until `stop` returns True; no steps if the fit must end."""
+        """`training.maximize` over all that is learned; no steps if the fit must end."""
         training = maximize(
             objective,
             model.learned,
@@ -127,6 +139,8 @@ class FitSettings:
             stop=stop,
             journal=None if self.progress is None else self.progress.journal,
             is_over=self.reporter.is_over,
+            curvature=curvature,
+            tolerance=tolerance,
         )
         if training.message == INTERRUPTED:
             self.reporter.stopped = INTERRUPTED
@@ -302,22 +316,43 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
 def _learn_exact(objective: ExactEvidence, settings: FitSettings) -> tuple[Training, bool]:
     """Hyperparameters by the evidence of all rows, and whether they converged.
 
-    Many rows start from the answer of some of them, which costs next to nothing and is near theirs.
+    Many rows start from the answer of some of them, which costs next to nothing and is near theirs. The
+    curvature there, in proportion to the rows, replaces the first steps of an ascent that knows nothing.
     """
     model, (first, *others) = objective.model, objective.observations
     if len(first) <= EXACT_ROWS:
         training = settings.maximize(objective, model)
         return training, training.has_settled
-    # the same rows for every seed, because exact inference draws nothing
-    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(0))[:START_ROWS]
-    some = first.take(order.sort().values.to(first.x.device))
-    settings.maximize(ExactEvidence(model, (some, *others)), model)
+    curvature: NDArray[np.float64] | None = None
+    is_dense = sum(each.numel() for each in model.learned) <= MOST_DENSE
+    for count, following in pairwise([*_row_counts(len(first)), len(first)]):
+        some = first.take(_some_of(len(first), count, first.x.device))
+        part = ExactEvidence(model, (some, *others))
+        settings.maximize(part, model, curvature=curvature)
+        settings = replace(settings, num_restarts=0)
+        if is_dense:
+            curvature = following / count * curvature_of(part, model.learned, DIFFERENCE)
+    training = settings.maximize(objective, model, None if is_dense else _is_enough, curvature)
+    return training, training.has_settled or _is_enough(training.history)
 
-    def is_enough(history: list[float]) -> bool:
-        return gained_little(history, LITTLE)
 
-    training = replace(settings, num_restarts=0).maximize(objective, model, is_enough)
-    return training, training.has_settled or is_enough(training.history)
+def _is_enough(history: list[float]) -> bool:
+    return gained_little(history, LITTLE)
+
+
+def _some_of(num_rows: int, count: int, device: torch.device) -> Tensor:
+    """The places of some rows, the same for every seed, and more of them hold the fewer."""
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(0))
+    return order[:count].sort().values.to(device)
+
+
+def _row_counts(num_rows: int) -> Iterator[int]:
+    """Numbers of rows to learn with before all: each three times the one before, up to half of all."""
+    count = START_ROWS
+    yield count
+    while 2 * GROWTH * count <= num_rows:
+        count *= GROWTH
+        yield count
 
 
 def _floors(model: LatentModel, observations: tuple[Observations, ...]) -> dict[torch.nn.Parameter, float]:
@@ -342,9 +377,10 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     """The collapsed bound on frozen rows; nodes and inducing points are chosen again after a first round.
 
     Inducing points are chosen by `SparseModel.place_best`, at the hyperparameters of the moment. What is
-    reported is the bound of the orbit itself at a q polished on more nodes.
+    reported is the bound of the orbit itself at the best q on more nodes.
     With tilts, learning and coordinate ascent of the tilts take turns: each raises the same bound.
-    A likelihood that is not quadratic in f has its q searched for instead.
+    A likelihood that is not quadratic in f has its q searched for instead. Many rows have their first round
+    with some of them, which ends near the answer of all, and at nearly the same curvature per row.
     Half of the inducing points may explain so little that noise alone explains the targets better, and
     hyperparameters do not come back from there, because f without variance has no slopes. So where half of
     them learned next to nothing, all of them learn once more from the first start, and the better one stays.
@@ -358,8 +394,10 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     if is_quadratic:
         settings = replace(settings, max_iterations=max(1, settings.max_iterations // turns))
     start, history = values_of(model.learned), []
-    half_bound, has_learned = None, True
+    half_inducing, has_learned = None, True
     found: CollapsedRound | None = None
+    curvature: NDArray[np.float64] | None = None
+    some = _some_rows(model, observations)
     rounds = [(max(1, num_inducing // part), max(2, num_nodes // part)) for part in (2, 1)]
     phases = [
         Phase(
@@ -370,30 +408,42 @@ def fit_collapsed(model: LatentModel, observations: Observations, settings: FitS
     for part, (size, nodes) in zip((2, 1), rounds, strict=True):
         tilt, state = None if found is None else found.tilt, generator.get_state()
         announce(settings.reporter, *phases[-part:])
-        found = _learn_collapsed(model, observations, settings, nodes, size, tilt)
+        seen = some if part == 2 else observations
+        found = _learn_collapsed(model, seen, settings, nodes, size, tilt, curvature)
         history += found.history
         settings = replace(settings, num_restarts=0)
         if settings.reporter.stopped:
             break  # what was learned with half of them is the best so far
         if part == 2:
-            half = _polished_half(model, observations, found.inducing, found.tilt, generator)
-            half_bound, has_learned = half.bound.mean, bool(half.posterior.q.divergence() >= LEARNED)
+            if some is not observations:
+                share = len(observations) / len(some)
+                curvature = share * curvature_of(found.objective, model.learned, DIFFERENCE)
+            half_inducing, has_learned = found.inducing, found.divergence() >= LEARNED
         elif not has_learned:
             # the other start, with the same draws
             here = values_of(model.learned)
             assign(model.learned, start)
             again = replace(settings, generator=torch.Generator(generator.device).set_state(state))
-            other = _learn_collapsed(model, observations, again, nodes, size, None, holds_noise=True)
+            other = _learn_collapsed(model, observations, again, nodes, size, holds_noise=True)
             if other.training.value > found.training.value:
                 found, history = other, history + other.history
             else:
                 assign(model.learned, here)
     assert found is not None
-    announce(settings.reporter, Phase("polishing", num_inducing=len(found.inducing)))
+    announce(settings.reporter, Phase("best q and its bound", num_inducing=len(found.inducing)))
     final = freeze_functional(model.functional, max(num_nodes, PREDICTION_NODES), generator)
     settled, objective = found.training.has_settled, found.objective
-    learned = Learned(found.inducing, found.tilt, settled, objective, history, half_bound)
+    learned = Learned(found.inducing, found.tilt, settled, objective, history, half_inducing)
     return _finished(model, observations, final, learned, most, settings)
+
+
+def _some_rows(model: LatentModel, observations: Observations) -> Observations:
+    """The rows of the first round: some of many, if few parameters are learned, and without tilts."""
+    is_dense = sum(each.numel() for each in model.learned) <= MOST_DENSE
+    is_quadratic = model.likelihood.is_quadratic and not model.likelihood.needs_tilt
+    if len(observations) < 2 * START_ROWS or not is_dense or not is_quadratic:
+        return observations
+    return observations.take(_some_of(len(observations), START_ROWS, observations.x.device))
 
 
 class CollapsedRound(NamedTuple):
@@ -405,6 +455,15 @@ class CollapsedRound(NamedTuple):
     training: Training
     history: list[float]
 
+    @torch.no_grad()
+    def divergence(self) -> float:
+        """KL[q ‖ prior] of the best q, which is next to nothing if nothing was learned."""
+        if isinstance(self.objective, NonconjugateBound):
+            return float(self.objective.best().q.divergence())
+        posterior = self.objective.posterior()
+        assert isinstance(posterior, SparsePosterior)
+        return float(posterior.q.divergence())
+
 
 def _learn_collapsed(
     model: LatentModel,
@@ -412,18 +471,19 @@ def _learn_collapsed(
     settings: FitSettings,
     num_nodes: int,
     num_inducing: int,
-    tilt: Tensor | None,
+    tilt: Tensor | None = None,
+    curvature: NDArray[np.float64] | None = None,
     holds_noise: bool = False,
 ) -> CollapsedRound:
     """Choose nodes and inducing points at the present hyperparameters, and learn.
 
-    With `holds_noise` the kernel learns alone first, so that noise cannot take over before the kernel has
-    found what it can explain.
+    A guess at the `curvature` of the bound saves iterations. With `holds_noise` the kernel learns alone
+    first, so that noise cannot take over before the kernel has found what it can explain.
     """
     likelihood, generator = model.likelihood, settings.generator
     frozen = model.at(freeze_functional(model.functional, num_nodes, generator))
     if likelihood.is_quadratic:
-        rows = observations.through(frozen.functional)
+        rows = in_single_precision(model, observations).through(frozen.functional)
         objective = SparseModel(frozen.process, rows, frozen.likelihood, tilt=tilt)
         objective.place_best(num_inducing, generator)
     else:
@@ -437,15 +497,17 @@ def _learn_collapsed(
         for each in noises:
             each.requires_grad_(True)
 
+    worth = LITTLE_PER_TARGET * observations.targets.numel()
+
     def is_enough(history: list[float]) -> bool:
-        worth = LITTLE_PER_TARGET * observations.targets.numel()
         return len(observations) > EXACT_ROWS and gained_little(history, worth)
 
     runs: list[Training] = []
     for _ in range(3 if likelihood.needs_tilt else 1):
         if isinstance(objective, SparseModel):
             objective.improve_tilt()
-        runs.append(settings.maximize(objective, model, is_enough))
+        stop = is_enough if curvature is None else None
+        runs.append(settings.maximize(objective, model, stop, curvature, worth))
         settings = replace(settings, num_restarts=0)
     training = replace(runs[-1], converged=runs[-1].converged or is_enough(runs[-1].history))
     history = [value for run in runs for value in run.history]
@@ -455,7 +517,7 @@ def _learn_collapsed(
 
 
 def fit_variational(model: LatentModel, observations: Observations, settings: FitSettings) -> FitResult:
-    """The stochastic bound; inducing points double once; q is polished at the end.
+    """The stochastic bound; inducing points double once; the best q is found at the end.
 
     Draws are Sobol sets: the q of random ones is biased enough to lead kernel and orbit astray.
     Without `num_steps` each half of the learning continues until it settles, up to `FIRST_STEPS` and
@@ -468,7 +530,7 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
     if not model.likelihood.is_quadratic:
         rows = freeze_functional(model.functional, NODES, generator)
     trainer: StochasticTrainer | None = None
-    settled, half_bound, start = False, None, values_of(model.learned)
+    settled, half_inducing, start = False, None, values_of(model.learned)
     most = _most(model, observations, NODES)
     lengths = (FIRST_STEPS, MOST_STEPS)
     if num_steps is not None:
@@ -508,29 +570,30 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
             settings.reporter.stopped = settings.reporter.stopped or INTERRUPTED
             break  # Ctrl-C keeps what was learned
         if part == 2 and trainer.history.smoothed:  # none where a killed fit resumes behind this half
-            held = trainer.inducing.detach()
-            half = _polished_half(model, observations, held, tilts_of(trainer), generator)
-            half_bound = half.bound.mean
-            if half.posterior.q.divergence() < LEARNED:
+            half_inducing = trainer.inducing.detach()
+            if float(trainer.q.divergence()) < LEARNED:
                 assign(model.learned, start)  # noise alone explained the targets; see `fit_collapsed`
     assert trainer is not None
-    announce(settings.reporter, Phase("polishing", num_inducing=len(trainer.inducing)))
+    announce(settings.reporter, Phase("best q and its bound", num_inducing=len(trainer.inducing)))
     final = freeze_functional(model.functional, PREDICTION_NODES, generator)
     held, history = trainer.inducing.detach(), trainer.history.smoothed
     objective = StochasticBound(trainer)
-    learned = Learned(held, tilts_of(trainer), settled, objective, history, half_bound)
+    learned = Learned(held, tilts_of(trainer), settled, objective, history, half_inducing)
     return _finished(model, observations, final, learned, most, settings)
 
 
 class Learned(NamedTuple):
-    """What a sparse engine learned: its inducing points and tilts, whether it settled, and how it went."""
+    """What a sparse engine learned: its inducing points and tilts, whether it settled, and how it went.
+
+    `half_inducing` are the points of the first half of learning, if it was finished.
+    """
 
     inducing: Tensor
     tilt: Tensor | None
     converged: bool
     objective: SparseModel | NonconjugateBound | StochasticBound
     history: list[float]
-    half_bound: float | None
+    half_inducing: Tensor | None
 
 
 def _most(model: LatentModel, observations: Observations, num_nodes: int) -> int:
@@ -547,111 +610,128 @@ def _finished(
     settings: FitSettings,
 ) -> FitResult:
     """The posterior by as many inducing points as are wanted, or as are enough, hyperparameters held."""
-    generator = settings.generator
+    generator, reporter = settings.generator, settings.reporter
     seed = int(torch.randint(2**31, (1,), generator=_copy(generator), device=generator.device))
-    polished = _polished(model, observations, final, learned.inducing, learned.tilt, generator)
+    rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
+    of_evidence = rungs.of_evidence()
+    base = of_evidence.as_learned(learned.inducing)
+    half = None if learned.half_inducing is None else Half.of(of_evidence.at_points(learned.half_inducing))
     if isinstance(learned.objective, StochasticBound):
-        learned.objective.trainer.q = polished.posterior.q
+        learned.objective.trainer.q = base.posterior.q
+    size, wanted = settings.learned_with(most), settings.num_inducing
+    # on orbits there are more points than rows, but a rung of many more than rows is dear and gains little
+    top = max(size, min(most, len(observations))) if wanted is None else min(wanted, most)
     noise = float(model.noise.detach()) if isinstance(model.likelihood, Gaussian) else None
     result = FitResult(
-        polished.posterior,
+        base.posterior,
         final,
-        polished.bound.mean,
+        base.bound,
         "lower bound",
-        polished.bound.standard_error,
+        math.inf,
         learned.converged,
         learned.objective,
         model.learned,
         learned.history,
-        half_bound=learned.half_bound,
         noise=noise,
-        held_rows=polished.rows,
+        held_rows=base.held,
+        climbed=Climbed(size, GIVEN if wanted is not None else COMPLETE),
+        evidence_noise=noise,
     )
-    size, wanted = settings.learned_with(most), settings.num_inducing
-    # on orbits there are more points than rows, but a rung of many more than rows is dear and gains little
-    top = max(size, min(most, len(observations))) if wanted is None else min(wanted, most)
-    rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
-    of_evidence = rungs.of_evidence()
-    rungs = rungs.at_best_lengthscales(learned.inducing, settings.reporter)
+    rungs = rungs.at_best_lengthscales(learned.inducing, reporter)
     is_of_evidence = rungs.process is model.process
-    stays = Climbed(size, GIVEN if wanted is not None else COMPLETE)
     if top <= size and is_of_evidence:
-        return replace(result, climbed=stays)
-    if noise is not None and model.likelihood.shares_curvature and is_of_evidence:
-        first = rungs.of_held(polished.rows, learned.inducing, noise)
-    else:
-        first = rungs.at_points(learned.inducing)
-    if top <= size:
-        found = Climb(first, first, stays)
-    elif wanted is not None:
-        half = rungs.at(top // 2) if top // 2 > size else first
-        found = Climb(rungs.at(top), half, Climbed(top, GIVEN))
-    else:
-        limits = Limits(settings.reporter, settings.max_memory, observations.x.device)
-        found = climb(first, size, rungs.at, top, rungs.size, limits, rungs.is_density)
-    place, before = found.found, found.before
-    result = replace(result, climbed=found.climbed, label_noise=place.label_noise)
-    if place is first and is_of_evidence:
-        return result
-    result = replace(
-        result, posterior=place.posterior, noise=place.noise, held_rows=place.held, evidence_noise=noise
-    )
-    if place is first:
-        return result
+        return _with_bound(result, of_evidence, base, half, generator)
     if not is_of_evidence:
-        # the evidence is that of its own lengthscales, by as many points
-        place, before = (of_evidence.at_points(each.posterior.inducing) for each in (place, before))
-    bound = of_evidence.bound(place, PREDICTION_NODES, generator)
+        first = rungs.at_points(learned.inducing)
+    elif rungs.labels is None or base.held is None or base.noise is None:
+        first = base
+    else:
+        first = rungs.of_held(base.held, learned.inducing, base.noise)
+    if top > size:
+        found = _climbed(rungs, first, size, top, settings)
+        result = _predicting(replace(result, climbed=found.climbed), found.found)
+    else:
+        found = None
+        result = _predicting(result, first)
+    if found is None or found.found is first:
+        return _with_bound(result, of_evidence, base, half, generator)
+    place, before, climbed = found
+    inducing, kept = place.posterior.inducing, place if is_of_evidence else None
+    # many points take gigabytes, so rows that predict are given up before others are held
+    del found, first, place
+    reporter.begin(Phase("evidence", num_inducing=climbed.num_inducing))
+    try:
+        if kept is None:
+            # the evidence is that of its own lengthscales, by as many points
+            before = Half.of(of_evidence.at_points(before.inducing))
+            kept = of_evidence.at_points(inducing)
+        return _with_bound(result, of_evidence, kept, before, generator)
+    except (KeyboardInterrupt, MemoryError, RuntimeError, *NOT_COMPUTABLE) as error:
+        reason = why_cut_short(error)
+        if not reason and not isinstance(error, NOT_COMPUTABLE):
+            raise
+        reason = reason or str(error)
+    if reason == INTERRUPTED:
+        reporter.stopped = INTERRUPTED
+        return result
+    _warn_of_fewer_points(climbed.num_inducing, size, reason)
+    return _with_bound(result, of_evidence, base, half, generator)
+
+
+def _climbed(rungs: Rungs, first: Place, size: int, top: int, settings: FitSettings) -> Climb:
+    """The rung with `top` points if they are wanted, or the last one that is worth its points."""
+    if settings.num_inducing is not None:
+        half = Half.of(rungs.at(top // 2) if top // 2 > size else first)
+        return Climb(rungs.at(top), half, Climbed(top, GIVEN))
+    limits = Limits(settings.reporter, settings.max_memory, rungs.observations.x.device)
+    return climb(first, size, rungs.at, top, rungs.size, limits, rungs.is_density)
+
+
+def _with_bound(
+    result: FitResult, rungs: Rungs, place: Place, half: Half | None, generator: torch.Generator
+) -> FitResult:
+    """The fit with the bound at a place, of the model's own functional.
+
+    Bounds of the same frozen rows differ as those of all draws do, so one of half as many points needs none.
+    """
+    bound = rungs.bound(place, PREDICTION_NODES, generator)
     return replace(
         result,
         log_evidence=bound.mean,
         standard_error=bound.standard_error,
-        # bounds of the same frozen rows differ as those of all draws do
-        half_bound=bound.mean + before.bound - place.bound,
+        half_bound=None if half is None else bound.mean + half.bound - place.bound,
         evidence_noise=place.noise,
     )
+
+
+def _warn_of_fewer_points(num_inducing: int, size: int, reason: str) -> None:
+    """Warn that the evidence is that of fewer inducing points than predictions use."""
+    warnings.warn(
+        f"log_evidence_ is the bound by {size:,} inducing points, although predictions use {num_inducing:,}: "
+        f"with these it could not be computed ({reason}). Bounds by different numbers of points must not be "
+        "compared; set num_inducing or max_memory to have fewer for both.",
+        ConvergenceWarning,
+        stacklevel=users_level(sys._getframe()),
+    )
+
+
+def _predicting(result: FitResult, place: Place) -> FitResult:
+    """The fit with the posterior of a place, at the noise that predicts, and each row predicted from others.
+
+    The rows themselves are not held any more.
+    """
+    held, noise, posterior = place.held, place.noise, place.posterior
+    assert held is not None
+    if place.label_noise is not None and place.label_noise != noise:
+        noise = place.label_noise
+        q = held.optimum(noise)
+        posterior = SparsePosterior(posterior.process, posterior.inducing, q, posterior.lower)
+    left_out = place.left_out
+    if left_out is None:
+        left_out = held.leave_one_out(1.0 if noise is None else noise)
+    return replace(result, posterior=posterior, noise=noise, held_rows=None, left_out=left_out)
 
 
 def _copy(generator: torch.Generator) -> torch.Generator:
     """A generator in the same state; drawing from it does not change the given one."""
     return torch.Generator(generator.device).set_state(generator.get_state())
-
-
-def _polished(
-    model: LatentModel,
-    observations: Observations,
-    frozen: Functional,
-    inducing: Tensor,
-    tilt: Tensor | None,
-    generator: torch.Generator,
-) -> Polished:
-    """The best q by frozen rows, and the bound of the model's own functional at it.
-
-    For a likelihood that is not quadratic in f, drawn rows give no unbiased bound. The bound is then that of
-    the frozen rows, and its error follows from bounds on other sets of nodes.
-    """
-    if not model.likelihood.is_quadratic:
-        latent = model.at(frozen)
-        best = NonconjugateBound(latent, observations, inducing).best()
-        bound = bound_by_nodes(model, observations, inducing, best, PREDICTION_NODES, generator)
-        projected = project_rows(latent.process, latent.functional, inducing, observations.x)
-        rows = expanded_rows(projected, latent.likelihood, observations.targets, best.q)
-        return Polished(SparsePosterior(model.process, inducing, best.q), rows, bound)
-    polished = polish(model, frozen, observations, inducing, generator, tilt)
-    if observations.scatter is None:
-        return polished
-    shift = observations.scatter_term(model.noise.item())
-    return polished._replace(bound=polished.bound._replace(mean=polished.bound.mean + shift))
-
-
-def _polished_half(
-    model: LatentModel,
-    observations: Observations,
-    inducing: Tensor,
-    tilt: Tensor | None,
-    generator: torch.Generator,
-) -> Polished:
-    """The posterior with half of the inducing points, from draws of its own: the fit's stay the same."""
-    own = torch.Generator(generator.device).manual_seed(0)
-    frozen = freeze_functional(model.functional, PREDICTION_NODES, own)
-    return _polished(model, observations, frozen, inducing, tilt, own)

@@ -35,7 +35,7 @@ from orbitwise.inference.sparse.held_rows import HeldRows, condition, expanded_r
 from orbitwise.inference.sparse.inducing import Inducing, project_rows, random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
-from orbitwise.inference.stochastic.polish import BoundEstimate, unbiased_bound
+from orbitwise.inference.stochastic.unbiased_bound import BoundEstimate, unbiased_bound
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.process.process import Process
 
@@ -147,10 +147,8 @@ class Rungs:
 
     @property
     def rows(self) -> Observations:
-        """The observations, in single precision where an orbit of wide inputs has many nodes."""
-        x = self.observations.x
-        is_coarse = self.model.is_drawn and x.shape[1] >= COARSE_WIDTH and len(x) > COARSE_ROWS
-        return replace(self.observations, x=x.float()) if is_coarse else self.observations
+        """The observations, in single precision where that serves."""
+        return in_single_precision(self.model, self.observations)
 
     def points(self, count: int) -> Tensor:
         """Random points of the orbits of all rows."""
@@ -162,11 +160,27 @@ class Rungs:
         return self.at_points(self.points(count))
 
     @torch.no_grad()
+    def as_learned(self, inducing: Inducing) -> Place:
+        """The place with these inducing points, at the noise that was learned."""
+        if not self.has_one_noise:
+            return self.at_points(inducing)
+        return self.of_held(self._hold(inducing), inducing, self.model.noise.item())
+
+    @property
+    def has_one_noise(self) -> bool:
+        """Whether the likelihood is Gaussian noise of one variance."""
+        return isinstance(self.model.likelihood, Gaussian) and self.model.likelihood.shares_curvature
+
+    def _hold(self, inducing: Inducing) -> HeldRows:
+        rows = self.rows
+        return hold_rows(self.process, self.frozen, inducing, rows.x, rows.targets, weight=rows.weight)
+
+    @torch.no_grad()
     def at_points(self, inducing: Inducing) -> Place:
         """The place with these inducing points."""
         process, likelihood, rows = self.process, self.model.likelihood, self.observations
-        if isinstance(likelihood, Gaussian) and likelihood.shares_curvature:
-            held = hold_rows(process, self.frozen, inducing, self.rows.x, rows.targets, weight=rows.weight)
+        if self.has_one_noise:
+            held = self._hold(inducing)
             return self.of_held(held, inducing, self.best_noise(held))
         if likelihood.is_quadratic:
             found = condition(self.latent, self.rows, inducing, tilt=self.tilt)
@@ -190,14 +204,16 @@ class Rungs:
         bound = float(held.bound(noise) + observations.merged_term(held.targets.new_tensor(noise)))
         label_noise = None
         if self.labels is None:
-            losses = -held.log_density(noise)
+            left_out = held.leave_one_out(noise)
+            losses = -held.log_density(noise, left_out)
         else:
             some = evenly_of_classes(self.labels, ROWS_FOR_NOISE)
             means = partial(held.held_out_means, rows=some)
             label_noise = noise_of_labels(means, self.labels[some], noise, self.noise_of_labels)
-            losses = label_losses(held.leave_one_out(label_noise).mean, self.labels)
+            left_out = held.leave_one_out(label_noise)
+            losses = label_losses(left_out.mean, self.labels)
         residual = held.projected.residual
-        return Place(posterior, bound, losses, None, residual, held, noise, label_noise)
+        return Place(posterior, bound, losses, None, residual, held, noise, label_noise, left_out)
 
     def best_noise(self, held: HeldRows) -> float:
         """The noise under which the bound of held rows is greatest, near the one that was learned."""
@@ -238,6 +254,16 @@ class Rungs:
         if place.noise is None or rows.scatter is None:
             return found
         return found._replace(mean=found.mean + rows.scatter_term(place.noise))
+
+
+def in_single_precision(model: LatentModel, observations: Observations) -> Observations:
+    """The observations, with inputs in single precision where many of them are wide and their orbit is drawn.
+
+    Kernel values are then computed in single precision, and all else in double.
+    """
+    x = observations.x
+    is_coarse = model.is_drawn and x.shape[1] >= COARSE_WIDTH and len(x) > COARSE_ROWS
+    return replace(observations, x=x.float()) if is_coarse else observations
 
 
 def bound_by_nodes(

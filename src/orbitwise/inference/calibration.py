@@ -86,21 +86,39 @@ def held_out_loss(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> fl
 
 
 def least_noise(loss_of: Callable[[float], float], start: float, smallest: float = 1e-7) -> float:
-    """The noise with the least loss: down from `start` by factors of 4, then by smaller factors."""
-    place, step = math.log(start), -math.log(4)
-    seen = {place: loss_of(start)}
+    """The noise with the least loss: by factors of 4 until three losses bracket it, then by parabolas.
 
-    def loss(log_noise: float) -> float:
-        if log_noise not in seen:
-            seen[log_noise] = loss_of(math.exp(log_noise))
-        return seen[log_noise]
+    The search goes down from `start`, at most to `smallest`, or up by one factor.
+    """
+    seen: dict[float, float] = {}
 
-    while place + step > math.log(smallest) and loss(place + step) < loss(place):
-        place += step
-    while step < -0.3:
-        step /= 2
-        place = min((place, place - step, place + step), key=loss)
-    return math.exp(place)
+    def loss(place: float) -> float:
+        if place not in seen:
+            seen[place] = loss_of(math.exp(place))
+        return seen[place]
+
+    best, step = math.log(start), math.log(4)
+    while best - step > math.log(smallest) and loss(best - step) < loss(best):
+        best -= step
+    if len(seen) < 3 and loss(best + step) < loss(best):
+        best += step
+    for _ in range(PARABOLAS):
+        below = [each for each in seen if each < best]
+        above = [each for each in seen if each > best]
+        if not below or not above:
+            break
+        place = _vertex(*((each, loss(each)) for each in (max(below), best, min(above))))
+        if abs(place - best) < CLOSE:
+            break
+        best = place if loss(place) < loss(best) else best
+    return math.exp(best)
+
+
+def _vertex(low: tuple[float, float], middle: tuple[float, float], high: tuple[float, float]) -> float:
+    """Where the parabola through three points (x, y), of which the middle one is the lowest, is least."""
+    (a, above_a), (b, at_b), (c, above_c) = low, middle, high
+    left, right = (above_a - at_b) / (b - a), (above_c - at_b) / (c - b)
+    return b if left + right <= 0 else 0.5 * (a + b + (c - a) * left / (left + right))
 
 
 def evenly_of_classes(labels: Int[Tensor, " n"], most: int) -> Int[Tensor, " k"] | slice:
@@ -113,6 +131,10 @@ def evenly_of_classes(labels: Int[Tensor, " n"], most: int) -> Int[Tensor, " k"]
     every = -(-len(labels) // most)
     return torch.cat([(labels == each).nonzero()[::every, 0] for each in labels.unique()]).sort().values
 
+
+PARABOLAS = 3
+"""At most this many are fitted, until they move the logarithm of the noise by less than `CLOSE`."""
+CLOSE = 0.1
 
 NoiseOfLabels = Literal["auto", "evidence", "leave_one_out"]
 """By what the noise of one-hot codes is chosen with which labels are predicted."""
@@ -132,11 +154,20 @@ def noise_of_labels(
     """
     if by == "evidence":
         return noise
-    found = least_noise(lambda value: held_out_loss(held_out(value), labels), 4 * noise)
-    if by == "leave_one_out" or found == noise:
+    losses: dict[float, Tensor] = {}
+
+    def loss_of(value: float) -> float:
+        losses[value] = label_losses(held_out(value), labels)
+        return float(losses[value].mean())
+
+    found = least_noise(loss_of, 4 * noise)
+    if by == "leave_one_out":
         return found
-    before, after = (label_losses(held_out(value), labels) for value in (noise, found))
-    gains = before - after
+    # the search has been here, up to rounding
+    given = next((value for value in losses if math.isclose(value, noise)), noise)
+    if given not in losses:
+        loss_of(given)
+    gains = losses[given] - losses[found]
     error = float(gains.std()) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
     return found if float(gains.mean()) > error else noise
 

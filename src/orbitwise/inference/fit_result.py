@@ -78,7 +78,8 @@ class FitResult:
     `objective` was maximised over the `parameters`. `search` describes how ranges of a drawn orbit were
     found. `certificate` brackets the evidence if rows are exact and noise is Gaussian. `half_bound` is the
     bound with half as many inducing points. `noise` is the variance of Gaussian noise of the posterior.
-    `held_rows` are needed to compute a sparse posterior for another noise variance, and to leave rows out.
+    `held_rows` are needed to compute a sparse posterior for another noise variance, and to leave rows out;
+    where there are too many of them to be kept, `left_out` has the moments of each row given all others.
     `stopped` is what ended learning early, an interruption or time, and is empty if nothing did. `climbed`
     describes how many inducing points were taken, and `label_noise` is the noise to predict labels with, if
     it was chosen already. `evidence_noise` is that of the evidence, where the lengthscales of the posterior
@@ -99,6 +100,7 @@ class FitResult:
     half_bound: float | None = None
     noise: float | None = None
     held_rows: HeldRows | None = None
+    left_out: Moments | None = None
     stopped: str = ""
     climbed: Climbed | None = None
     label_noise: float | None = None
@@ -133,6 +135,8 @@ class FitResult:
     @torch.no_grad()
     def held_out(self) -> Moments:
         """Moments of f at every row given the targets of all others; see `HeldRows.leave_one_out`."""
+        if self.left_out is not None:
+            return self.left_out
         if isinstance(self.posterior, ExactPosterior):
             found = self.posterior.leave_one_out()
             variance = (found.variance - (self.noise or 0.0)).clamp_min(0)[:, None].expand_as(found.mean)

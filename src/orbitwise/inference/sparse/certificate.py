@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 
 from orbitwise.declarations import COUNT, RECORD, Stored, require
+from orbitwise.functionals.functional import Evaluation
 from orbitwise.inference import exact
-from orbitwise.inference.model import Observations
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Journal
 from orbitwise.inference.optimise.training import (
     INTERRUPTED,
     TIME_IS_OVER,
     assign,
     gained_little,
-    log_prior,
     maximize,
     values_of,
 )
@@ -235,7 +235,7 @@ def warm_up(
     width = model.observations.num_atoms
     count = min(START_ROWS, max(64, math.isqrt(START_PAIRS) // width), model.num_rows)
     order = torch.randperm(model.num_rows, generator=generator, device=generator.device)[:count]
-    objective = _ExactEvidence(model, model.observations.take(order.to(model.observations.x.device)))
+    objective = _exact_evidence(model, model.observations.take(order.to(model.observations.x.device)))
 
     def check(step: int, bound: float) -> None:
         if reporter is not None:
@@ -246,18 +246,9 @@ def warm_up(
     maximize(objective, learned, max_iterations, callback=check, journal=journal, is_over=is_over)
 
 
-@final
-@dataclass(frozen=True)
-class _ExactEvidence:
-    """The exact evidence of some rows under a model, plus hyperpriors."""
-
-    model: SparseModel
-    rows: Observations
-
-    def __call__(self) -> Tensor:
-        process, noise, rows = self.model.process, self.model.noise, self.rows
-        value = exact.evidence(process, rows.atoms(), rows.targets, noise / rows.weights()).value
-        return value + rows.merged_term(noise) + log_prior(process)
+def _exact_evidence(model: SparseModel, rows: Observations) -> exact.ExactEvidence:
+    """The exact evidence of some rows under a model, whose functional is that of the rows."""
+    return exact.ExactEvidence(LatentModel(model.process, Evaluation(), model.likelihood), (rows,))
 
 
 @final
@@ -397,7 +388,7 @@ class _Learner:
     def _learn_exactly(self) -> None:
         """Learn hyperparameters by the exact evidence of all rows, and hold them from now on."""
         announce(self.reporter, Phase("learning from all rows", self.budget.max_iterations))
-        objective = _ExactEvidence(self.model, self.model.observations)
+        objective = _exact_evidence(self.model, self.model.observations)
         self._maximize(objective, self.budget.max_iterations, min(LITTLE, self._worth))
         self.holds = True
 

@@ -22,7 +22,9 @@ from orbitwise.inference.optimise.cost import free_memory
 from orbitwise.inference.optimise.training import INTERRUPTED, OUT_OF_MEMORY, why_cut_short
 from orbitwise.inference.optimise.watching import Phase, Reporter
 from orbitwise.inference.sparse.held_rows import HeldRows
+from orbitwise.inference.sparse.inducing import Inducing
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.process.process import Moments
 
 FIRST = 1000
 """The first rung above the inducing points that hyperparameters were learned with."""
@@ -56,7 +58,8 @@ class Place:
     """A posterior by some inducing points, with the bound of its frozen rows, and what each row costs.
 
     `noise` is the variance of Gaussian noise under which the bound is greatest, and `label_noise` the one to
-    predict labels with. `losses` has one entry for all rows where none can be left out.
+    predict labels with. `left_out` has the moments of each row given all others, at the noise that predicts,
+    where they were computed. `losses` has one entry for all rows where none can be left out.
     """
 
     posterior: SparsePosterior
@@ -67,6 +70,7 @@ class Place:
     held: HeldRows | None = None
     noise: float | None = None
     label_noise: float | None = None
+    left_out: Moments | None = None
 
 
 class Rung(NamedTuple):
@@ -154,11 +158,23 @@ class Limits:
         return free is None or needed <= SHARE_OF_MEMORY * free
 
 
+class Half(NamedTuple):
+    """The inducing points of the rung before the last, and the bound of its frozen rows."""
+
+    inducing: Inducing
+    bound: float
+
+    @classmethod
+    def of(cls, place: Place) -> Half:
+        """What remains of a place once its rows are not held any more."""
+        return cls(place.posterior.inducing, place.bound)
+
+
 class Climb(NamedTuple):
-    """The last rung, the one before it, and how it went."""
+    """The last rung, what remains of the one before it, and how it went."""
 
     found: Place
-    before: Place
+    before: Half
     climbed: Climbed
 
 
@@ -177,7 +193,7 @@ def climb(
     rung before it is kept.
     """
     rungs = [Rung(num_inducing, float(first.losses.mean()), math.nan, math.nan, math.nan)]
-    before, found, taken, losses = first, first, num_inducing, first.losses
+    before, found, taken, losses = Half.of(first), first, num_inducing, first.losses
     seconds, stopped_by = 0.0, COMPLETE
     for count in ladder(most, num_inducing):
         expected = seconds * size.operations(count) / size.operations(rungs[-1].num_inducing)
@@ -204,7 +220,7 @@ def climb(
         rungs.append(rung)
         gain, error = paired_gain(found.losses, losses)
         if gain >= -error:
-            before, found, taken = found, higher, count
+            before, found, taken = Half.of(found), higher, count
         # the points with which hyperparameters were learned are chosen in another way, so 500 may beat 1,000
         if not is_first and rung.gain <= max(worth, rung.gain_error):
             stopped_by = ENOUGH if count < most else COMPLETE

@@ -1,7 +1,7 @@
 """All rows, projected and kept in memory: best q(v), bound and leave-one-out for any noise (METHOD 3 and 5).
 
 Drawn rows are drawn once, so their bound is that of another model, which averages over these few draws. It is
-used to choose the noise; `orbitwise.inference.stochastic.polish` computes the bound to report.
+used to choose the noise; `orbitwise.inference.stochastic.unbiased_bound` computes the bound to report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orbitwise.functionals.functional import Functional
-from orbitwise.inference.linear_algebra import cholesky, solve_lower
+from orbitwise.inference.linear_algebra import cholesky, plus_diagonal, solve_lower
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
 from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
@@ -98,7 +98,7 @@ class HeldRows:
         else:
             response, all_columns = self.response[rows] / noise, self.projected.columns
             gram = _gram(all_columns, self.response / noise)
-            lower = cholesky(gram + torch.eye(len(columns)).to(columns)).lower
+            lower = cholesky(plus_diagonal(gram, 1.0)).lower
         parts = columns.split(COLUMNS_AT_ONCE, dim=1)
         lowers = lower if lower.dim() == 3 else lower[None]
         # one output at a time, like the sums
@@ -115,9 +115,9 @@ class HeldRows:
         """The targets of these rows, each predicted from all others, at this variance of the noise."""
         return self.leave_one_out(noise, rows).mean
 
-    def log_density(self, noise: float | Tensor) -> Float[Tensor, " n"]:
-        """log p(y_n | all other targets), summed over outputs."""
-        held_out = self.leave_one_out(noise)
+    def log_density(self, noise: float | Tensor, left_out: Moments | None = None) -> Float[Tensor, " n"]:
+        """log p(y_n | all other targets), summed over outputs; `left_out` are the moments, if known."""
+        held_out = self.leave_one_out(noise) if left_out is None else left_out
         spread = held_out.variance + self._checked(noise) / self._weights
         residual = self.targets - held_out.mean
         return -0.5 * (residual.square() / spread + torch.log(2 * math.pi * spread)).sum(1)

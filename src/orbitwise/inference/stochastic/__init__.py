@@ -1,3 +1,3 @@
-"""Stochastic variational inference: the trainer, its bound, polishing, and other likelihoods."""
+"""Stochastic variational inference: trainer, bounds on batches and on all rows, and other likelihoods."""
 
 __all__: list[str] = []

@@ -35,7 +35,6 @@ from orbitwise.inference.sparse.inducing import (
     lower_rows,
 )
 from orbitwise.inference.sparse.posterior import Whitened, WhitenedFactor
-from orbitwise.inference.stochastic.polish import BoundEstimate, average_passes
 from orbitwise.inference.stochastic.trainer_state import (
     BLOCK,
     DECAY_STEPS,
@@ -49,6 +48,7 @@ from orbitwise.inference.stochastic.trainer_state import (
     misfit,
     restore,
 )
+from orbitwise.inference.stochastic.unbiased_bound import BoundEstimate, average_passes
 from orbitwise.inference.stochastic.variational import (
     BoundTerms,
     Memory,
