@@ -135,6 +135,7 @@ class FitSettings:
             stop=stop,
             journal=None if self.progress is None else self.progress.journal,
             is_over=self.reporter.is_over,
+            processes=self.reporter.processes,
             curvature=curvature,
             tolerance=tolerance,
         )
