@@ -31,23 +31,24 @@ TOLD: WeakSet[object] = WeakSet()
 def learning(*results: str, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For methods that fit: they work under `torch.no_grad()` and `torch.inference_mode()` too.
 
-    Several processes share what they fit where they can. The attributes called `results` must be finite
-    afterwards. A ConvergenceWarning says if learning did not
-    converge; with `once`, for methods that take one batch after the other, each estimator gives it only once.
+    Several processes share the fit where they can. The attributes called `results` must be finite afterwards.
+    A ConvergenceWarning says if learning did not converge; with `once`, for methods that take one batch after
+    the other, each estimator gives it only once.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
         def fit(*arguments: P.args, **named: P.kwargs) -> R:
             estimator, call = arguments[0], Call(method.__name__, arguments[1:], named)
-            with shared(estimator, call), torch.inference_mode(False), torch.enable_grad():
+            with shared(estimator, call) as is_first, torch.inference_mode(False), torch.enable_grad():
                 fitted = method(*arguments, **named)
             for name in results:
                 require_finite(getattr(estimator, name, None), f"{name} is {{}} after {method.__name__}")
             reason = shortfall(estimator)
             if reason is not None and not (once and estimator in TOLD):
                 TOLD.add(estimator)
-                warnings.warn(reason, ConvergenceWarning, stacklevel=2)
+                if is_first:
+                    warnings.warn(reason, ConvergenceWarning, stacklevel=2)
             elif reason is None and not once:
                 TOLD.discard(estimator)
             return fitted

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -60,27 +59,27 @@ def one_process() -> Iterator[None]:
 
 
 @contextmanager
-def shared(estimator: Any, call: Call) -> Iterator[None]:
+def shared(estimator: Any, call: Call) -> Iterator[bool]:
     """Within, `_processes` of the estimator are those that share this call; usually there is only one.
 
-    Of several processes, only the first gives warnings.
+    Yields whether this is the first of them, which alone gives warnings.
     """
     if not getattr(estimator, "shares_rows", False):
-        yield
+        yield True
         return
     processes: Processes = vars(estimator).pop("_processes", ALONE)
     if processes.is_alone and is_launched() and not IN_ONE_PROCESS.get():
         processes = launched()
         _agree(processes, estimator, call)
     if processes.is_alone:
-        yield
+        yield True
         return
     estimator._processes = processes
     try:
         with warnings.catch_warnings():
             if not processes.is_first:
                 warnings.simplefilter("ignore")
-            yield
+            yield processes.is_first
     except BaseException as error:
         if not isinstance(error, ValueError | ArithmeticError | NothingToShareError):
             # the others cannot know of it, and would wait for this process
