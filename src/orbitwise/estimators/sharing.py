@@ -97,7 +97,8 @@ def follow() -> None:
         if processes.from_first("") == "":
             return
         processes.all_of("send")
-        estimator, call = processes.from_first((None, Call("", (), {})))
+        order: tuple[Any, Call] = processes.from_first((None, Call("", (), {})))
+        estimator, call = order
         estimator._processes = processes
         try:
             with warnings.catch_warnings():

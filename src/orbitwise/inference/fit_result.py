@@ -146,7 +146,7 @@ class FitResult:
         return self.held_rows.leave_one_out(1.0 if self.noise is None else self.noise)
 
     def without_rows(self) -> FitResult:
-        """The fit without held rows, of which each of several processes has its own, but with what they say."""
+        """The fit without held rows, of which several processes have a part each, but with what they say."""
         if self.held_rows is None:
             return self
         return replace(self, left_out=self.held_out(), held_rows=None)
