@@ -9,11 +9,31 @@ import pytest
 from rich.console import Console
 
 from orbitwise.reproduce.result import SCALES, SOURCES, all_results
-from orbitwise.reproduce.results import lim_fig2
+from orbitwise.reproduce.results import (
+    lim_fig2,
+    talk_bounds,
+    talk_inducing,
+    talk_interpolation,
+    talk_joint,
+    talk_nystrom,
+    talk_overfitting,
+    talk_scaling,
+    talk_sequential,
+)
 from orbitwise.reproduce.runner import Run
 
 RESULTS = all_results()
-TESTED = [lim_fig2]
+TESTED = [
+    lim_fig2,
+    talk_bounds,
+    talk_inducing,
+    talk_interpolation,
+    talk_joint,
+    talk_nystrom,
+    talk_overfitting,
+    talk_scaling,
+    talk_sequential,
+]
 
 
 def test_every_result_is_listed_by_the_name_of_its_file():
