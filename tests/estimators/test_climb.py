@@ -16,7 +16,6 @@ from orbitwise.inference.optimise.cost import free_memory, machine_memory
 from orbitwise.inference.optimise.watching import Reporter
 from orbitwise.inference.sparse import climb
 from orbitwise.inference.sparse.climb import Size, ladder
-from orbitwise.inference.sparse.held_rows import hold_rows
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(90, 3))
@@ -337,9 +336,7 @@ def test_noise_is_chosen_with_some_of_many_rows(monkeypatch):
     whole = quietly(InvariantGPClassifier(**settings), X, LABELS)
     monkeypatch.setattr(rungs, "ROWS_FOR_NOISE", 50)
     some = quietly(InvariantGPClassifier(**settings), X, LABELS)
-    posterior, (observed,) = some.posterior_, some.model_.observations
-    rows_of = (posterior.process, some.functional_, posterior.inducing, observed.x, observed.targets)
-    held = hold_rows(*rows_of)
+    held = some.fit_result_.held()
     rows = torch.tensor([0, 1, 5, 40])
     chosen = held.held_out_means(some.noise_, rows)
     torch.testing.assert_close(chosen, held.held_out_means(some.noise_)[rows])

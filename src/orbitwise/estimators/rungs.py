@@ -138,7 +138,8 @@ class Rungs:
         shares = self.model.likelihood.shares_curvature
         num_rows, outputs = self.observations.targets.shape
         is_weighted = self.observations.weight is not None or not isinstance(self.model.likelihood, Gaussian)
-        return Size(num_rows, atoms, self.observations.x.shape[1], 1 if shares else outputs, is_weighted)
+        num_grams, size = 1 if shares else outputs, self.observations.processes.size
+        return Size(num_rows, atoms, self.observations.x.shape[1], num_grams, is_weighted, size)
 
     @property
     def is_density(self) -> bool:
