@@ -668,7 +668,14 @@ def _predicting(result: FitResult, place: Place) -> FitResult:
     left_out = place.left_out
     if left_out is None:
         left_out = held.leave_one_out(1.0 if noise is None else noise)
-    return replace(result, posterior=posterior, noise=noise, held_rows=None, left_out=left_out)
+    return replace(
+        result,
+        posterior=posterior,
+        noise=noise,
+        label_noise=place.label_noise,
+        held_rows=None,
+        left_out=left_out,
+    )
 
 
 def _copy(generator: torch.Generator) -> torch.Generator:
