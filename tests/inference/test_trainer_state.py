@@ -6,7 +6,8 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from orbitwise.functionals import OrbitAverage
+from orbitwise.functionals import Evaluation, OrbitAverage
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Slots, State
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.trainer_state import BLOCKS, Rates, RunState, misfit
@@ -37,7 +38,8 @@ def trainer_of(kind: str) -> StochasticTrainer:
     process = Process(None, ScaleKernel(RBFKernel()).double())
     functional = OrbitAverage(JitterOrbit(2, 0.3, num_samples=4)).double()
     targets = (y > 0).double() if is_binary else y
-    return StochasticTrainer(process, functional, likelihood, x, targets, x[:5], generator, 16, **KINDS[kind])
+    model, rows = LatentModel(process, functional, likelihood), Observations(Evaluation(), x, targets)
+    return StochasticTrainer(model, rows, x[:5], generator, 16, **KINDS[kind])
 
 
 def trained(kind: str, path: Path | None, kill_at: int | None = None) -> StochasticTrainer:
@@ -53,7 +55,7 @@ def trained(kind: str, path: Path | None, kill_at: int | None = None) -> Stochas
             raise KilledError
 
     trainer.run(30, warm_up=10, callback=callback, slots=slots)
-    trainer.replace_inducing(trainer.x[:9])
+    trainer.replace_inducing(trainer.observations.x[:9])
     trainer.run(30, warm_up=10, callback=callback, slots=slots)
     return trainer
 

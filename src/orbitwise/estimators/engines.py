@@ -190,19 +190,19 @@ class StochasticBound:
 
     def __call__(self) -> Tensor:
         trainer = self.trainer
-        state, kept = trainer.generator.get_state(), trainer.q
-        count = len(trainer.x)
-        index = torch.arange(0, count, -(-count // (BATCHES * trainer.batch_size)), device=trainer.x.device)
+        state, kept, model = trainer.generator.get_state(), trainer.q, trainer.model
+        count, device = len(trainer.observations), trainer.observations.x.device
+        index = torch.arange(0, count, -(-count // (BATCHES * trainer.batch_size)), device=device)
         scale = count / len(index)
         try:
             if isinstance(kept, Whitened):
                 with torch.no_grad():
-                    terms, targets = trainer.bound_on(index), trainer.targets[index]
-                    weight = trainer.weights_of(index)
-                    trainer.q = natural_step(trainer.likelihood, kept, terms, targets, scale, 1.0, weight)
+                    terms, some = trainer.bound_on(index), trainer.observations.take(index)
+                    step = (terms, some.targets, scale, 1.0, some.weight)
+                    trainer.q = natural_step(model.likelihood, kept, *step)
                 trainer.generator.set_state(state)
             # the slope of the best bound is that at the best q (envelope theorem)
-            return scale * trainer.bound_on(index).data - trainer.q.divergence() + log_prior(trainer.process)
+            return scale * trainer.bound_on(index).data - trainer.q.divergence() + log_prior(model.process)
         finally:
             trainer.q = kept
             trainer.generator.set_state(state)
@@ -548,18 +548,8 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
         announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
-            trainer = StochasticTrainer(
-                model.process,
-                rows,
-                model.likelihood,
-                observations.x,
-                observations.targets,
-                inducing,
-                generator,
-                settings.batch_size,
-                tilt=settings.tilts,
-                weight=observations.weight,
-            )
+            parts = (model.at(rows), observations, inducing, generator, settings.batch_size)
+            trainer = StochasticTrainer(*parts, tilt=settings.tilts)
         else:
             trainer.replace_inducing(inducing)
         slots = None if settings.progress is None else settings.progress.slots
