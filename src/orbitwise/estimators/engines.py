@@ -135,6 +135,7 @@ class FitSettings:
             stop=stop,
             journal=None if self.progress is None else self.progress.journal,
             is_over=self.reporter.is_over,
+            processes=self.reporter.processes,
             curvature=curvature,
             tolerance=tolerance,
         )
@@ -487,18 +488,8 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
         announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
-            trainer = StochasticTrainer(
-                model.process,
-                rows,
-                model.likelihood,
-                observations.x,
-                observations.targets,
-                inducing,
-                generator,
-                settings.batch_size,
-                tilt=settings.tilts,
-                weight=observations.weight,
-            )
+            parts = (model.at(rows), observations, inducing, generator, settings.batch_size)
+            trainer = StochasticTrainer(*parts, tilt=settings.tilts)
         else:
             trainer.replace_inducing(inducing)
         slots = None if settings.progress is None else settings.progress.slots
@@ -668,14 +659,8 @@ def _predicting(result: FitResult, place: Place) -> FitResult:
     left_out = place.left_out
     if left_out is None:
         left_out = held.leave_one_out(1.0 if noise is None else noise)
-    return replace(
-        result,
-        posterior=posterior,
-        noise=noise,
-        label_noise=place.label_noise,
-        held_rows=None,
-        left_out=left_out,
-    )
+    predicting = replace(result, posterior=posterior, noise=noise, label_noise=place.label_noise)
+    return replace(predicting, held_rows=None, left_out=left_out)
 
 
 def _copy(generator: torch.Generator) -> torch.Generator:

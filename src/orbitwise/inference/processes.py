@@ -8,8 +8,13 @@ which is the default, nothing is communicated and nothing changes.
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
+import os
 import pickle
+import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, TypeVar, cast, final
 
@@ -27,9 +32,34 @@ SMALL = 2**15
 """Up to this many numbers are sent from every process to every other; more are added up in parts."""
 
 
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another that computes. One that has died is noticed at once."""
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""The environment variables by which torchrun tells processes of each other."""
+
+
 @final
 class ProcessFailedError(RuntimeError):
     """Another process of the fit could not compute its share, for a reason that is not numerical."""
+
+
+@final
+class NothingToShareError(Exception):
+    """The fit is not shared, so that a process that only follows the first has nothing to do."""
+
+
+SEVERITIES: tuple[type[Exception], ...] = (Exception, ValueError, MemoryError, ProcessFailedError)
+"""What is raised in all processes for an error in one, the worst last."""
+
+
+def _severity(error: Exception | None) -> int:
+    """The place of the error in `SEVERITIES`."""
+    if error is None:
+        return 0
+    if isinstance(error, NOT_COMPUTABLE):
+        return 1
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return 2 if is_memory or "can't allocate memory" in str(error) else 3
 
 
 @final
@@ -39,8 +69,8 @@ class Processes:
     After `leave`, and in copies that are pickled, a process is alone.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup | None = None, follows: bool = False) -> None:
+        self._group, self._follows = group, follows
         self.rank = 0 if group is None else group.rank()
         self.size = 1 if group is None else group.size()
 
@@ -63,6 +93,12 @@ class Processes:
     def leave(self) -> None:
         """Be alone from now on, wherever this object is held."""
         self._group, self.rank, self.size = None, 0, 1
+
+    def do_alone(self) -> None:
+        """Be alone in what follows, which every process does by itself, and which a follower leaves out."""
+        self.leave()
+        if self._follows:
+            raise NothingToShareError
 
     def share(self, count: int) -> slice:
         """Which of so many rows are those of this process."""
@@ -140,7 +176,8 @@ class Processes:
     def together(self, compute: Callable[[], T]) -> T:
         """What `compute` returns here; an error in any process is raised in all, so that none waits in vain.
 
-        What cannot be computed numerically raises a ValueError everywhere, as it does in one process.
+        What cannot be computed numerically raises a ValueError everywhere, and where memory runs out this is
+        a MemoryError everywhere, as it is in one process.
         """
         if self._group is None:
             return compute()
@@ -150,7 +187,7 @@ class Processes:
             result = compute()
         except Exception as caught:
             error = caught
-        code = 0 if error is None else 1 if isinstance(error, NOT_COMPUTABLE) else 2
+        code = _severity(error)
         codes = [torch.zeros(1, dtype=torch.long) for _ in range(self.size)]
         self._group.allgather([codes], [torch.tensor([code])]).wait()
         worst = max(codes, key=int)
@@ -160,7 +197,7 @@ class Processes:
         if error is not None and code == int(worst):
             raise error
         what = next(each for each, found in zip(told, codes, strict=True) if int(found) == int(worst))
-        raise ValueError(what) if int(worst) == 1 else ProcessFailedError(what)
+        raise SEVERITIES[int(worst)](what)
 
     def _total(self, flat: Tensor) -> Tensor:
         """The sum of one vector over all processes, each number added in the order of the processes."""
@@ -195,6 +232,50 @@ class Processes:
 
 ALONE = Processes()
 """One process, which has all rows."""
+
+
+def is_launched() -> bool:
+    """Whether there are other processes: torchrun started several, or there is a process group of several.
+
+    Workers of joblib or Dask and threads other than the first are not meant, because they fit other models.
+    """
+    if not dist.is_available() or threading.current_thread() is not threading.main_thread():
+        return False
+    if dist.is_initialized():
+        return dist.get_world_size() > 1
+    if multiprocessing.current_process().name != "MainProcess" or not set(LAUNCHED) <= set(os.environ):
+        return False
+    return int(os.environ["WORLD_SIZE"]) > 1
+
+
+def launched(follows: bool = False) -> Processes:
+    """All processes that were launched, in a process group, which is made if there is none yet."""
+    num_gpus = torch.cuda.device_count()
+    # a GPU belongs to one process only, else they speak through the main memory
+    owns_gpu = 0 < int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= num_gpus
+    backend = "cpu:gloo,cuda:nccl" if owns_gpu and dist.is_nccl_available() else "gloo"
+    if not dist.is_initialized():
+        if num_gpus:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % num_gpus)
+        dist.init_process_group(backend, timeout=PATIENCE)
+        atexit.register(_end)
+    world = dist.group.WORLD
+    assert world is not None
+    if torch.device("cpu") not in world._device_types:
+        world = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(world, dist.ProcessGroup)
+    return Processes(world, follows)
+
+
+def abandon() -> None:
+    """Leave all other processes for good: whatever they wait for fails there at once."""
+    _end()
+    os.environ.pop("WORLD_SIZE", None)
+
+
+def _end() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _added(parts: list[Tensor]) -> Tensor:

@@ -57,7 +57,9 @@ class HeldRows:
         self.weight = torch.ones_like(projected.residual) if weight is None else weight
         self.centred = targets - projected.mean[:, None]
         columns = projected.columns
-        gram = columns @ columns.mT if weight is None else _gram(columns, weight)
+        gram = processes.together(
+            lambda: columns @ columns.mT if weight is None else _gram(columns, self.weight)
+        )
         product = columns @ (self._weights * self.centred)
         logs = self.weight.log().sum() if log_weight is None else log_weight
         self.gram, self.product, self.log_weight = processes.sum(gram, product, logs)
@@ -219,14 +221,19 @@ def project_share(
     process: Prior, rows: Observations, inducing: Inducing, generator: torch.Generator | None = None
 ) -> tuple[ProjectedRows, Observations]:
     """The rows that are held by this process, projected; all of them if it is alone."""
-    share = rows.processes.share(len(rows))
-    mine = rows if rows.processes.is_alone else rows.take(share)
-    if generator is None or rows.processes.is_alone:
-        return project_rows(process, rows.functional, inducing, mine.x, None, generator), mine
-    # rows are drawn one after the other, so that those of other processes are drawn as well
-    everything = project_rows(process, rows.functional, inducing, rows.x, None, generator)
-    columns, residual, mean, lower = everything
-    return ProjectedRows(columns[:, share], residual[share], mean[share], lower), mine
+    processes, share = rows.processes, rows.processes.share(len(rows))
+    mine = rows if processes.is_alone else rows.take(share)
+
+    def projected() -> ProjectedRows:
+        if generator is None or processes.is_alone:
+            return project_rows(process, rows.functional, inducing, mine.x, None, generator)
+        # rows are drawn one after the other, so that those of other processes are drawn as well
+        columns, residual, mean, lower = project_rows(
+            process, rows.functional, inducing, rows.x, None, generator
+        )
+        return ProjectedRows(columns[:, share], residual[share], mean[share], lower)
+
+    return processes.together(projected), mine
 
 
 class Conditioned(NamedTuple):

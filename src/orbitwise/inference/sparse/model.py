@@ -161,7 +161,12 @@ class SparseModel(nn.Module):
         return len(self.raw_inducing) if self.chosen is None else len(self.chosen)
 
     def place_inducing(self, inducing: Tensor) -> None:
-        """Use these points of g, or, for values of f, these numbers of rows."""
+        """Use these points of g, or, for values of f, these numbers of rows.
+
+        Several processes use those of the first, although all choose, because choices may depend on rounding.
+        """
+        if not self.observations.processes.is_alone:
+            inducing = self.observations.processes.from_first(inducing.cpu()).to(self.centre.device)
         if self.domain == "f":
             self.chosen = inducing
         else:
