@@ -125,8 +125,8 @@ def claims(numbers: Cells) -> list[Claim]:
             "q is learned by Adam, together with everything else",
             "“the optimiser has difficulty finding a good solution” (caption of figure 5)",
             f"bound and error after {last:,} steps: {reached:,.0f} and "
-            f"{mean_over(papers[last], 'error'):.2f} % by Adam and all pairs, {mean_over(ours[last], 'bound'):,.0f} and "
-            f"{mean_over(ours[last], 'error'):.2f} % by natural steps and halves",
+            f"{mean_over(papers[last], 'error'):.2f} % by Adam and all pairs, "
+            f"{mean_over(ours[last], 'bound'):,.0f} and {mean_over(ours[last], 'error'):.2f} % by natural steps and halves",
             "holds" if enough is not None else "does not hold",
             f"natural steps reach Adam's bound in {enough:,} steps"
             if enough is not None
