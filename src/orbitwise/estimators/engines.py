@@ -53,6 +53,7 @@ from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
 from orbitwise.inference.stochastic import nonconjugate
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.inference.stochastic.variational import natural_step
+from orbitwise.inference.stored_rows import Inputs, held_rows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
@@ -230,7 +231,7 @@ def engine_for(num_rows: int, exact_serves: bool = True, num_points: int | None 
     return "collapsed" if num_rows <= COLLAPSED_ROWS else "variational"
 
 
-def num_points(functional: Functional, x: Tensor) -> int | None:
+def num_points(functional: Functional, x: Inputs) -> int | None:
     """The number of points of g in all rows; None if an orbit is drawn."""
     if is_drawn(functional):
         return None
@@ -256,7 +257,7 @@ def fit_exact(model: LatentModel, observations: tuple[Observations, ...], settin
 
     The standard error covers the choice of the nodes: their spread, and what the last doubling gained.
     """
-    x = observations[0].x
+    x = held_rows(observations[0].x)
     search: LearnedRanges | None = None
     error, converged, history = 0.0, False, []
     if model.is_drawn:

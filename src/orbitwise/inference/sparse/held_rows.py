@@ -19,6 +19,7 @@ from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
 from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
 from orbitwise.inference.sparse.posterior import ProjectedMoments, SparsePosterior, Whitened
+from orbitwise.inference.stored_rows import Inputs
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
 from orbitwise.process.process import Moments
 
@@ -159,7 +160,7 @@ def hold_rows(
     process: Prior,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n columns"],
+    x: Inputs,
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     weight: Float[Tensor, " n"] | None = None,

@@ -27,6 +27,7 @@ from torch import Tensor
 from orbitwise.declarations import require
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import check_factor, cholesky, plus_diagonal, solve_lower
+from orbitwise.inference.stored_rows import Inputs
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
@@ -267,7 +268,7 @@ def project_rows(
     process: Prior,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n columns"],
+    x: Inputs,
     lower: Float[Tensor, "u u"] | None = None,
     generator: torch.Generator | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
@@ -317,7 +318,7 @@ def _points(inducing: Inducing) -> Float[Tensor, "u d"]:
 
 def random_orbit_points(
     functional: Functional,
-    x: Float[Tensor, "n d"],
+    x: Inputs,
     num_inducing: int,
     generator: torch.Generator,
     rows_at_once: int = 256,

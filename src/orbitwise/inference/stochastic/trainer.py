@@ -56,6 +56,7 @@ from orbitwise.inference.stochastic.variational import (
     check_drawn,
     natural_step,
 )
+from orbitwise.inference.stored_rows import Inputs, typical_rows
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.likelihoods.recognition import Recognition
 from orbitwise.orbits.finite import FiniteOrbit
@@ -88,7 +89,7 @@ class StochasticTrainer:
         process: Prior,
         functional: Functional,
         likelihood: Likelihood,
-        x: Float[Tensor, "N d"],
+        x: Inputs,
         targets: Float[Tensor, "N c"],
         inducing: Float[Tensor, "u e"],
         generator: torch.Generator,
@@ -125,7 +126,7 @@ class StochasticTrainer:
                     f"{type(likelihood).__name__} has no tilts, so it takes no recognition network: leave "
                     "tilt out."
                 )
-            self.recognition = Recognition(x, targets.shape[1], generator)
+            self.recognition = Recognition(typical_rows(x), targets.shape[1], generator)
         self.history = History()
         self.memory = Memory(len(x), targets.shape[1], x.device)
         self.replace_inducing(inducing)
