@@ -614,6 +614,7 @@ def _finished(
     generator, reporter = settings.generator, settings.reporter
     seed = int(torch.randint(2**31, (1,), generator=_copy(generator), device=generator.device))
     rungs = Rungs(model, observations, final, seed, settings.labels, settings.noise_of_labels, learned.tilt)
+    rungs = replace(rungs, max_memory=settings.max_memory)
     of_evidence = rungs.of_evidence()
     base = of_evidence.as_learned(learned.inducing)
     half = None if learned.half_inducing is None else Half.of(of_evidence.at_points(learned.half_inducing))

@@ -90,13 +90,14 @@ class Rung(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Size:
-    """The sizes that determine memory and time of a rung."""
+    """The sizes that determine memory and time of a rung; with `streams` it holds none of the rows."""
 
     num_rows: int
     num_atoms: int
     width: int
     num_grams: int = 1
     is_weighted: bool = False
+    streams: bool = False
 
     def memory(self, num_inducing: int) -> float:
         """Bytes that a rung holds at once, in addition to the rung before it, which has half its size.
@@ -105,6 +106,8 @@ class Size:
         K_uu, its factor, AAᵀ, P and its factor.
         """
         size, rows = float(num_inducing), float(self.num_rows)
+        if self.streams:
+            rows = min(rows, ROWS_AT_ONCE)
         copies = 2 if self.is_weighted else 1
         columns = size * (copies * rows + 2 * min(rows, ROWS_AT_ONCE))
         return NUMBER * (columns + (2 + 3 * self.num_grams) * size**2)

@@ -17,15 +17,24 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, plus_diagonal, solve_lower
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
-from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
+from orbitwise.inference.sparse.inducing import (
+    Inducing,
+    Prior,
+    ProjectedRows,
+    StreamedColumns,
+    inducing_factor,
+    project_rows,
+)
 from orbitwise.inference.sparse.posterior import ProjectedMoments, SparsePosterior, Whitened
 from orbitwise.inference.stored_rows import Inputs
 from orbitwise.likelihoods.likelihood import Likelihood, Quadratic
-from orbitwise.process.process import Moments
+from orbitwise.process.process import Moments, Process
 
 Places = Int[Tensor, " k"] | slice
 """Which rows."""
 COLUMNS_AT_ONCE = 8192
+STREAMED_ROWS = 512
+"""Rows whose columns are computed at once where those of all are not held."""
 LEAST_CURVATURE = 1e-9
 """Rows without curvature would lose their slopes."""
 
@@ -36,7 +45,8 @@ class HeldRows:
 
     A row of weight w has noise σ²/w; weights are [n], or [n, c] if they differ between outputs. `log_weight`
     replaces Σ log w if rows represent terms of another likelihood than Gaussian noise, and `response` the
-    weights when rows are left out; see `Likelihood.response`.
+    weights when rows are left out; see `Likelihood.response`. `sums` are AWAᵀ and AW(y-m), where they are
+    known, or are those of more rows.
     """
 
     def __init__(
@@ -46,19 +56,47 @@ class HeldRows:
         weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None,
         log_weight: Float[Tensor, ""] | None = None,
         response: Float[Tensor, "n c"] | None = None,
+        sums: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.projected, self.targets, self.response = projected, targets, response
         self.weight = torch.ones_like(projected.residual) if weight is None else weight
         self.log_weight = self.weight.log().sum() if log_weight is None else log_weight
         self.centred = targets - projected.mean[:, None]
-        columns = projected.columns
-        self.gram = columns @ columns.mT if weight is None else _gram(columns, weight)
-        self.product = columns @ (self._weights * self.centred)
+        self.gram, self.product = _sums(projected, self.centred, weight) if sums is None else sums
 
     @classmethod
     def of_quadratic(cls, projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> HeldRows:
         """Rows that represent quadratic likelihood terms, for σ² = 1, with λ as weights."""
         return cls(projected, *pseudo_rows(quadratic, shared))
+
+    @classmethod
+    @torch.no_grad()
+    def streamed(
+        cls, columns: StreamedColumns, targets: Float[Tensor, "n c"], weight: Float[Tensor, " n"] | None
+    ) -> HeldRows:
+        """Rows of which all but A is held, after one pass over them."""
+        count, lower = len(targets), columns.lower
+        residual, mean = targets.new_empty(count), targets.new_empty(count)
+        gram, product = torch.zeros_like(lower), targets.new_zeros(len(lower), targets.shape[1])
+        for start in range(0, count, STREAMED_ROWS):
+            part = slice(start, start + STREAMED_ROWS)
+            block, prior = columns.at(part)
+            residual[part] = (prior.variance - block.square().sum(0)).clamp_min(0)
+            mean[part] = prior.mean
+            weighted = block if weight is None else block * weight[part]
+            gram.addmm_(weighted, block.mT)
+            product.addmm_(weighted, targets[part] - prior.mean[:, None])
+        return cls(ProjectedRows(columns, residual, mean, lower), targets, weight, sums=(gram, product))
+
+    @torch.no_grad()
+    def some(self, rows: Places) -> HeldRows:
+        """Some of the rows with their columns, each of which is left out from all rows."""
+        projected = self.projected
+        columns = torch.cat(list(projected.blocks(rows)), dim=1)
+        part = ProjectedRows(columns, projected.residual[rows], projected.mean[rows], projected.lower)
+        return HeldRows(
+            part, self.targets[rows], self.weight[rows], self.log_weight, sums=(self.gram, self.product)
+        )
 
     @property
     def _weights(self) -> Float[Tensor, "n k"]:
@@ -92,19 +130,22 @@ class HeldRows:
         each given all others.
         """
         noise, best = self._checked(noise), self.optimum(noise)
-        columns, residual = self.projected.columns[:, rows], self.projected.residual[rows]
-        mean, weights = columns.mT @ best.mean, self._weights[rows]
+        residual, weights = self.projected.residual[rows], self._weights[rows]
         if self.response is None:
             response, lower = weights / noise, best.lower
         else:
-            response, all_columns = self.response[rows] / noise, self.projected.columns
-            gram = _gram(all_columns, self.response / noise)
+            response = self.response[rows] / noise
+            gram, _ = _sums(self.projected, self.centred, self.response / noise)
             lower = cholesky(plus_diagonal(gram, 1.0)).lower
-        parts = columns.split(COLUMNS_AT_ONCE, dim=1)
         lowers = lower if lower.dim() == 3 else lower[None]
-        # one output at a time, like the sums
-        each = [torch.cat([solve_lower(one, part).square().sum(0) for part in parts]) for one in lowers]
-        spread = torch.stack(each, dim=1)
+        means, spreads = [], []
+        for columns in self.projected.blocks(rows):
+            means.append(columns.mT @ best.mean)
+            parts = columns.split(COLUMNS_AT_ONCE, dim=1)
+            # one output at a time, like the sums
+            each = [torch.cat([solve_lower(one, part).square().sum(0) for part in parts]) for one in lowers]
+            spreads.append(torch.stack(each, dim=1))
+        mean, spread = torch.cat(means), torch.cat(spreads)
         # s/(1-h)
         variance = spread / (1 - response * spread).clamp_min(1e-12)
         held_out = mean - variance * weights / noise * (self.centred[rows] - mean)
@@ -130,6 +171,28 @@ class HeldRows:
         return value.reshape(())
 
 
+def _sums(
+    projected: ProjectedRows,
+    centred: Float[Tensor, "n c"],
+    weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None,
+) -> tuple[Tensor, Tensor]:
+    """AWAᵀ and AW(y-m)."""
+    gram, product, start = None, None, 0
+    for columns in projected.blocks():
+        part = slice(start, start + columns.shape[1])
+        start = part.stop
+        weighted, some = centred[part], None if weight is None else weight[part]
+        if some is not None:
+            weighted = (some[:, None] if some.dim() == 1 else some) * weighted
+        squares = columns @ columns.mT if some is None else _gram(columns, some)
+        products = columns @ weighted
+        gram = squares if gram is None else gram.add_(squares)
+        product = products if product is None else product.add_(products)
+    assert gram is not None
+    assert product is not None, "there are rows"
+    return gram, product
+
+
 def _gram(columns: Float[Tensor, "u n"], weight: Float[Tensor, " n"] | Float[Tensor, "n c"]) -> Tensor:
     """AWAᵀ, one for each output where outputs have weights of their own."""
     if weight.dim() == 1:
@@ -140,8 +203,9 @@ def _gram(columns: Float[Tensor, "u n"], weight: Float[Tensor, " n"] | Float[Ten
 
 def _moments(projected: ProjectedRows, q: Whitened) -> ProjectedMoments:
     """Moments of f at the rows under q."""
-    mean = projected.columns.mT @ q.mean + projected.mean[:, None]
-    spread = q.spread(projected.columns.mT).square().sum(-1)
+    parts = [(columns.mT @ q.mean, q.spread(columns.mT).square().sum(-1)) for columns in projected.blocks()]
+    mean = torch.cat([mean for mean, _ in parts]) + projected.mean[:, None]
+    spread = torch.cat([spread for _, spread in parts], dim=-1)
     spread = (spread[:, None] if q.is_shared else spread.T).expand_as(mean)
     return ProjectedMoments(mean, mean.square() + spread, spread, projected.residual)
 
@@ -164,8 +228,12 @@ def hold_rows(
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     weight: Float[Tensor, " n"] | None = None,
+    streams: bool = False,
 ) -> HeldRows:
-    """All rows, each drawn once."""
+    """All rows, each drawn once; with `streams`, A is not held but computed whenever it is needed."""
+    if streams and isinstance(process, Process):
+        columns = StreamedColumns(process, functional, inducing, inducing_factor(process, inducing), x)
+        return HeldRows.streamed(columns, targets.double(), weight)
     return HeldRows(project_rows(process, functional, inducing, x, None, generator), targets.double(), weight)
 
 
@@ -188,11 +256,14 @@ def condition(
     inducing: Inducing,
     generator: torch.Generator | None = None,
     tilt: Float[Tensor, "n c"] | None = None,
+    streams: bool = False,
 ) -> Conditioned:
     """The best q of exact or frozen rows; tilts start at `tilt`, and weights are numbers of repetitions."""
     rows, likelihood = observations.through(model.functional), model.likelihood
     targets, weight = rows.targets.double(), rows.weight
-    projected = project_rows(model.process, rows.functional, inducing, rows.x, None, generator)
+    projected = project_rows(
+        model.process, rows.functional, inducing, rows.x, None, generator, streams=streams
+    )
     if likelihood.needs_tilt:
         start = torch.ones_like(targets) if tilt is None else tilt
         tilt = best_tilt(projected, likelihood, targets, start, weight=weight)

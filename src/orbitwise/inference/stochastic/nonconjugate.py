@@ -48,7 +48,7 @@ def fit_q(
     """The best q of exact or frozen rows, by steps that each raise the bound; by default from the prior."""
     rows, likelihood = observations.through(model.functional), model.likelihood
     projected, targets = project_rows(model.process, rows.functional, inducing, rows.x), rows.targets
-    columns = projected.columns.mT
+    columns = projected.held_columns().mT
     # k_n = |a_n|² + r_n
     variance = columns.square().sum(-1) + projected.residual
     projection = Projection(columns[:, None], columns.new_ones(1, 1), variance, projected.mean[:, None])
