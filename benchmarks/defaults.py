@@ -1,7 +1,8 @@
 """Default estimators on labelled sets and sets of regression, beside what people would use otherwise.
 
-    python benchmarks/defaults.py --rows 1000 --splits 5
+    python benchmarks/defaults.py --rows 2000 --splits 5 --workers 14
     python benchmarks/defaults.py --as-given --rows 5000 --sets mnist
+    python benchmarks/defaults.py --merge results/defaults_part_1.json results/defaults_part_2.json
 
 `InvariantGPClassifier()` stands beside a support vector machine, with C and gamma by cross-validation and
 calibrated probabilities, and gradient boosting; `InvariantGPRegressor()` and `SparseGPRegressor()` beside
@@ -9,14 +10,25 @@ scikit-learn's Gaussian process and gradient boosting. Ours take rows as they ar
 standardised for support vectors and scikit-learn's Gaussian process. A split trains on `--rows` rows, or on
 three quarters where a set has fewer, and tests on at most 2,000 others. With `--as-given`, the first rows of
 the training set that the data come with are learned, and its whole test set is tested. Images are also
-classified with `invariance="affine"` where `--methods` names it. Needs ORBITWISE_DATA; writes
-results/defaults.json after every fit, and resumes with what is missing. Seconds are those of the processor.
+classified with `invariance="affine"` where `--methods` names it. Needs ORBITWISE_DATA.
+
+Fits run in `--workers` processes of one thread each, without a GPU, the longest first. The record, by default
+results/defaults.json, is written after every fit, and the command resumes with what is missing there. After
+`--max-seconds` no fit begins. `--merge` adds what other records hold, which replaces what is there, and fits
+nothing. Seconds are those of the processor.
 """
 
+import json
 import math
+import multiprocessing
+import os
+import sys
 import time
+import traceback
 import warnings
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -204,6 +216,125 @@ def summarise(records):
     return table
 
 
+ALONE = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "CUDA_VISIBLE_DEVICES": "",
+}
+"""The environment of a process that fits: one thread, and no GPU."""
+
+
+def begin_worker():
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+
+
+def cells(arguments, known):
+    """(set, split, method) of all that was asked for and is not known, those that take longest first."""
+    splits = [GIVEN] if arguments.as_given else range(arguments.splits)
+    missing = []
+    for name in arguments.sets:
+        offered = REGRESSORS if is_regression(name) else CLASSIFIERS
+        if arguments.methods is not None:
+            offered = [each for each in offered if each in arguments.methods]
+            offered += [AFFINE] * (AFFINE in arguments.methods and name in GREY_LEVELS)
+        for split in splits:
+            missing += [(name, split, method) for method in offered]
+    missing = [each for each in missing if (each[0], arguments.rows, *each[1:]) not in known]
+    return sorted(missing, key=lambda each: -expected_seconds(each[0], each[2], arguments.rows))
+
+
+def expected_seconds(name, method, num_rows):
+    """About how long a fit takes on one core, to begin with the longest."""
+    data = datasets.load(name)
+    x, y = (data.arrays.get(each, data.arrays.get(f"{each}_train")) for each in "xy")
+    if "x_train" not in data.arrays:
+        num_rows = min(num_rows, 9 * len(x) // 10 if "test_idx" in data.arrays else 3 * len(x) // 4)
+    thousands = min(num_rows, len(x)) / 1000
+    hundreds, num_classes = x[0].size / 100, 1 if is_regression(name) else len(np.unique(y))
+    fixed, of_square, of_cube = SECONDS[method]
+    if method == "boosting":
+        return fixed + of_square * hundreds * num_classes * thousands
+    return fixed + of_square * (1 + hundreds) * thousands**2 + of_cube * thousands**3
+
+
+SECONDS = {
+    "InvariantGPClassifier": (1.0, 0.3, 0.5),
+    AFFINE: (200.0, 400.0, 100.0),
+    "SVC": (0.5, 0.35, 0.0),
+    "boosting": (0.1, 0.3, 0.0),
+    "InvariantGPRegressor": (0.5, 0.2, 0.5),
+    "SparseGPRegressor": (1.0, 0.5, 1.5),
+    "scikit-learn GP": (0.5, 0.5, 4.0),
+}
+"""Fixed, times (1 + hundreds of columns) × thousands of rows squared, and times thousands of rows cubed.
+
+Trees take their second times hundreds of columns × classes × thousands of rows.
+"""
+
+
+def merge(record, paths):
+    """Add the records of other files, which replace those of the same fit."""
+    records = {key_of(row): row for row in record.values["records"]}
+    for path in paths:
+        part = json.loads(path.read_text(encoding="utf-8"))
+        records |= {key_of(row): row for row in part["records"]}
+        record.values |= {key: value for key, value in part.items() if key not in ("records", "command")}
+    record.values["records"] = in_order(records.values())
+    record.write(command=commands(record.values["records"]))
+
+
+def key_of(row):
+    return row["set"], row["most_rows"], row["split"], row["method"]
+
+
+def in_order(records):
+    """By number of rows, set, split and method, whatever was measured first."""
+    methods = [*CLASSIFIERS, AFFINE, *REGRESSORS]
+
+    def place(row):
+        split = -1 if row["split"] == GIVEN else row["split"]
+        return row["most_rows"], SETS.index(row["set"]), split, methods.index(row["method"])
+
+    return sorted(records, key=place)
+
+
+def processes(workers):
+    """A pool of processes of one thread each; the environment of this one is theirs."""
+    os.environ.update(ALONE)
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker)
+
+
+def fill(record, pool, missing, num_rows, workers, max_seconds):
+    """Fit what is missing, one fit per worker at a time; return how many fits failed and how many are left.
+
+    The record is written after every fit. No fit begins after `max_seconds`.
+    """
+    start, running, failed, missing = time.monotonic(), {}, 0, list(missing)
+    while missing or running:
+        is_late = max_seconds is not None and time.monotonic() - start >= max_seconds
+        while missing and len(running) < workers and not is_late:
+            name, split, method = missing.pop(0)
+            running[pool.submit(measure, name, split, method, num_rows)] = (name, split, method)
+        if not running:
+            break
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for each in done:
+            name, split, method = running.pop(each)
+            try:
+                found = each.result()
+            except Exception:
+                print(f"{name}, split {split}, {method} failed:", file=sys.stderr)
+                traceback.print_exc()
+                failed += 1
+                continue
+            row = {"set": name, "most_rows": num_rows, "split": split, "method": method, **found}
+            records = record.values["records"] = in_order([*record.values["records"], row])
+            record.write(command=commands(records))
+            print({key: value for key, value in row.items() if key != "most_rows"}, flush=True)
+    return failed, len(missing)
+
+
 def main():
     parser = command_line(__doc__, "results/defaults.json")
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
@@ -212,30 +343,26 @@ def main():
     parser.add_argument("--rows", type=int, default=5_000, help="the most rows for training")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--as-given", action="store_true", help="the split and the order of the files alone")
+    parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--max-seconds", type=float, help="after which no fit begins")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="RECORD", help="records to add to --out")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
+    if arguments.as_given and (without := set(arguments.sets) - set(WITH_TEST_SET)):
+        parser.error(f"{', '.join(sorted(without))} without a test set: leave out --as-given.")
     record = Record(arguments.out, {"records": []})
-    record.values |= {"versions": versions_and_machine()["versions"], "threads": torch.get_num_threads()}
-    records = record.values["records"]
-    splits = [GIVEN] if arguments.as_given else range(arguments.splits)
-    known = {(row["set"], row["most_rows"], row["split"], row["method"]) for row in records}
-    for name in arguments.sets:
-        if arguments.as_given and name not in WITH_TEST_SET:
-            parser.error(f"{name} comes without a test set: leave out --as-given.")
-        offered = REGRESSORS if is_regression(name) else CLASSIFIERS
-        if arguments.methods is not None:
-            offered = [each for each in offered if each in arguments.methods]
-            offered += [AFFINE] * (AFFINE in arguments.methods and name in GREY_LEVELS)
-        for split in splits:
-            for method in offered:
-                if (name, arguments.rows, split, method) in known:
-                    continue
-                row = {"set": name, "most_rows": arguments.rows, "split": split, "method": method}
-                records.append(row | measure(name, split, method, arguments.rows))
-                record.values["command"] = commands(records)
-                print({key: value for key, value in records[-1].items() if key != "most_rows"}, flush=True)
-                record.write()
-    Console(width=120).print(summarise(records))
+    if arguments.merge is not None:
+        merge(record, arguments.merge)
+        Console(width=120).print(summarise(record.values["records"]))
+        return
+    record.values |= {"versions": versions_and_machine()["versions"], "threads": 1}
+    known = {key_of(row) for row in record.values["records"]}
+    with processes(arguments.workers) as pool:
+        missing = cells(arguments, known)
+        limits = (arguments.rows, arguments.workers, arguments.max_seconds)
+        failed, left = fill(record, pool, missing, *limits)
+    Console(width=120).print(summarise(record.values["records"]))
+    if failed or left:
+        raise SystemExit(f"{failed} fits failed and {left} are left: run the command again.")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
 """The benchmark of defaults: sets are split without overlap, and the summary names every loss."""
 
+import argparse
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from benchmarks import defaults, defaults_summary
+from orbitwise.experiments.records import Record
 
 
 def row(method: str, split: int, **measures: float) -> dict[str, object]:
@@ -87,6 +93,52 @@ def test_commands_name_what_was_run():
         "python benchmarks/defaults.py --rows 7291 --as-given --sets usps --methods "
         "'InvariantGPClassifier(affine)'",
     ]
+
+
+def asked(*sets: str, **options: object) -> argparse.Namespace:
+    given = {"sets": sets, "methods": None, "rows": 60, "splits": 2, "as_given": False}
+    return argparse.Namespace(**(given | options))
+
+
+def test_what_is_known_is_not_fitted_again_and_what_takes_longest_comes_first():
+    found = defaults.cells(asked("iris", "digits", rows=1000), {("iris", 1000, 1, "SVC")})
+    assert ("iris", 1, "SVC") not in found
+    assert len(found) == 2 * 2 * 3 - 1
+    assert found[0] == ("digits", 0, "InvariantGPClassifier")
+    assert {each[0] for each in found[-4:]} == {"iris"}
+
+
+def test_a_run_writes_every_fit_and_resumes_until_its_time_is_over(tmp_path: Path):
+    missing = [("iris", 0, "boosting"), ("absent", 0, "boosting"), ("iris", 1, "boosting")]
+    record = Record(tmp_path / "record.json", {"records": []})
+    with ThreadPoolExecutor(1) as pool:
+        assert defaults.fill(record, pool, missing, 60, 1, 0.0) == (0, 3)
+        assert not (tmp_path / "record.json").exists()
+        assert defaults.fill(record, pool, missing[:2], 60, 1, None) == (1, 0)
+        again = Record(tmp_path / "record.json", {})
+        known = {defaults.key_of(row) for row in again.values["records"]}
+        assert known == {("iris", 60, 0, "boosting")}
+        rest = defaults.cells(asked("iris", methods=["boosting"]), known)
+        assert defaults.fill(again, pool, rest, 60, 1, None) == (0, 0)
+    written = json.loads((tmp_path / "record.json").read_text())
+    assert [row["split"] for row in written["records"]] == [0, 1]
+    assert written["command"] == "python benchmarks/defaults.py --rows 60 --splits 2 --sets iris"
+
+
+def test_merged_records_replace_what_was_measured_before(tmp_path: Path):
+    def part(name: str, *rows: dict[str, object]) -> Path:
+        (tmp_path / name).write_text(json.dumps({"versions": name, "records": rows}))
+        return tmp_path / name
+
+    old = [row(method, 0, error=0.5) | {"set": "iris"} for method in ("boosting", "SVC")]
+    first = part("first", row("SVC", 0, error=0.1) | {"set": "iris"})
+    second = part("second", row("SVC", 1, error=0.2) | {"set": "iris"})
+    record = Record(tmp_path / "all.json", {"records": old})
+    defaults.merge(record, [first, second])
+    written = json.loads((tmp_path / "all.json").read_text())
+    found = [(each["split"], each["method"], each["error"]) for each in written["records"]]
+    assert found == [(0, "SVC", 0.1), (0, "boosting", 0.5), (1, "SVC", 0.2)]
+    assert written["versions"] == "second"
 
 
 @pytest.mark.requires_data("uci_reg_wine_red")

@@ -30,7 +30,7 @@ from orbitwise.estimators.estimator import EngineEstimator, resolve_likelihood
 from orbitwise.estimators.invariances import Invariance
 from orbitwise.estimators.kernel_choice import LEARNED_ROWS, MOST_COLUMNS, KernelChoice, choose_kernel
 from orbitwise.estimators.regression_model import RegressionModel, TargetScale
-from orbitwise.estimators.sources import Source
+from orbitwise.estimators.sources import Source, Targets
 from orbitwise.estimators.training_data import Rows, check_labelled
 from orbitwise.estimators.validation import Channels, answering
 from orbitwise.functionals.averages import features_of
@@ -348,7 +348,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         return self.model_.latent.functional
 
     @learning("log_evidence_", "noise_")
-    def fit(self, X: ArrayLike | Source, y: ArrayLike | None = None) -> InvariantGPClassifier:
+    def fit(self, X: ArrayLike | Source, y: Targets | None = None) -> InvariantGPClassifier:
         """Learn kernel, orbit and noise by the evidence of the training labels.
 
         Parameters

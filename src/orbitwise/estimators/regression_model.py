@@ -65,8 +65,8 @@ def merge(
 
     total = sums(np.ones_like(y[:, :1]))
     mean = sums(y) / total
-    parts = (mean, total[:, 0], sums((y - mean[place]) ** 2))
-    return Observations(Evaluation(), distinct, *map(torch.from_numpy, parts))
+    targets, scatter = torch.from_numpy(mean), torch.from_numpy(sums((y - mean[place]) ** 2))
+    return Observations(Evaluation(), distinct, targets, torch.from_numpy(total[:, 0]), scatter)
 
 
 def without_noise(rows: Observations) -> Observations:

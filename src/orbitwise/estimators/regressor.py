@@ -26,7 +26,7 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.sources import Source
+from orbitwise.estimators.sources import Source, Targets
 from orbitwise.estimators.training_data import Rows, check_training
 from orbitwise.estimators.validation import Channels
 from orbitwise.functionals.averages import freeze_at
@@ -324,7 +324,7 @@ class InvariantGPRegressor(
     def fit(
         self,
         X: ArrayLike | Source,
-        y: ArrayLike | None = None,
+        y: Targets | None = None,
         sample_weight: ArrayLike | None = None,
         observations: Sequence[Observation] = (),
     ) -> InvariantGPRegressor:

@@ -30,7 +30,7 @@ from orbitwise.inference.calibration import (
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.watching import Phase, Reporter
-from orbitwise.inference.sparse.climb import NUMBER, Limits, Place, Size, paired_gain
+from orbitwise.inference.sparse.climb import Limits, Place, Size, paired_gain
 from orbitwise.inference.sparse.held_rows import HeldRows, condition, expanded_rows, hold_rows
 from orbitwise.inference.sparse.inducing import Inducing, project_rows, random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
@@ -143,8 +143,9 @@ class Rungs:
         shares = self.model.likelihood.shares_curvature
         num_rows, outputs = self.observations.targets.shape
         is_weighted = self.observations.weight is not None or not isinstance(self.model.likelihood, Gaussian)
+        num_grams, size = 1 if shares else outputs, self.observations.processes.size
         width, streams = self.observations.x.shape[1], isinstance(self.observations.x, StoredRows)
-        return Size(num_rows, atoms, width, 1 if shares else outputs, is_weighted, streams)
+        return Size(num_rows, atoms, width, num_grams, is_weighted, size, streams)
 
     @property
     def is_density(self) -> bool:
@@ -178,19 +179,18 @@ class Rungs:
         return isinstance(self.model.likelihood, Gaussian) and self.model.likelihood.shares_curvature
 
     def _hold(self, inducing: Inducing) -> HeldRows:
-        rows, streams = self.rows, self._streams(inducing)
-        return hold_rows(
-            self.process, self.frozen, inducing, rows.x, rows.targets, weight=rows.weight, streams=streams
-        )
+        rows, processes = self.rows, self.observations.processes
+        known = (self.process, self.frozen, inducing, rows.x, rows.targets)
+        streams = self._streams(inducing)
+        return hold_rows(*known, weight=rows.weight, processes=processes, streams=streams)
 
     def _streams(self, inducing: Inducing) -> bool:
         """Whether A is computed again whenever it is needed, because it takes too much memory."""
         count = len(inducing) if isinstance(inducing, Tensor) else inducing.num_rows
-        is_stored = isinstance(self.observations.x, StoredRows)
-        if is_stored and self.max_memory is None:
-            return NUMBER * count * len(self.observations) > MOST_HELD
-        limits = Limits(Reporter(), self.max_memory, self.observations.x.device)
-        return not limits.has_memory(replace(self.size, streams=False).memory(count))
+        held = replace(self.size, streams=False).memory(count)
+        if isinstance(self.observations.x, StoredRows) and self.max_memory is None:
+            return held > MOST_HELD
+        return not Limits(Reporter(), self.max_memory, self.observations.x.device).has_memory(held)
 
     @torch.no_grad()
     def at_points(self, inducing: Inducing) -> Place:
@@ -200,12 +200,11 @@ class Rungs:
             held = self._hold(inducing)
             return self.of_held(held, inducing, self.best_noise(held))
         if likelihood.is_quadratic:
-            found = condition(
-                self.latent, self.rows, inducing, tilt=self.tilt, streams=self._streams(inducing)
-            )
-            bound, projected = float(found.bound()), found.rows.projected
+            streams = self._streams(inducing)
+            found = condition(self.latent, self.rows, inducing, tilt=self.tilt, streams=streams)
+            bound = float(found.bound())
             losses, rows_held = self._per_row(bound), found.rows
-            return Place(found.posterior, bound, losses, found.tilt, projected.residual, rows_held)
+            return Place(found.posterior, bound, losses, found.tilt, rows_held.residual(), rows_held)
         best = nonconjugate.fit_q(self.latent, rows, inducing)
         projected = project_rows(process, self.frozen, inducing, rows.x)
         held = expanded_rows(projected, likelihood, rows.targets, best.q)
@@ -227,12 +226,11 @@ class Rungs:
             losses = -held.log_density(noise, left_out)
         else:
             some = evenly_of_classes(self.labels, ROWS_FOR_NOISE)
-            means = held.some(some).held_out_means
+            means = held.held_out(some)
             label_noise = noise_of_labels(means, self.labels[some], noise, self.noise_of_labels)
             left_out = held.leave_one_out(label_noise)
             losses = label_losses(left_out.mean, self.labels)
-        residual = held.projected.residual
-        return Place(posterior, bound, losses, None, residual, held, noise, label_noise, left_out)
+        return Place(posterior, bound, losses, None, held.residual(), held, noise, label_noise, left_out)
 
     def best_noise(self, held: HeldRows) -> float:
         """The noise under which the bound of held rows is greatest, near the one that was learned."""

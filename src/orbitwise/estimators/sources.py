@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, cast, ru
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from orbitwise.estimators.validation import as_array
@@ -35,6 +35,8 @@ class Batched(Protocol):
 
 Source = Dataset[Any] | DataLoader[Any] | Batched | os.PathLike[str]
 """Data that are not arrays: data sets and loaders of PyTorch, tables of Arrow, and paths of files."""
+Targets = ArrayLike | os.PathLike[str]
+"""Targets in memory, the path of their .npy file, or the name of their column."""
 TABLES = {".parquet": "parquet", ".feather": "feather", ".arrow": "ipc"}
 """Files that pyarrow reads, by the ends of their names."""
 ITEMS_AT_ONCE = 1024

@@ -37,7 +37,7 @@ from orbitwise.estimators.regression_model import (
     prepare,
     sparse_form,
 )
-from orbitwise.estimators.sources import Source
+from orbitwise.estimators.sources import Source, Targets
 from orbitwise.estimators.training_data import TrainingData, check_training, training_parts
 from orbitwise.estimators.validation import Channels
 from orbitwise.functionals.averages import freeze_functional
@@ -46,6 +46,7 @@ from orbitwise.functionals.functional import Functional
 from orbitwise.inference.fit_result import FitResult
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
 from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.bounds import (
     BoundName,
     Totals,
@@ -139,13 +140,15 @@ class Stream:
 
 
 @torch.no_grad()
-def observe(stream: Stream, x: Tensor, targets: Tensor, weight: Tensor) -> Stream:
-    """The stream with more rows, at the same hyperparameters."""
+def observe(
+    stream: Stream, x: Tensor, targets: Tensor, weight: Tensor, processes: Processes = ALONE
+) -> Stream:
+    """The stream with more rows, at the same hyperparameters; several processes may share them."""
     rows = merge(x.cpu().numpy(), targets.cpu().numpy(), weight.cpu().numpy())
     merged = float(rows.merged_term(stream.noise.cpu()))
     if bool((rows.weights() == 1).all()):
         rows = replace(rows, weight=None)
-    rows = rows.to(x.device).through(stream.functional)
+    rows = replace(rows.to(x.device).through(stream.functional), processes=processes)
     totals = gather_totals(stream.process, rows, stream.inducing, stream.lower, stream.noise)
     seen = float(weight.sum())
     if stream.totals is not None:
@@ -348,6 +351,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     """
 
     n_features_in_: int
+    shares_rows = True
 
     stored = Stored(
         fitted={
@@ -414,7 +418,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     @learning("log_evidence_", "noise_")
     def fit(
-        self, X: ArrayLike | Source, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: ArrayLike | Source, y: Targets | None = None, sample_weight: ArrayLike | None = None
     ) -> SparseGPRegressor:
         """Learn kernel, noise and inducing variables.
 
@@ -435,7 +439,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         return self._fit(X, y, sample_weight)
 
     def _fit(
-        self, X: ArrayLike | Source, y: ArrayLike | None, sample_weight: ArrayLike | None
+        self, X: ArrayLike | Source, y: Targets | None, sample_weight: ArrayLike | None
     ) -> SparseGPRegressor:
         if self.noise == 0:
             raise ValueError(
@@ -444,7 +448,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         most = None if self.max_inducing == "auto" else int(self.max_inducing)
-        budget = Budget(most, self.max_seconds, self.max_iterations, self._clock)
+        budget = Budget(most, self.max_seconds, self.max_iterations, self._common_clock)
         generator = self._generator()
         functional, rows = self._begin(x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
@@ -488,7 +492,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     def partial_fit(
         self,
         X: ArrayLike | Source,
-        y: ArrayLike | None = None,
+        y: Targets | None = None,
         sample_weight: ArrayLike | None = None,
         *,
         learn: bool = False,
@@ -530,7 +534,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             self._stream, bound = learn_from(self._stream, *batch, *steps)
         else:
             for part in training_parts(self, X, y, sample_weight):
-                self._stream = observe(self._stream, *self._batch(part))
+                self._stream = observe(self._stream, *self._batch(part), self._processes)
         certificate = self._stream.certificate(self.tolerance)
         evidence, error = (certificate.lower, 0.0) if bound is None else bound
         result = replace(
@@ -548,6 +552,10 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 setattr(self, name, before[name])
         return self
 
+    def _common_clock(self) -> float:
+        """The time of the first of the processes that share a fit."""
+        return self._processes.from_first(self._clock())
+
     def _batch(self, data: TrainingData) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, standardised targets and weights of a batch, on the device."""
         rows = held_rows(as_inputs(data.x)).to(self.device_) - self.form_.background
@@ -556,6 +564,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
 
     def _sparse(self, model: RegressionModel) -> SparseModel:
         latent, (rows,) = model.latent, model.observations
+        rows = replace(rows, processes=self._processes)
         if bool((rows.weights() == 1).all()):
             rows = replace(rows, weight=None)
         with torch.no_grad():
@@ -577,7 +586,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         )
 
     def _journal(self, *parts: nn.Module | Inputs | torch.Generator | None) -> Journal | None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or not self._processes.is_first:
             return None
         settings = [getattr(self, name) for name in SETTINGS]
         progress = Progress.of(self.checkpoint, "sparse", settings, *parts)

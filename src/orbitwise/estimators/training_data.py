@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_y, check_array, check_consistent_length
 
+from orbitwise.estimators.cells import explained
 from orbitwise.estimators.sources import blocks_of, is_large_array, open_data
 from orbitwise.estimators.validation import (
     VALIDATE,
@@ -126,9 +127,18 @@ def _stored_rows(
     for part in blocks_of(values):
         block = np.ascontiguousarray(values[part])
         name.update(block.data)
-        rows = cast(Callable[..., Any], check_array)(
-            block.reshape(len(block), width), **numbers, estimator=estimator, input_name="X"
-        )
+        try:
+            rows = cast(Callable[..., Any], check_array)(
+                block.reshape(len(block), width), **numbers, estimator=estimator, input_name="X"
+            )
+        except ValueError as error:
+            if values.ndim != 2 or not str(error).startswith("Input X contains NaN"):
+                raise
+            has_gap = np.any([np.isnan(values[each]).any(0) for each in blocks_of(values)], axis=0)
+            cells = [
+                (n if names is None else names[n], [np.nan if gap else 0.0]) for n, gap in enumerate(has_gap)
+            ]
+            raise explained(cells, error) from error
         give_back_pages(values)
         sizes = np.abs(rows)
         here = np.unravel_index(int(sizes.argmax()), sizes.shape)

@@ -357,7 +357,7 @@ def brightness_of(pixels: NDArray[Any]) -> Brightness | None:
 
 
 def training_rows(
-    estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, **settings: bool | int
+    estimator: BaseEstimator, X: ArrayLike, y: object, **settings: bool | int
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """Validated rows, with channels first, and targets; it sets `n_features_in_` and `form_`."""
     flat, form = flatten_images(estimator, X)

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER, TimeIsOverError
+from orbitwise.inference.processes import ALONE, Processes
 
 Callback = Callable[[int, float], None]
 """What is called with the step and the bound. It may raise KeyboardInterrupt to end the fit."""
@@ -152,12 +153,15 @@ class Reporter:
     """What an engine reports to: it hands steps and phases on to listeners, and says when the fit must end.
 
     A fit ends after the first Ctrl-C, after `max_seconds`, or where a callback raises KeyboardInterrupt: the
-    present step is then the last one of its phase, and of every later phase.
+    present step is then the last one of its phase, and of every later phase. If several `processes` share the
+    fit, it ends in all of them where it ends in the first.
 
     Attributes
     ----------
     stopped : str
         Why the fit had to end, as in `CUT_SHORT`; "" where it did not.
+    processes : Processes
+        The processes that share the fit.
     """
 
     def __init__(
@@ -165,9 +169,10 @@ class Reporter:
         *callbacks: Callback | None,
         max_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        processes: Processes = ALONE,
     ) -> None:
         self.callbacks = [each for each in callbacks if each is not None]
-        self.stopped = ""
+        self.stopped, self.processes = "", processes
         self._clock = clock
         self._deadline = math.inf if max_seconds is None else clock() + max_seconds
 
@@ -190,11 +195,13 @@ class Reporter:
         """Whether no evaluation may begin any more."""
         if not self.stopped and self._clock() >= self._deadline:
             self.stopped = TIME_IS_OVER
+        self.stopped = self.processes.from_first(self.stopped)
         return bool(self.stopped)
 
     def allows(self, seconds: float) -> bool:
         """Whether a computation of so many seconds may begin; if not, the fit does not end."""
-        return not self.is_over() and self._clock() + seconds <= self._deadline
+        in_time = self.processes.from_first(self._clock() + seconds <= self._deadline)
+        return not self.is_over() and in_time
 
     def check(self) -> None:
         """Raise KeyboardInterrupt or `TimeIsOverError` where the fit must end."""

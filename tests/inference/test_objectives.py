@@ -4,12 +4,13 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from orbitwise.estimators.engines import FitSettings, StochasticBound
+from orbitwise.estimators.engines import FitSettings
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.stochastic.objectives import StochasticBound
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import SampledOrbit
