@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
+import scipy
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from orbitwise.functionals.averages import freeze_functional
@@ -245,7 +245,7 @@ class Rungs:
 
         least, most = max(LOWER * learned, 2 * floor), max(learned, self.observations.size)
         bounds = (math.log(min(least, learned)), math.log(most))
-        found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
+        found = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
         return math.exp(float(found.x))  # pyright: ignore[reportAttributeAccessIssue]
 
     @torch.no_grad()
@@ -264,7 +264,7 @@ class Rungs:
             best = nonconjugate.FittedQ(posterior.q, place.bound)
             return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
         if place.noise is not None:
-            noise = Gaussian(place.noise).to(rows.x.device)
+            noise = Gaussian(place.noise, learnable=False).to(rows.x.device)
             model = LatentModel(model.process, model.functional, noise)
         assert place.residual is not None
         found = unbiased_bound(posterior, model, self.rows, place.residual, place.tilt, generator)
