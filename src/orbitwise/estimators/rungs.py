@@ -248,7 +248,7 @@ class Rungs:
             best = nonconjugate.FittedQ(posterior.q, place.bound)
             return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
         if place.noise is not None:
-            noise = Gaussian(place.noise).to(rows.x.device)
+            noise = Gaussian(place.noise, learnable=False).to(rows.x.device)
             model = LatentModel(model.process, model.functional, noise)
         assert place.residual is not None
         found = unbiased_bound(posterior, model, self.rows, place.residual, place.tilt, generator)
