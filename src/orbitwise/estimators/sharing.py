@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -92,7 +93,8 @@ def shared(estimator: object, call: Call) -> Iterator[bool]:
 
 
 def follow() -> None:
-    """Take part in every fit of the first process, until it calls `dismiss`."""
+    """Take part in every fit of the first process, until it calls `dismiss`; Ctrl-C is left to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         processes = launched(follows=True)
         if processes.from_first("") == "":
