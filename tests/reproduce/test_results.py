@@ -11,6 +11,9 @@ from rich.console import Console
 from orbitwise.reproduce.result import SCALES, SOURCES, all_results
 from orbitwise.reproduce.results import (
     lim_fig2,
+    lim_fig3,
+    lim_fig4,
+    lim_fig5,
     talk_bounds,
     talk_inducing,
     talk_interpolation,
@@ -25,6 +28,9 @@ from orbitwise.reproduce.runner import Run
 RESULTS = all_results()
 TESTED = [
     lim_fig2,
+    lim_fig3,
+    lim_fig4,
+    lim_fig5,
     talk_bounds,
     talk_inducing,
     talk_interpolation,
@@ -61,7 +67,15 @@ def test_settings_are_told_apart_by_their_cells(name, monkeypatch):
     assert result.seconds("cpu") <= 300
 
 
-@pytest.mark.parametrize("name", RESULTS)
+QUICK = 3.0
+"""Seconds of the results that every test run computes; others are marked slow."""
+MARKED = [
+    pytest.param(name, marks=[] if result.seconds("tiny") <= QUICK else [pytest.mark.slow])
+    for name, result in RESULTS.items()
+]
+
+
+@pytest.mark.parametrize("name", MARKED)
 def test_a_result_runs_at_tiny_scale(name, tmp_path, monkeypatch):
     monkeypatch.delenv("ORBITWISE_DATA", raising=False)
     result = RESULTS[name]
