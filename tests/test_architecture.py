@@ -43,7 +43,7 @@ MOST_LINES = 700
 MOST_OPEN_TYPES = 40
 FEWEST_NAMES = 4
 """Of invariances that make a list of them a second vocabulary."""
-HOLDERS = {"LatentModel", "StochasticTrainer", "Stream"}
+HOLDERS = {"LatentModel", "Stream"}
 """Classes that may hold process, functional and likelihood."""
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc"}
 GLOBAL_SEEDS = {

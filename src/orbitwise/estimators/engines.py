@@ -488,18 +488,8 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
         announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
-            trainer = StochasticTrainer(
-                model.process,
-                rows,
-                model.likelihood,
-                observations.x,
-                observations.targets,
-                inducing,
-                generator,
-                settings.batch_size,
-                tilt=settings.tilts,
-                weight=observations.weight,
-            )
+            parts = (model.at(rows), observations, inducing, generator, settings.batch_size)
+            trainer = StochasticTrainer(*parts, tilt=settings.tilts)
         else:
             trainer.replace_inducing(inducing)
         slots = None if settings.progress is None else settings.progress.slots

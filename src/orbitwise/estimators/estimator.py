@@ -67,7 +67,7 @@ from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED,
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.watching import Bar, Callback, Reporter
+from orbitwise.inference.optimise.watching import Callback, Reporter
 from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -216,7 +216,12 @@ class LearnedOrbit(FittedProcess, ABC):
     def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
         """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
         processes = self._processes
-        with Bar(what) if self.verbose and processes.is_first else nullcontext() as bar:
+        bar_or_none = nullcontext()
+        if self.verbose and processes.is_first:
+            from orbitwise.inference.optimise.bar import Bar  # rich takes long to import
+
+            bar_or_none = Bar(what)
+        with bar_or_none as bar:
             callbacks = (bar, self.callback) if processes.is_first else ()
             reporter = Reporter(*callbacks, max_seconds=max_seconds, clock=self._clock, processes=processes)
             with reporter.interruptible():

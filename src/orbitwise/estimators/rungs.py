@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import final
 
+import scipy
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from orbitwise.functionals.averages import freeze_functional
@@ -229,7 +229,7 @@ class Rungs:
 
         least, most = max(LOWER * learned, 2 * floor), max(learned, self.observations.size)
         bounds = (math.log(min(least, learned)), math.log(most))
-        found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
+        found = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
         return math.exp(float(found.x))  # pyright: ignore[reportAttributeAccessIssue]
 
     @torch.no_grad()

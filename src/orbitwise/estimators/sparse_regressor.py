@@ -40,8 +40,9 @@ from orbitwise.estimators.regression_model import (
 from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.features import Features
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
 from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER
 from orbitwise.inference.processes import ALONE, Processes
@@ -173,18 +174,14 @@ def learn_from(
     if known < total:
         raise ValueError(f"num_rows={known:.12g} is less than the {total:.12g} rows of the batch.")
     trainer = StochasticTrainer(
-        stream.process,
-        stream.functional,
-        stream.likelihood,
-        x,
-        targets,
+        LatentModel(stream.process, stream.functional, stream.likelihood),
+        Observations(Evaluation(), x, targets, None if bool((weight == 1).all()) else weight),
         stream.inducing if stream.sources is None else stream.sources,  # pyright: ignore[reportArgumentType]
         torch.Generator(x.device).manual_seed(stream.age),
         batch_size,
         inducing_functional=None if stream.sources is None else stream.functional,
         # the trainer counts rows that differ, each with its weight
         num_rows=len(x) * (known / total),
-        weight=None if bool((weight == 1).all()) else weight,
     )
     trainer.q = stream.posterior().q
     # As if all batches until now had been averaged, so that the first step does not forget them.

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult, lsq_linear, minimize
 from torch import Tensor, nn
 
 from orbitwise.inference.linear_algebra import NOT_COMPUTABLE
@@ -238,9 +238,9 @@ class _Ascent:
 
     def run(
         self, start: Vector, bounds: NDArray[np.float64] | None = None, **options: float
-    ) -> OptimizeResult:
+    ) -> scipy.optimize.OptimizeResult:
         """Minimise the negative objective; the options are passed on to scipy."""
-        return minimize(
+        return scipy.optimize.minimize(
             self._negative,
             start,
             jac=True,
@@ -596,7 +596,7 @@ def best_step(
     except np.linalg.LinAlgError:  # rounding has made the updated matrix indefinite
         factor = np.linalg.cholesky(positive_definite(within))
     aim = np.linalg.solve(factor, gradient[free])
-    step[free] = lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
+    step[free] = scipy.optimize.lsq_linear(factor.T, aim, (low[free], high[free]), method="bvls").x
     return step, float(gradient @ step - 0.5 * step @ curvature @ step)
 
 
