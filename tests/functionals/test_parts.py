@@ -62,7 +62,7 @@ def test_parts_have_the_draws_of_the_whole_batch(name):
     moved = []
     for first, count in ((0, 3), (3, 0), (3, 4)):
         generator.manual_seed(2)
-        part = atoms_of_part(functional, x, Part(first, count, 7), generator)
+        part = atoms_of_part(functional, x.__getitem__, Part(first, count, 7), generator)
         assert torch.equal(part.points, whole.points[first : first + count])
         assert torch.equal(part.weights, whole.weights[first : first + count])
         assert part.groups == whole.groups
@@ -84,7 +84,7 @@ def test_only_the_rows_of_the_part_are_moved_where_that_is_possible(name, monkey
 
     monkeypatch.setattr(type(functional), "lower", lower)
     x = torch.zeros(6, WIDTH, dtype=torch.float64)
-    atoms_of_part(functional.double(), x, Part(2, 2, 6), torch.Generator().manual_seed(0))
+    atoms_of_part(functional.double(), x.__getitem__, Part(2, 2, 6), torch.Generator().manual_seed(0))
     assert seen[0] == (2 if moves_alone else 6)
 
 
@@ -92,7 +92,8 @@ def test_pairs_of_rows_and_ranges_that_are_learned():
     functional = (Difference() @ OrbitAverage(shifts(draws="sobol"))).double()
     x = torch.randn(5, 2, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     whole = functional.atoms(x, torch.Generator().manual_seed(2))
-    part = atoms_of_part(functional, x, Part(1, 2, 5), torch.Generator().manual_seed(2))
+    generator = torch.Generator().manual_seed(2)
+    part = atoms_of_part(functional, x.__getitem__, Part.of(slice(1, 3), 5), generator)
     assert torch.equal(part.points, whole.points[1:3])
     learned = [each for each in functional.parameters() if each.requires_grad]
     slopes = torch.autograd.grad(part.points.sum(), learned, allow_unused=True)

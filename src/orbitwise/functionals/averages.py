@@ -164,19 +164,24 @@ def evenly_drawn(functional: Functional, num_samples: int = 2) -> Functional:
 
 
 def atoms_of_part(
-    functional: Functional, x: Tensor, part: Part, generator: torch.Generator | None = None
+    functional: Functional,
+    inputs: Callable[[slice], Tensor],
+    part: Part,
+    generator: torch.Generator | None = None,
 ) -> Block:
-    """The rows of a part of the batch x, with the draws that they have in the whole batch.
+    """The rows of a part of a batch, with the draws that they have in the whole batch.
 
-    Only these rows are moved, where all drawn orbits allow it; otherwise all rows are.
+    Only these rows are moved, where all drawn orbits allow it; otherwise all rows are. `inputs` returns the
+    inputs of some rows of the batch.
     """
-    rows = slice(part.first, part.first + part.count)
+    if part.count == part.total:
+        return functional.atoms(inputs(part.rows), generator)
     own = functional if part.count == 0 else _with_orbits(functional, lambda orbit: _part_orbit(orbit, part))
     if part.count == 0 or not _takes_parts(own):
-        block = functional.atoms(x, generator)
-        each = block.points.shape[-3] // len(x)
-        return block.rows(slice(each * rows.start, each * rows.stop))
-    return own.atoms(x[rows], generator)
+        block = functional.atoms(inputs(slice(None)), generator)
+        each = block.points.shape[-3] // part.total
+        return block.rows(slice(each * part.rows.start, each * part.rows.stop))
+    return own.atoms(inputs(part.rows), generator)
 
 
 def _part_orbit(orbit: Orbit, part: Part) -> Orbit:

@@ -34,6 +34,17 @@ class Part:
     count: int
     total: int
 
+    @classmethod
+    def of(cls, rows: slice, total: int) -> Part:
+        """The rows of a slice of a batch."""
+        first, last, _ = rows.indices(total)
+        return cls(first, last - first, total)
+
+    @property
+    def rows(self) -> slice:
+        """Where the rows are in the batch."""
+        return slice(self.first, self.first + self.count)
+
     def among(self, num_rows: int) -> tuple[int, slice]:
         """How many rows the batch has if these are `num_rows`, as many for each row, and which they are."""
         each = num_rows // self.count
