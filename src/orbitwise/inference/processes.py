@@ -63,12 +63,12 @@ def _sendable(error: Exception | None) -> Exception:
     told = f"{type(error).__name__}: {error}"
     if _severity(error) == 2:
         return MemoryError(told)
-    if isinstance(error, NOT_COMPUTABLE):
-        try:
-            return error if type(pickle.loads(pickle.dumps(error))) is type(error) else ValueError(told)
-        except Exception:
-            return ValueError(told)
-    return ProcessFailedError(told)
+    if error is None or not isinstance(error, NOT_COMPUTABLE):
+        return ProcessFailedError(told)
+    try:
+        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else ValueError(told)
+    except Exception:
+        return ValueError(told)
 
 
 @final

@@ -509,7 +509,7 @@ class Search:
     ) -> list[Fitted | None]:
         fits: Iterable[Fitted | None]
         # None takes what joblib.parallel_config says, of a cluster for example
-        if effective_n_jobs(self.effort.n_jobs) == 1:
+        if effective_n_jobs(self.effort.n_jobs) == 1:  # pyright: ignore[reportArgumentType]
             fits = (fit(each, self.data, iterations) for each in starts)
         else:
             jobs = (delayed(fit)(each, self.data, iterations) for each in starts)
