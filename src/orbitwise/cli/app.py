@@ -442,6 +442,55 @@ def list_datasets() -> None:
     _console().print(datasets_table())
 
 
+@app.command("reproduce")
+def reproduce_results(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A result that --list names, or all.")
+    ] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="List the results, or the cells of NAME, and how long they take."),
+    ] = False,
+    scale: Annotated[
+        Literal["tiny", "cpu", "full"],
+        typer.Option(
+            help="cpu: smaller data, minutes on two cores. full: as in the source, mostly on a GPU. tiny: "
+            "seconds, to see that it runs."
+        ),
+    ] = "cpu",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds; by default 1, at full scale 3.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for NAME.json and NAME.png; by default orbitwise-reproduction/SCALE."),
+    ] = None,
+    device: Device = "auto",
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Begin no further cell after this time."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Compute again what is there.")] = False,
+) -> None:
+    """Compute a figure or table of the sources again, and say which of its statements hold.
+
+    Example: orbitwise reproduce lim-fig2
+
+    A result consists of cells, such as one model with one seed. The record is written after each cell, and
+    a run that was stopped resumes with the cells that are missing. With more --seeds, the record is extended.
+    """
+    from orbitwise.cli.reproducing import listing, reproduce
+
+    console = _console()
+    if listed or name is None:
+        console.print(listing(name, scale, seeds, out))
+        return
+    options = {"--scale": (scale, "cpu"), "--seeds": (seeds, None), "--device": (device, "auto")}
+    changed = [f" {option} {value}" for option, (value, usual) in options.items() if value != usual]
+    command = "orbitwise reproduce {}" + "".join(changed)
+    reproduce(name, scale, seeds, out, device, command, console, time_limit, force)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status. Errors are one sentence, unless `--debug` is given."""
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -40,7 +40,6 @@ from orbitwise.inference.optimise.training import (
     assign,
     curvature_of,
     gained_little,
-    log_prior,
     maximize,
     values_of,
     why_cut_short,
@@ -49,10 +48,9 @@ from orbitwise.inference.optimise.watching import Phase, Reporter, announce
 from orbitwise.inference.sparse.climb import COMPLETE, GIVEN, Climb, Climbed, Half, Limits, Place, climb
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.model import SparseModel
-from orbitwise.inference.sparse.posterior import SparsePosterior, Whitened
-from orbitwise.inference.stochastic import nonconjugate
+from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.stochastic.objectives import NonconjugateBound, StochasticBound
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
-from orbitwise.inference.stochastic.variational import natural_step
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 
@@ -76,8 +74,6 @@ FIRST_STEPS, MOST_STEPS = 400, 3000
 """The most stochastic steps with half of the inducing points, and with all of them, where None is given."""
 NODES, PREDICTION_NODES = 16, 64
 """Nodes of a drawn orbit while a sparse engine learns, and in the end."""
-BATCHES = 4
-"""Batches of rows that the objective of a stochastic fit takes."""
 MOST_REPEATED = 16
 """The largest weights in single precision: they divide the noise of their rows."""
 LEARNED = 2.0
@@ -139,6 +135,7 @@ class FitSettings:
             stop=stop,
             journal=None if self.progress is None else self.progress.journal,
             is_over=self.reporter.is_over,
+            processes=self.reporter.processes,
             curvature=curvature,
             tolerance=tolerance,
         )
@@ -149,63 +146,6 @@ class FitSettings:
     def learned_with(self, most: int) -> int:
         """The number of inducing points with which hyperparameters are learned, of at most `most`."""
         return min(LEARNED_WITH if self.num_inducing is None else min(self.num_inducing, LEARNED_WITH), most)
-
-
-@final
-@dataclass
-class NonconjugateBound:
-    """The bound at the best q of a likelihood that is not quadratic in f, on frozen rows, plus hyperpriors.
-
-    The search for q always begins at `start`, so that the same parameters have the same bound.
-    """
-
-    model: LatentModel
-    observations: Observations
-    inducing: Tensor
-    start: Whitened | None = None
-
-    def best(self) -> nonconjugate.FittedQ:
-        """The best q at the present parameters, and its bound."""
-        return nonconjugate.fit_q(self.model, self.observations, self.inducing, self.start)
-
-    def __call__(self) -> Tensor:
-        prior, (q, value) = log_prior(self.model.process), self.best()
-        if not torch.is_grad_enabled():
-            return self.observations.targets.new_tensor(value) + prior
-        # the slope of the best bound is that at the best q (envelope theorem)
-        return nonconjugate.bound_at(self.model, self.observations, self.inducing, q) + prior
-
-
-@final
-@dataclass
-class StochasticBound:
-    """The stochastic bound on some rows, evenly spread and scaled to all, from the same draws at every call.
-
-    q is the best one, given these rows, for the kernel and the orbit of the moment. With q held, the bound
-    would be far more curved than the evidence, and errors of ranges too small. They still leave out how much
-    the choice of rows and draws matters.
-    """
-
-    trainer: StochasticTrainer
-
-    def __call__(self) -> Tensor:
-        trainer = self.trainer
-        state, kept = trainer.generator.get_state(), trainer.q
-        count = len(trainer.x)
-        index = torch.arange(0, count, -(-count // (BATCHES * trainer.batch_size)), device=trainer.x.device)
-        scale = count / len(index)
-        try:
-            if isinstance(kept, Whitened):
-                with torch.no_grad():
-                    terms, targets = trainer.bound_on(index), trainer.targets[index]
-                    weight = trainer.weights_of(index)
-                    trainer.q = natural_step(trainer.likelihood, kept, terms, targets, scale, 1.0, weight)
-                trainer.generator.set_state(state)
-            # the slope of the best bound is that at the best q (envelope theorem)
-            return scale * trainer.bound_on(index).data - trainer.q.divergence() + log_prior(trainer.process)
-        finally:
-            trainer.q = kept
-            trainer.generator.set_state(state)
 
 
 def check_engine(engine: str, likelihood: Likelihood) -> None:
@@ -548,18 +488,8 @@ def fit_variational(model: LatentModel, observations: Observations, settings: Fi
         announce(settings.reporter, *phases[-part:])
         inducing = random_orbit_points(model.functional, observations.x, size, generator)
         if trainer is None:
-            trainer = StochasticTrainer(
-                model.process,
-                rows,
-                model.likelihood,
-                observations.x,
-                observations.targets,
-                inducing,
-                generator,
-                settings.batch_size,
-                tilt=settings.tilts,
-                weight=observations.weight,
-            )
+            parts = (model.at(rows), observations, inducing, generator, settings.batch_size)
+            trainer = StochasticTrainer(*parts, tilt=settings.tilts)
         else:
             trainer.replace_inducing(inducing)
         slots = None if settings.progress is None else settings.progress.slots
@@ -729,7 +659,8 @@ def _predicting(result: FitResult, place: Place) -> FitResult:
     left_out = place.left_out
     if left_out is None:
         left_out = held.leave_one_out(1.0 if noise is None else noise)
-    return replace(result, posterior=posterior, noise=noise, held_rows=None, left_out=left_out)
+    predicting = replace(result, posterior=posterior, noise=noise, label_noise=place.label_noise)
+    return replace(predicting, held_rows=None, left_out=left_out)
 
 
 def _copy(generator: torch.Generator) -> torch.Generator:

@@ -67,7 +67,8 @@ from orbitwise.inference.fit_result import CLIMBED, EVIDENCE, LEARNED, SEARCHED,
 from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.checkpoints import Progress
 from orbitwise.inference.optimise.cost import users_level
-from orbitwise.inference.optimise.watching import Bar, Callback, Reporter
+from orbitwise.inference.optimise.watching import Callback, Reporter
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.orbits.finite import FiniteOrbit
@@ -177,6 +178,9 @@ class LearnedOrbit(FittedProcess, ABC):
     callback: Callback | None
     verbose: bool
     _clock = staticmethod(time.monotonic)
+    _processes: Processes = ALONE
+    shares_rows = False
+    """Whether several processes can share a fit, each with its part of the rows."""
     stored = Stored(fitted={**EVIDENCE, **LEARNED}, sometimes={"device_": TEXT, **SEARCHED})
 
     @property
@@ -189,7 +193,7 @@ class LearnedOrbit(FittedProcess, ABC):
     def _generator(self, device: str = "cpu") -> torch.Generator:
         """A generator seeded by `random_state`."""
         seed = int(check_random_state(self.random_state).randint(2**31))
-        return torch.Generator(device).manual_seed(seed)
+        return torch.Generator(device).manual_seed(self._processes.from_first(seed))
 
     def _begin(
         self, x: NDArray[np.float64], previous: LatentModel | None = None
@@ -211,8 +215,15 @@ class LearnedOrbit(FittedProcess, ABC):
     @contextmanager
     def _reporter(self, what: str, max_seconds: float | None = None) -> Iterator[Reporter]:
         """What an engine reports to: the callback, and with `verbose` a bar; Ctrl-C and time end the fit."""
-        with Bar(what) if self.verbose else nullcontext() as bar:
-            reporter = Reporter(bar, self.callback, max_seconds=max_seconds, clock=self._clock)
+        processes = self._processes
+        bar_or_none = nullcontext()
+        if self.verbose and processes.is_first:
+            from orbitwise.inference.optimise.bar import Bar  # rich takes long to import
+
+            bar_or_none = Bar(what)
+        with bar_or_none as bar:
+            callbacks = (bar, self.callback) if processes.is_first else ()
+            reporter = Reporter(*callbacks, max_seconds=max_seconds, clock=self._clock, processes=processes)
             with reporter.interruptible():
                 yield reporter
 
@@ -249,7 +260,7 @@ class LearnedOrbit(FittedProcess, ABC):
         """Remember what an engine found: posterior, evidence, how learning went, and how sure ranges are."""
         for name in ("certificate_", *SEARCHED):
             vars(self).pop(name, None)
-        self.fit_result_ = result
+        self.fit_result_ = result if self._processes.is_alone else result.without_rows()
         self.posterior_, self.functional_ = result.posterior, result.functional
         if self.features is not None and (features := features_of(result.functional)) is not None:
             features.forget()
@@ -379,6 +390,7 @@ class LearnedOrbit(FittedProcess, ABC):
 class EngineEstimator(LearnedOrbit, ABC):
     """Mixed into estimators that run one of three engines: their settings, starts, and evidence elsewhere."""
 
+    shares_rows = True
     checkpoint: str | None
     warm_start: bool
     num_nodes: int | None
@@ -441,6 +453,9 @@ class EngineEstimator(LearnedOrbit, ABC):
         noise_of_labels: NoiseOfLabels = "evidence",
     ) -> FitResult:
         """What the engine `inference_` finds, from the solution of a member where one was given."""
+        if self.inference_ == "exact":
+            self._processes.do_alone()
+        observations = tuple(replace(each, processes=self._processes) for each in observations)
         start: Start | None = vars(self).pop("_start", None)
         if start is not None:
             adopt([model], [start.member.model_.latent])
@@ -473,7 +488,7 @@ class EngineEstimator(LearnedOrbit, ABC):
         self, model: LatentModel, observations: tuple[Observations, ...], generator: torch.Generator
     ) -> Progress | None:
         """What a fit that starts from these parts leaves in the folder `checkpoint`, to resume from."""
-        if self.checkpoint is None:
+        if self.checkpoint is None or not self._processes.is_first:
             return None
         names = ("num_nodes", "max_nodes", "max_iterations", "num_restarts", "num_inducing", "num_steps")
         settings = {name: getattr(self, name) for name in (*names, "batch_size")}

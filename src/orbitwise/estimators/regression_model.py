@@ -60,8 +60,9 @@ def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.flo
 
     total = sums(np.ones_like(y[:, :1]))
     mean = sums(y) / total
-    parts = (distinct, mean, total[:, 0], sums((y - mean[place]) ** 2))
-    return Observations(Evaluation(), *map(torch.from_numpy, parts))
+    inputs, targets = torch.from_numpy(distinct), torch.from_numpy(mean)
+    scatter = torch.from_numpy(sums((y - mean[place]) ** 2))
+    return Observations(Evaluation(), inputs, targets, torch.from_numpy(total[:, 0]), scatter)
 
 
 def without_noise(rows: Observations) -> Observations:

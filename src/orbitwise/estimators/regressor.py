@@ -474,8 +474,11 @@ class InvariantGPRegressor(
         is_collapsed = isinstance(latent.likelihood, Gaussian) and self.inference_ == "collapsed"
         if not (is_collapsed and is_merged):
             standardised = model.target_scale.standardised(torch.from_numpy(targets))
-            each = torch.from_numpy(weight) if is_weighted else None
-            merged = Observations(merged.functional, rows, standardised, each).to(self.device_)
+            each, scatter = None, None
+            if is_weighted:
+                # a row of weight w is w rows with the same target
+                each, scatter = torch.from_numpy(weight), torch.zeros_like(standardised)
+            merged = Observations(merged.functional, rows, standardised, each, scatter).to(self.device_)
         observations, generator = (merged,), generator_on(self.device_, generator)
         if self.inference_ == "variational":
             return self._run(latent, observations, generator)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import final
 
+import scipy
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from orbitwise.functionals.averages import freeze_functional
@@ -138,7 +138,8 @@ class Rungs:
         shares = self.model.likelihood.shares_curvature
         num_rows, outputs = self.observations.targets.shape
         is_weighted = self.observations.weight is not None or not isinstance(self.model.likelihood, Gaussian)
-        return Size(num_rows, atoms, self.observations.x.shape[1], 1 if shares else outputs, is_weighted)
+        num_grams, size = 1 if shares else outputs, self.observations.processes.size
+        return Size(num_rows, atoms, self.observations.x.shape[1], num_grams, is_weighted, size)
 
     @property
     def is_density(self) -> bool:
@@ -172,8 +173,9 @@ class Rungs:
         return isinstance(self.model.likelihood, Gaussian) and self.model.likelihood.shares_curvature
 
     def _hold(self, inducing: Inducing) -> HeldRows:
-        rows = self.rows
-        return hold_rows(self.process, self.frozen, inducing, rows.x, rows.targets, weight=rows.weight)
+        rows, processes = self.rows, self.observations.processes
+        known = (self.process, self.frozen, inducing, rows.x, rows.targets)
+        return hold_rows(*known, weight=rows.weight, processes=processes)
 
     @torch.no_grad()
     def at_points(self, inducing: Inducing) -> Place:
@@ -184,9 +186,9 @@ class Rungs:
             return self.of_held(held, inducing, self.best_noise(held))
         if likelihood.is_quadratic:
             found = condition(self.latent, self.rows, inducing, tilt=self.tilt)
-            bound, projected = float(found.bound()), found.rows.projected
+            bound = float(found.bound())
             losses, rows_held = self._per_row(bound), found.rows
-            return Place(found.posterior, bound, losses, found.tilt, projected.residual, rows_held)
+            return Place(found.posterior, bound, losses, found.tilt, rows_held.residual(), rows_held)
         best = nonconjugate.fit_q(self.latent, rows, inducing)
         projected = project_rows(process, self.frozen, inducing, rows.x)
         held = expanded_rows(projected, likelihood, rows.targets, best.q)
@@ -212,8 +214,7 @@ class Rungs:
             label_noise = noise_of_labels(means, self.labels[some], noise, self.noise_of_labels)
             left_out = held.leave_one_out(label_noise)
             losses = label_losses(left_out.mean, self.labels)
-        residual = held.projected.residual
-        return Place(posterior, bound, losses, None, residual, held, noise, label_noise, left_out)
+        return Place(posterior, bound, losses, None, held.residual(), held, noise, label_noise, left_out)
 
     def best_noise(self, held: HeldRows) -> float:
         """The noise under which the bound of held rows is greatest, near the one that was learned."""
@@ -228,7 +229,7 @@ class Rungs:
 
         least, most = max(LOWER * learned, 2 * floor), max(learned, self.observations.size)
         bounds = (math.log(min(least, learned)), math.log(most))
-        found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
+        found = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": LIKE})
         return math.exp(float(found.x))  # pyright: ignore[reportAttributeAccessIssue]
 
     @torch.no_grad()
@@ -247,7 +248,7 @@ class Rungs:
             best = nonconjugate.FittedQ(posterior.q, place.bound)
             return bound_by_nodes(model, rows, posterior.inducing, best, num_nodes, generator)
         if place.noise is not None:
-            noise = Gaussian(place.noise).to(rows.x.device)
+            noise = Gaussian(place.noise, learnable=False).to(rows.x.device)
             model = LatentModel(model.process, model.functional, noise)
         assert place.residual is not None
         found = unbiased_bound(posterior, model, self.rows, place.residual, place.tilt, generator)

@@ -41,10 +41,12 @@ from orbitwise.estimators.regression_model import (
 from orbitwise.estimators.validation import Channels, check_training
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.functionals.features import Features
-from orbitwise.functionals.functional import Functional
+from orbitwise.functionals.functional import Evaluation, Functional
 from orbitwise.inference.fit_result import FitResult
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.checkpoints import Journal, Progress
 from orbitwise.inference.optimise.training import INTERRUPTED, TIME_IS_OVER
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.bounds import (
     BoundName,
     Totals,
@@ -137,13 +139,15 @@ class Stream:
 
 
 @torch.no_grad()
-def observe(stream: Stream, x: Tensor, targets: Tensor, weight: Tensor) -> Stream:
-    """The stream with more rows, at the same hyperparameters."""
+def observe(
+    stream: Stream, x: Tensor, targets: Tensor, weight: Tensor, processes: Processes = ALONE
+) -> Stream:
+    """The stream with more rows, at the same hyperparameters; several processes may share them."""
     rows = merge(x.cpu().numpy(), targets.numpy(), weight.numpy())
     merged = float(rows.merged_term(stream.noise.cpu()))
     if bool((rows.weights() == 1).all()):
         rows = replace(rows, weight=None)
-    rows = rows.to(x.device).through(stream.functional)
+    rows = replace(rows.to(x.device).through(stream.functional), processes=processes)
     totals = gather_totals(stream.process, rows, stream.inducing, stream.lower, stream.noise)
     seen = float(weight.sum())
     if stream.totals is not None:
@@ -171,18 +175,14 @@ def learn_from(
     if known < total:
         raise ValueError(f"num_rows={known:.12g} is less than the {total:.12g} rows of the batch.")
     trainer = StochasticTrainer(
-        stream.process,
-        stream.functional,
-        stream.likelihood,
-        x,
-        targets,
+        LatentModel(stream.process, stream.functional, stream.likelihood),
+        Observations(Evaluation(), x, targets, None if bool((weight == 1).all()) else weight),
         stream.inducing if stream.sources is None else stream.sources,  # pyright: ignore[reportArgumentType]
         torch.Generator(x.device).manual_seed(stream.age),
         batch_size,
         inducing_functional=None if stream.sources is None else stream.functional,
         # the trainer counts rows that differ, each with its weight
         num_rows=len(x) * (known / total),
-        weight=None if bool((weight == 1).all()) else weight,
     )
     trainer.q = stream.posterior().q
     # As if all batches until now had been averaged, so that the first step does not forget them.
@@ -347,6 +347,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
     """
 
     n_features_in_: int
+    shares_rows = True
 
     stored = Stored(
         fitted={
@@ -439,7 +440,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             )
         x, targets, weight, is_vector = check_training(self, X, y, sample_weight)
         most = None if self.max_inducing == "auto" else int(self.max_inducing)
-        budget = Budget(most, self.max_seconds, self.max_iterations, self._clock)
+        budget = Budget(most, self.max_seconds, self.max_iterations, self._common_clock)
         generator = self._generator()
         functional, rows = self._begin(x)
         frozen = freeze_functional(functional, self.num_nodes, generator)
@@ -529,7 +530,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
             steps = (num_rows, self.num_steps, self.batch_size)
             self._stream, bound = learn_from(self._stream, *batch, *steps)
         else:
-            self._stream = observe(self._stream, rows, standardised, counts)
+            self._stream = observe(self._stream, rows, standardised, counts, self._processes)
         certificate = self._stream.certificate(self.tolerance)
         evidence, error = (certificate.lower, 0.0) if bound is None else bound
         result = replace(
@@ -547,8 +548,13 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
                 setattr(self, name, before[name])
         return self
 
+    def _common_clock(self) -> float:
+        """The time of the first of the processes that share a fit."""
+        return self._processes.from_first(self._clock())
+
     def _sparse(self, model: RegressionModel) -> SparseModel:
         latent, (rows,) = model.latent, model.observations
+        rows = replace(rows, processes=self._processes)
         if bool((rows.weights() == 1).all()):
             rows = replace(rows, weight=None)
         with torch.no_grad():
@@ -570,7 +576,7 @@ class SparseGPRegressor(LearnedOrbit, RegressionPredictions, RegressorMixin, Mul
         )
 
     def _journal(self, *parts: nn.Module | Tensor | torch.Generator | None) -> Journal | None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or not self._processes.is_first:
             return None
         settings = [getattr(self, name) for name in SETTINGS]
         progress = Progress.of(self.checkpoint, "sparse", settings, *parts)

@@ -20,6 +20,8 @@ from orbitwise.declarations import OMITTED, SMALLEST, Stored, is_plain_numbers, 
 from orbitwise.functionals.averages import is_drawn
 from orbitwise.functionals.functional import Block, Functional
 from orbitwise.inference.linear_algebra import gaussian_draws
+from orbitwise.inference.processes import ALONE, Processes
+from orbitwise.inference.sparse.inducing import Prior
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Moments, Process, Rows
@@ -32,7 +34,8 @@ class Observations:
 
     `functional` is L, and `x` are the inputs at which it is observed. Weights are [n], the same for all
     outputs, or [n, c]. A row of weight w represents w equal rows, and its target is their mean. `scatter` [n,
-    c] is Σ w (y - ȳ)² over the rows that were merged into one, if any were.
+    c] is Σ w (y - ȳ)² over the rows that were merged into one, if any were. Sums over all of the rows are
+    shared by the `processes` of a fit, each of which has all rows; some rows that are taken are not shared.
     """
 
     functional: Functional
@@ -40,8 +43,9 @@ class Observations:
     targets: Float[Tensor, "n c"]
     weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None
     scatter: Float[Tensor, "n c"] | None = None
+    processes: Processes = ALONE
 
-    stored = Stored({"scatter": OMITTED})
+    stored = Stored({"processes": OMITTED, "scatter": OMITTED})
 
     def check_parts(self) -> None:
         """Raise a ValueError if there are no rows, or weights that are not positive."""
@@ -74,7 +78,8 @@ class Observations:
     def to(self, device: str | torch.device) -> Observations:
         """The same observations on a device."""
         parts = (None if part is None else part.to(device) for part in self.tensors)
-        return Observations(self.functional.to(device), *parts)  # pyright: ignore[reportArgumentType]
+        functional = self.functional.to(device)
+        return Observations(functional, *parts, processes=self.processes)  # pyright: ignore[reportArgumentType]
 
     def take(self, index: slice | Tensor) -> Observations:
         """Some of the rows."""
@@ -97,8 +102,7 @@ class Observations:
         if atoms.is_drawn:
             raise ValueError(
                 "Collapsed bounds need exact rows: freeze a drawn orbit with orbit.freeze(num_nodes), or use "
-                "the "
-                "stochastic engine."
+                "the stochastic engine."
             )
         return atoms
 
@@ -126,21 +130,29 @@ class LatentModel(nn.Module):
 
     It is a module, and its `parameters()` include everything that is learned: mean and kernel of the process,
     the ranges of an orbit over which the functional averages, and the noise of the likelihood. `others` are
-    the Gaussian likelihoods of observations of other functionals of f.
+    the Gaussian likelihoods of observations of other functionals of f. Only the stochastic trainer takes an
+    `EstimatedProcess`.
     """
+
+    process: Process
 
     def __init__(
         self,
-        process: Process,
+        process: Prior,
         functional: Functional,
         likelihood: Likelihood,
         others: Sequence[Gaussian] = (),
     ) -> None:
         super().__init__()
-        self.process = process
+        self.process = cast("Process", process)
         self.likelihood = likelihood
         self.noises = nn.ModuleList(others)
         self.functional = functional
+
+    @property
+    def prior(self) -> Prior:
+        """The process, for code that also takes an `EstimatedProcess`."""
+        return self.process
 
     @property
     def others(self) -> list[Gaussian]:

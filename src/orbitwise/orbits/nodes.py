@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.stats.qmc import Sobol
 from torch import Tensor
 
 Density = Literal["uniform", "normal"]
@@ -98,7 +98,9 @@ def _sobol_set(
     """A scrambled Sobol set in units of 2^-SOBOL_BITS; smaller sets are the first columns of larger ones."""
     seed = int(torch.randint(2**31, (), generator=generator, device=place))
     # SciPy's, because torch's own cannot be made within torch.func.jvp. Whole powers of two are balanced.
-    engine = Sobol(MOST_SOBOL, scramble=True, bits=SOBOL_BITS, rng=np.random.default_rng(seed))
+    engine = scipy.stats.qmc.Sobol(
+        MOST_SOBOL, scramble=True, bits=SOBOL_BITS, rng=np.random.default_rng(seed)
+    )
     points = engine.random_base2((count - 1).bit_length())[:count, :num_entries]
     return torch.from_numpy((points * 2**SOBOL_BITS).astype(np.int64)).to(place)
 

@@ -29,6 +29,7 @@ from orbitwise.inference.linear_algebra import (
     solve_lower,
 )
 from orbitwise.inference.model import Observations
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.inducing import (
     Inducing,
     PriorMoments,
@@ -104,7 +105,7 @@ def gather_totals(
     columns = weight[:, None] if weight.dim() == 1 else weight
     inputs = (lower, noise, rows.targets, columns, *moving, *parts.values())
     is_recorded = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
-    keeps_columns = is_recorded and len(lower) * len(rows.x) <= KEPT_NUMBERS
+    keeps_columns = is_recorded and len(lower) * len(rows.x) <= KEPT_NUMBERS * rows.processes.size
     leaves = [*moving, *stand_ins.values()]
     sums = _StreamedSums(process, rows, replace(variables, **stand_ins), tight, leaves, keeps_columns)
     gram, product, square, trace, slack = handwritten_gradient(sums.forward, sums.backward, *inputs)
@@ -143,13 +144,14 @@ def quadratic_totals(
     shared: bool,
     lower: Float[Tensor, "u u"] | None = None,
     tight: bool = True,
+    processes: Processes = ALONE,
 ) -> Totals:
     """The totals of quadratic likelihood terms, for σ² = 1, with λ as weights.
 
     `shared` means that λ is the same for all outputs; `lower` is the factor of K_uu, if it is known.
     """
     targets, weight, log_weight = pseudo_rows(quadratic, shared)
-    rows = Observations(functional, x, targets, weight)
+    rows = Observations(functional, x, targets, weight, processes=processes)
     lower = inducing_factor(process, inducing) if lower is None else lower
     totals = gather_totals(process, rows, inducing, lower, lower.new_ones(()), tight)
     return totals._replace(log_weight=log_weight)
@@ -158,7 +160,10 @@ def quadratic_totals(
 @final
 @dataclass
 class _StreamedSums:
-    """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks."""
+    """(L, σ², y, w [n, 1 or c], parameters) → totals, with the gradient in one more pass over the blocks.
+
+    Each of several processes passes over its own rows, and sums and gradients are added up.
+    """
 
     process: Process
     rows: Observations
@@ -169,18 +174,23 @@ class _StreamedSums:
     columns: list[Tensor] = field(default_factory=list)
 
     def blocks(self) -> list[slice]:
-        """Slices of rows whose kernel values are held in memory at once."""
-        if len(self.rows.x) == 0:
+        """Slices of the rows of this process whose kernel values are held in memory at once."""
+        mine = self.rows.processes.share(len(self.rows.x))
+        if mine.start == mine.stop:
             return []
         pairs = self.inducing.num_rows * self.rows.num_atoms
         step = max(LEAST_ROWS, pairs_at_once(self.rows.x.device) // pairs)
-        return [slice(start, start + step) for start in range(0, len(self.rows.x), step)]
+        return [slice(start, min(start + step, mine.stop)) for start in range(mine.start, mine.stop, step)]
 
     def moments(self, part: slice) -> PriorMoments:
         """Prior moments of a block."""
         return prior_moments(self.process, self.inducing, self.rows.take(part).atoms())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        processes = self.rows.processes
+        return processes.sum(*processes.together(lambda: self._forward(*inputs)))
+
+    def _forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         lower, noise, targets, weights = inputs[:4]
         size, outputs = len(lower), targets.shape[1]
         gram = lower.new_zeros(weights.shape[1], size, size)
@@ -203,6 +213,11 @@ class _StreamedSums:
         return gram, product, square, trace, slack
 
     def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        processes = self.rows.processes
+        found = processes.together(lambda: self._backward(inputs, slopes))
+        return added_up(processes, [*inputs[:4], *self.leaves], found)
+
+    def _backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> list[Tensor | None]:
         lower, noise, targets, weights = inputs[:4]
         to_gram, to_product, to_square, to_trace, to_slack = slopes
         both = to_gram + to_gram.mT
@@ -244,7 +259,25 @@ class _StreamedSums:
             values, slopes = zip(*pairs, strict=True)
             total = summed(total, torch.autograd.grad(values, self.leaves, slopes, allow_unused=True))
         to_lower = -torch.linalg.solve_triangular(lower.mT, outer, upper=True).tril()
-        return to_lower, to_noise, to_targets, to_weights, *total
+        return [to_lower, to_noise, to_targets, to_weights, *total]
+
+
+def added_up(
+    processes: Processes, inputs: Sequence[Tensor], gradients: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients with respect to inputs, each the sum of those by the rows of every process.
+
+    A process without rows has none. Those of inputs that are not learned are not wanted.
+    """
+    if processes.is_alone:
+        return list(gradients)
+    wanted = [each for each, like in enumerate(inputs) if like.requires_grad]
+    parts = [gradients[each] for each in wanted]
+    dense = [torch.zeros_like(inputs[n]) if p is None else p for n, p in zip(wanted, parts, strict=True)]
+    found: list[Tensor | None] = [None] * len(inputs)
+    for place, total in zip(wanted, processes.sum(*(each.double() for each in dense)), strict=True):
+        found[place] = total.to(inputs[place])
+    return found
 
 
 def learned(process: Process, rows: Observations) -> list[Tensor]:

@@ -243,7 +243,16 @@ def warm_up(
 
     announce(reporter, Phase("first hyperparameters"))
     learned = list(model.parameters())
-    maximize(objective, learned, max_iterations, callback=check, journal=journal, is_over=is_over)
+    processes = model.observations.processes
+    maximize(
+        objective,
+        learned,
+        max_iterations,
+        callback=check,
+        journal=journal,
+        is_over=is_over,
+        processes=processes,
+    )
 
 
 def _exact_evidence(model: SparseModel, rows: Observations) -> exact.ExactEvidence:
@@ -412,6 +421,7 @@ class _Learner:
             # conjugate gradients start where the last evaluation ended, so a replay cannot leave theirs out
             journal=None if self.model.bound_name == "cg" else self.journal,
             is_over=self.budget.is_over,
+            processes=self.reporter.processes,
         )
         self.converged = has_settled or training.has_settled
         reasons = {INTERRUPTED: "interrupted", TIME_IS_OVER: "time_limit"}

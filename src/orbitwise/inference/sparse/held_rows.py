@@ -1,5 +1,7 @@
 """All rows, projected and kept in memory: best q(v), bound and leave-one-out for any noise (METHOD 3 and 5).
 
+Each of several processes keeps its own rows, and sums over rows are added up.
+
 Drawn rows are drawn once, so their bound is that of another model, which averages over these few draws. It is
 used to choose the noise; `orbitwise.inference.stochastic.unbiased_bound` computes the bound to report.
 """
@@ -16,6 +18,7 @@ from torch import Tensor
 from orbitwise.functionals.functional import Functional
 from orbitwise.inference.linear_algebra import cholesky, plus_diagonal, solve_lower
 from orbitwise.inference.model import LatentModel, Observations
+from orbitwise.inference.processes import ALONE, Processes
 from orbitwise.inference.sparse.bounds import Totals, best_q, collapsed_bound, precision, pseudo_rows
 from orbitwise.inference.sparse.inducing import Inducing, Prior, ProjectedRows, project_rows
 from orbitwise.inference.sparse.posterior import ProjectedMoments, SparsePosterior, Whitened
@@ -35,7 +38,8 @@ class HeldRows:
 
     A row of weight w has noise σ²/w; weights are [n], or [n, c] if they differ between outputs. `log_weight`
     replaces Σ log w if rows represent terms of another likelihood than Gaussian noise, and `response` the
-    weights when rows are left out; see `Likelihood.response`.
+    weights when rows are left out; see `Likelihood.response`. If several `processes` share `num_rows` rows,
+    all of these are those of this process. The results are those of all rows.
     """
 
     def __init__(
@@ -45,19 +49,33 @@ class HeldRows:
         weight: Float[Tensor, " n"] | Float[Tensor, "n c"] | None = None,
         log_weight: Float[Tensor, ""] | None = None,
         response: Float[Tensor, "n c"] | None = None,
+        processes: Processes = ALONE,
+        num_rows: int | None = None,
     ) -> None:
         self.projected, self.targets, self.response = projected, targets, response
+        self.processes, self.num_rows = processes, len(targets) if num_rows is None else num_rows
         self.weight = torch.ones_like(projected.residual) if weight is None else weight
-        self.log_weight = self.weight.log().sum() if log_weight is None else log_weight
         self.centred = targets - projected.mean[:, None]
         columns = projected.columns
-        self.gram = columns @ columns.mT if weight is None else _gram(columns, weight)
-        self.product = columns @ (self._weights * self.centred)
+        gram = processes.together(
+            lambda: columns @ columns.mT if weight is None else _gram(columns, self.weight)
+        )
+        product = columns @ (self._weights * self.centred)
+        logs = self.weight.log().sum() if log_weight is None else log_weight
+        self.gram, self.product, self.log_weight = processes.sum(gram, product, logs)
 
     @classmethod
-    def of_quadratic(cls, projected: ProjectedRows, quadratic: Quadratic, shared: bool) -> HeldRows:
+    def of_quadratic(
+        cls,
+        projected: ProjectedRows,
+        quadratic: Quadratic,
+        shared: bool,
+        processes: Processes = ALONE,
+        num_rows: int | None = None,
+    ) -> HeldRows:
         """Rows that represent quadratic likelihood terms, for σ² = 1, with λ as weights."""
-        return cls(projected, *pseudo_rows(quadratic, shared))
+        targets, weight, log_weight = pseudo_rows(quadratic, shared)
+        return cls(projected, targets, weight, log_weight, None, processes, num_rows)
 
     @property
     def _weights(self) -> Float[Tensor, "n k"]:
@@ -68,8 +86,13 @@ class HeldRows:
         square = (self._weights * self.centred.square()).sum()
         residual = self._weights * self.projected.residual[:, None]
         slack = torch.log1p(residual / self._checked(noise)).sum()
-        sums = (self.gram, self.product, square, residual.sum(), slack)
-        return Totals(*sums, len(self.targets), self.log_weight)
+        square, trace, slack = self.processes.sum(square, residual.sum(), slack)
+        sums = (self.gram, self.product, square, trace, slack)
+        return Totals(*sums, self.num_rows, self.log_weight)
+
+    def residual(self) -> Float[Tensor, " n"]:
+        """The residual variances of all rows."""
+        return self.processes.gather(self.projected.residual, self.num_rows)
 
     def precision(self, noise: float | Tensor) -> Float[Tensor, "*c u u"]:
         """P = I + AWAᵀ/σ²."""
@@ -90,6 +113,27 @@ class HeldRows:
         which is correct to first order in the change of the posterior. Moments are computed for these `rows`,
         each given all others.
         """
+        if self.processes.is_alone:
+            mean, variance = self._leave_out(noise, rows)
+        else:
+            places, order, counts = self._shared_out(rows)
+            found = torch.stack(self._leave_out(noise, places))
+            parts = self.processes.gather_parts(found.permute(1, 2, 0).contiguous(), counts)
+            mean, variance = parts[order].unbind(-1)
+        return Moments(mean, variance, mean.square() + variance)
+
+    def _shared_out(self, rows: Places) -> tuple[Tensor, Tensor, list[int]]:
+        """Places of those rows that are held here, where every row is among those gathered, and counts."""
+        device = self.targets.device
+        wanted = torch.arange(self.num_rows, device=device)[rows]
+        ends = torch.tensor(self.processes.counts(self.num_rows), device=device).cumsum(0)
+        owner = torch.bucketize(wanted, ends, right=True)
+        order = owner.argsort(stable=True)
+        mine = wanted[owner == self.processes.rank] - self.processes.share(self.num_rows).start
+        return mine, order.argsort(), owner.bincount(minlength=len(ends)).tolist()
+
+    def _leave_out(self, noise: float | Tensor, rows: Places) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each of these rows, which are held here, given all others."""
         noise, best = self._checked(noise), self.optimum(noise)
         columns, residual = self.projected.columns[:, rows], self.projected.residual[rows]
         mean, weights = columns.mT @ best.mean, self._weights[rows]
@@ -97,7 +141,7 @@ class HeldRows:
             response, lower = weights / noise, best.lower
         else:
             response, all_columns = self.response[rows] / noise, self.projected.columns
-            gram = _gram(all_columns, self.response / noise)
+            (gram,) = self.processes.sum(_gram(all_columns, self.response / noise))
             lower = cholesky(plus_diagonal(gram, 1.0)).lower
         parts = columns.split(COLUMNS_AT_ONCE, dim=1)
         lowers = lower if lower.dim() == 3 else lower[None]
@@ -108,8 +152,7 @@ class HeldRows:
         variance = spread / (1 - response * spread).clamp_min(1e-12)
         held_out = mean - variance * weights / noise * (self.centred[rows] - mean)
         variance = (variance + residual[:, None]).expand_as(held_out)
-        held_out = held_out + self.projected.mean[rows][:, None]
-        return Moments(held_out, variance, held_out.square() + variance)
+        return held_out + self.projected.mean[rows][:, None], variance
 
     def held_out_means(self, noise: float | Tensor, rows: Places = slice(None)) -> Float[Tensor, "k c"]:
         """The targets of these rows, each predicted from all others, at this variance of the noise."""
@@ -118,8 +161,11 @@ class HeldRows:
     def log_density(self, noise: float | Tensor, left_out: Moments | None = None) -> Float[Tensor, " n"]:
         """log p(y_n | all other targets), summed over outputs; `left_out` are the moments, if known."""
         held_out = self.leave_one_out(noise) if left_out is None else left_out
-        spread = held_out.variance + self._checked(noise) / self._weights
-        residual = self.targets - held_out.mean
+        targets, weights = (
+            self.processes.gather(each, self.num_rows) for each in (self.targets, self._weights)
+        )
+        spread = held_out.variance + self._checked(noise) / weights
+        residual = targets - held_out.mean
         return -0.5 * (residual.square() / spread + torch.log(2 * math.pi * spread)).sum(1)
 
     def _checked(self, noise: float | Tensor) -> Float[Tensor, ""]:
@@ -163,9 +209,31 @@ def hold_rows(
     targets: Float[Tensor, "n c"],
     generator: torch.Generator | None = None,
     weight: Float[Tensor, " n"] | None = None,
+    processes: Processes = ALONE,
 ) -> HeldRows:
     """All rows, each drawn once."""
-    return HeldRows(project_rows(process, functional, inducing, x, None, generator), targets.double(), weight)
+    rows = Observations(functional, x, targets.double(), weight, processes=processes)
+    projected, mine = project_share(process, rows, inducing, generator)
+    return HeldRows(projected, mine.targets, mine.weight, processes=processes, num_rows=len(rows))
+
+
+def project_share(
+    process: Prior, rows: Observations, inducing: Inducing, generator: torch.Generator | None = None
+) -> tuple[ProjectedRows, Observations]:
+    """The rows that are held by this process, projected; all of them if it is alone."""
+    processes, share = rows.processes, rows.processes.share(len(rows))
+    mine = rows if processes.is_alone else rows.take(share)
+
+    def projected() -> ProjectedRows:
+        if generator is None or processes.is_alone:
+            return project_rows(process, rows.functional, inducing, mine.x, None, generator)
+        # rows are drawn one after the other, so that those of other processes are drawn as well
+        columns, residual, mean, lower = project_rows(
+            process, rows.functional, inducing, rows.x, None, generator
+        )
+        return ProjectedRows(columns[:, share], residual[share], mean[share], lower)
+
+    return processes.together(projected), mine
 
 
 class Conditioned(NamedTuple):
@@ -190,19 +258,21 @@ def condition(
 ) -> Conditioned:
     """The best q of exact or frozen rows; tilts start at `tilt`, and weights are numbers of repetitions."""
     rows, likelihood = observations.through(model.functional), model.likelihood
-    targets, weight = rows.targets.double(), rows.weight
-    projected = project_rows(model.process, rows.functional, inducing, rows.x, None, generator)
+    processes, count = rows.processes, len(rows)
+    projected, mine = project_share(model.process, rows, inducing, generator)
+    targets, weight = mine.targets.double(), mine.weight
     if likelihood.needs_tilt:
-        start = torch.ones_like(targets) if tilt is None else tilt
-        tilt = best_tilt(projected, likelihood, targets, start, weight=weight)
+        start = torch.ones_like(targets) if tilt is None else tilt[processes.share(count)]
+        tilt = best_tilt(projected, likelihood, targets, start, weight=weight, processes=processes)
     else:
         tilt = None
     quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
-    held = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature)
+    held = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature, processes, count)
     q = held.optimum(1.0)
     if likelihood.needs_tilt:
         response = likelihood.response(_moments(projected, q).full, targets, tilt)
         held.response = response if weight is None else weight[:, None] * response
+    tilt = None if tilt is None else processes.gather(tilt, count)
     return Conditioned(SparsePosterior(model.process, inducing, q, projected.lower), held, tilt)
 
 
@@ -214,14 +284,17 @@ def best_tilt(
     tilt: Float[Tensor, "n c"],
     num_rounds: int = 10,
     weight: Float[Tensor, " n"] | None = None,
+    processes: Processes = ALONE,
 ) -> Float[Tensor, "n c"]:
     """The best tilts c = √E[f²], by rounds of coordinate ascent, each of which raises the bound.
 
-    Under the tight bound the residual r is replaced by r/(1 + wλr).
+    If several processes share the rows, these are the rows of this process. Under the tight bound the
+    residual r is replaced by r/(1 + wλr).
     """
     for _ in range(num_rounds):
         quadratic = likelihood.quadratic(targets, tilt).weighted(weight)
-        q = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature).optimum(1.0)
+        held = HeldRows.of_quadratic(projected, quadratic, likelihood.shares_curvature, processes)
+        q = held.optimum(1.0)
         residual = projected.residual[:, None]
         square = _moments(projected, q).mean_square
         tilt = (square + residual / (1 + quadratic.curvature * residual)).sqrt()

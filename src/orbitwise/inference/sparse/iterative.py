@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -34,6 +34,7 @@ from orbitwise.inference.model import Observations, Posterior
 from orbitwise.inference.sparse.bounds import (
     QuadraticEnds,
     Totals,
+    added_up,
     best_q,
     gather_totals,
     growth,
@@ -46,6 +47,9 @@ from orbitwise.inference.sparse.bounds import (
 from orbitwise.inference.sparse.inducing import Inducing, inducing_factor, project_rows
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.process.process import Moments, Process, Rows, pairs_at_once
+
+TILES = 4
+"""Of a side of the covariance matrix and a process, where there are several."""
 
 
 def covariance_product(
@@ -77,7 +81,7 @@ def prior_means(process: Process, rows: Observations) -> Float[Tensor, " n"]:
 @final
 @dataclass(frozen=True)
 class _CovarianceProduct:
-    """(v, parameters) → K v, with the gradient in one more pass over the tiles."""
+    """(v, parameters) → K v, with the gradient in one more pass over the tiles, which processes share."""
 
     process: Process
     rows: Observations
@@ -88,27 +92,39 @@ class _CovarianceProduct:
         return max(16, math.isqrt(pairs_at_once(self.rows.x.device)) // self.rows.num_atoms)
 
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Positions and values of the tiles of the lower half."""
-        step, count = self.step, len(self.rows.x)
-        for start in range(0, count, step):
+        """Positions and values of the tiles of the lower half that are those of this process."""
+        step, count, processes = self.step, len(self.rows.x), self.rows.processes
+        if not processes.is_alone:
+            # enough tiles for all processes to have about as much to do
+            step = max(16, min(step, -(-count // (TILES * processes.size))))
+        for place, start in enumerate(range(0, count, step)):
             below = slice(start, start + step)
             left = self.rows.take(below).atoms()
-            for first in range(0, start + 1, step):
+            # tiles are dealt out in turn, so that rows of tiles begin with different processes
+            turn = (processes.rank - place * (place + 1) // 2) % processes.size
+            for first in range(0, start + 1, step)[turn :: processes.size]:
                 beside = slice(first, first + step)
                 right = None if first == start else self.rows.take(beside).atoms()
                 yield below, beside, self.process.covariance(left, right).double()
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        vectors = inputs[0]
+        processes = self.rows.processes
+        return processes.sum(processes.together(lambda: self._forward(inputs[0])))
+
+    def _forward(self, vectors: Tensor) -> Tensor:
         result = torch.zeros_like(vectors)
         for below, beside, tile in self.tiles():
             result[below] += tile @ vectors[beside]
             if below != beside:
                 result[beside] += tile.mT @ vectors[below]
-        return (result,)
+        return result
 
     def backward(self, inputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        (to_result,) = slopes
+        processes = self.rows.processes
+        found = processes.together(lambda: self._backward(inputs, *slopes))
+        return None, *added_up(processes, inputs[1:], found)
+
+    def _backward(self, inputs: tuple[Tensor, ...], to_result: Tensor) -> list[Tensor | None]:
         vectors, *leaves = inputs
         total: list[Tensor | None] = [None] * len(leaves)
         with torch.enable_grad():
@@ -119,7 +135,7 @@ class _CovarianceProduct:
                     to_tile = to_tile + vectors[below] @ to_result[beside].mT
                 total = summed(total, torch.autograd.grad(tile, leaves, to_tile, allow_unused=True))
                 del tile
-        return None, *total
+        return total
 
 
 @final
@@ -257,7 +273,7 @@ class NoisySystem:
         product = self.product(vectors)
         # 2yᵀv - vᵀK̂v ≤ yᵀK̂⁻¹y ≤ 2yᵀv - vᵀK̂v + rᵀP⁻¹r
         least = (vectors * (2 * self.centred() - product)).sum()
-        left = Observations(rows.functional, rows.x, rows.targets - product, rows.weight)
+        left = replace(rows, targets=rows.targets - product, scatter=None)
         totals = gather_totals(self.process, left, inducing, lower, self.noise, tight)
         remaining = low_rank_terms(totals, self.noise).quadratic.clamp_min(0)
         return QuadraticBracket(least, least + remaining, totals)

@@ -27,14 +27,13 @@ from orbitwise.inference.sparse.bounds import (
     quadratic_totals,
     safe_bracket,
 )
-from orbitwise.inference.sparse.held_rows import best_tilt
+from orbitwise.inference.sparse.held_rows import best_tilt, project_share
 from orbitwise.inference.sparse.inducing import (
     Inducing,
     cluster_centres,
     first_of_equals,
     greedy_choice,
     inducing_factor,
-    project_rows,
     random_orbit_points,
 )
 from orbitwise.inference.sparse.iterative import NoisySystem
@@ -162,7 +161,12 @@ class SparseModel(nn.Module):
         return len(self.raw_inducing) if self.chosen is None else len(self.chosen)
 
     def place_inducing(self, inducing: Tensor) -> None:
-        """Use these points of g, or, for values of f, these numbers of rows."""
+        """Use these points of g, or, for values of f, these numbers of rows.
+
+        Several processes use those of the first, although all choose, because choices may depend on rounding.
+        """
+        if not self.observations.processes.is_alone:
+            inducing = self.observations.processes.from_first(inducing.cpu()).to(self.centre.device)
         if self.domain == "f":
             self.chosen = inducing
         else:
@@ -199,7 +203,7 @@ class SparseModel(nn.Module):
         quadratic = self.likelihood.quadratic(rows.targets, self.tilt).weighted(rows.weight)
         shared = self.likelihood.shares_curvature
         return quadratic_totals(
-            self.process, self.functional, inducing, rows.x, quadratic, shared, lower, tight
+            self.process, self.functional, inducing, rows.x, quadratic, shared, lower, tight, rows.processes
         )
 
     @torch.no_grad()
@@ -207,9 +211,11 @@ class SparseModel(nn.Module):
         """Coordinate ascent of the tilts, if the likelihood has any; it never lowers the bound."""
         if self.tilt is None:
             return
-        rows = self.observations
-        projected = project_rows(self.process, self.functional, self.inducing, rows.x)
-        self.tilt = best_tilt(projected, self.likelihood, rows.targets, self.tilt, weight=rows.weight)
+        rows, processes = self.observations, self.observations.processes
+        projected, mine = project_share(self.process, rows, self.inducing)
+        start = self.tilt[processes.share(len(rows))]
+        known = (projected, self.likelihood, mine.targets, start)
+        self.tilt = processes.gather(best_tilt(*known, weight=mine.weight, processes=processes), len(rows))
 
     def merged_term(self) -> Float[Tensor, ""]:
         """The term that merging rows removed from the log likelihood."""

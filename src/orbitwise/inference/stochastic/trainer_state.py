@@ -333,7 +333,7 @@ def _wrong_number(numbers: dict[str, Any], own: dict[str, Any], length: int) -> 
 def restore(trainer: StochasticTrainer, descent: Descent, run: RunState, state: State) -> None:
     """Set a trainer, constructed with the same arguments as the earlier one, to a state."""
     tensors, numbers = state
-    device, history = trainer.x.device, trainer.history
+    device, history = trainer.observations.x.device, trainer.history
 
     def part(prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with the prefix, by the rest of their names."""

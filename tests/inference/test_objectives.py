@@ -4,12 +4,13 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from orbitwise.estimators.engines import FitSettings, StochasticBound
+from orbitwise.estimators.engines import FitSettings
 from orbitwise.functionals import Evaluation, OrbitAverage
 from orbitwise.functionals.averages import freeze_functional
 from orbitwise.inference.exact import ExactEvidence
 from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.stochastic.objectives import StochasticBound
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
 from orbitwise.likelihoods import Gaussian
 from orbitwise.orbits import SampledOrbit
@@ -42,8 +43,7 @@ def test_a_collapsed_bound_is_below_the_evidence(problem):
 
 def test_a_stochastic_objective_repeats_its_draws(problem):
     model, rows, generator = problem
-    parts = (model.process, model.functional, model.likelihood, rows.x, rows.targets, rows.x[:4])
-    objective = StochasticBound(StochasticTrainer(*parts, generator, batch_size=4))
+    objective = StochasticBound(StochasticTrainer(model, rows, rows.x[:4], generator, batch_size=4))
     assert objective().item() == objective().item()
 
 
