@@ -32,26 +32,34 @@ from orbitwise.inference.model import LatentModel, Observations, Posterior
 from orbitwise.inference.optimise.cost import users_level
 from orbitwise.inference.optimise.training import assign, maximize, values_of
 from orbitwise.inference.sparse.model import SparseModel
+from orbitwise.inference.stored_rows import StoredRows, held_rows, is_large, typical_rows
 from orbitwise.kernels.bases import LinearTrend, default_kernel, typical_spread
 from orbitwise.likelihoods.gaussian import NOISE_FLOOR, Gaussian
 from orbitwise.likelihoods.likelihood import Likelihood
 from orbitwise.process.process import Process
 
 
-def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> Observations:
+def merge(
+    x: NDArray[np.float64] | StoredRows, y: NDArray[np.float64], weight: NDArray[np.float64]
+) -> Observations:
     """Distinct inputs in a fixed order, with mean, weight and scatter of the targets seen there.
 
-    Rows of weight zero are left out.
+    Rows of weight zero are left out. Stored rows stay in the order in which they are stored.
     """
     kept = weight > 0
     if not kept.any():
         raise ValueError("All sample weights are zero: at least one row needs a positive weight.")
-    x, y, weight = x[kept], y[kept], weight[kept]
-    distinct, place = np.unique(x, axis=0, return_inverse=True)
-    place = place.ravel()
+    if isinstance(x, StoredRows):
+        x = x if kept.all() else x.at(np.flatnonzero(kept))
+        stored, place = x.distinct()
+        distinct = stored if is_large(*stored.shape) else held_rows(stored)
+    else:
+        found, place = np.unique(x[kept], axis=0, return_inverse=True)
+        distinct, place = torch.from_numpy(found), place.ravel()
+    y, weight = y[kept], weight[kept]
     # A fixed order of summation within equal inputs, so that the order of rows leaves no trace in rounding.
     order = np.lexsort((weight, *y.T, place))
-    x, y, weight, place = x[order], y[order], weight[order], place[order]
+    y, weight, place = y[order], weight[order], place[order]
 
     def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Σ w over the rows of each input, for every column."""
@@ -60,9 +68,8 @@ def merge(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.flo
 
     total = sums(np.ones_like(y[:, :1]))
     mean = sums(y) / total
-    inputs, targets = torch.from_numpy(distinct), torch.from_numpy(mean)
-    scatter = torch.from_numpy(sums((y - mean[place]) ** 2))
-    return Observations(Evaluation(), inputs, targets, torch.from_numpy(total[:, 0]), scatter)
+    targets, scatter = torch.from_numpy(mean), torch.from_numpy(sums((y - mean[place]) ** 2))
+    return Observations(Evaluation(), distinct, targets, torch.from_numpy(total[:, 0]), scatter)
 
 
 def without_noise(rows: Observations) -> Observations:
@@ -253,7 +260,7 @@ class RegressionModel:
 
 
 def prepare(
-    x: NDArray[np.float64],
+    x: NDArray[np.float64] | StoredRows,
     y: NDArray[np.float64],
     weight: NDArray[np.float64],
     functional: Functional,
@@ -273,7 +280,7 @@ def prepare(
     """
     merged = merge(x, y, weight)
     rows = without_noise(merged) if noise == 0 else merged
-    functional, points = functional.double(), rows.x
+    functional, points = functional.double(), typical_rows(rows.x)
     with torch.no_grad():
         atoms = functional.atoms(points)
     exact.refuse_drawn(atoms)

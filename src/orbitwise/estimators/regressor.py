@@ -27,7 +27,9 @@ from orbitwise.estimators.regression_model import (
     sparse_form,
     warn_of_few_targets,
 )
-from orbitwise.estimators.validation import Channels, check_training
+from orbitwise.estimators.sources import Source, Targets
+from orbitwise.estimators.training_data import Rows, check_training
+from orbitwise.estimators.validation import Channels
 from orbitwise.functionals.averages import freeze_at
 from orbitwise.functionals.features import Features
 from orbitwise.functionals.functional import Functional
@@ -37,6 +39,7 @@ from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.certificate import Certificate, certify
 from orbitwise.inference.sparse.model import SparseModel
 from orbitwise.inference.sparse.posterior import SparsePosterior
+from orbitwise.inference.stored_rows import as_inputs, held_rows
 from orbitwise.likelihoods.gaussian import Gaussian
 from orbitwise.likelihoods.laplace import Laplace
 from orbitwise.likelihoods.likelihood import Likelihood
@@ -323,8 +326,8 @@ class InvariantGPRegressor(
     @learning("log_evidence_", "noise_")
     def fit(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | Source,
+        y: Targets | None = None,
         sample_weight: ArrayLike | None = None,
         observations: Sequence[Observation] = (),
     ) -> InvariantGPRegressor:
@@ -355,8 +358,11 @@ class InvariantGPRegressor(
         is_gaussian = isinstance(likelihood, Gaussian)
         generator, previous = self._generator(), self._previous(x.shape[1])
         functional, x = self._begin(x, previous)
-        points = num_points(functional, torch.from_numpy(x)) if self.num_inducing == "auto" else None
+        rows = as_inputs(x)
+        points = num_points(functional, rows) if self.num_inducing == "auto" else None
         self.inference_ = self._engine(len(weight), points, is_gaussian, observations)
+        if self.inference_ == "exact":
+            x = held_rows(rows).numpy()
         kernel = self.kernel if previous is None else previous.process.kernel.cpu()
         model = prepare(
             x,
@@ -455,7 +461,7 @@ class InvariantGPRegressor(
 
     def _fit_sparse(
         self,
-        x: NDArray[np.float64],
+        x: Rows,
         targets: NDArray[np.float64],
         weight: NDArray[np.float64],
         generator: torch.Generator,
@@ -468,7 +474,7 @@ class InvariantGPRegressor(
         model = sparse_form(self.model_)
         if self.noise is None:
             self.model_ = model
-        latent, rows, merged = model.latent, torch.from_numpy(x), model.observations[0]
+        latent, rows, merged = model.latent, as_inputs(x), model.observations[0]
         is_weighted = bool((weight != 1).any())
         is_merged = len(merged) < len(x) or is_weighted
         is_collapsed = isinstance(latent.likelihood, Gaussian) and self.inference_ == "collapsed"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from orbitwise.declarations import require
 from orbitwise.functionals.functional import Atoms, Block, Evaluation, Functional
 from orbitwise.inference.linear_algebra import check_factor, cholesky, plus_diagonal, solve_lower
+from orbitwise.inference.stored_rows import Inputs
 from orbitwise.process.process import Process, Rows, as_blocks
 from orbitwise.process.unbiased import Method, pair_factors, unbiased_variance
 
@@ -118,13 +120,45 @@ class PriorMoments(NamedTuple):
     mean: Float[Tensor, " n"]
 
 
+@final
+@dataclass(frozen=True)
+class StreamedColumns:
+    """A = L⁻¹K_uf of exact or frozen rows, of which nothing is held: it is computed whenever it is read."""
+
+    process: Process
+    functional: Functional
+    inducing: Inducing
+    lower: Float[Tensor, "u u"]
+    x: Inputs
+
+    @torch.no_grad()
+    def at(self, rows: slice | Int[Tensor, " k"]) -> tuple[Float[Tensor, "u k"], PriorMoments]:
+        """The columns of some rows, and their prior moments."""
+        atoms = frozen_rows(self.functional.atoms(self.x[rows]))
+        prior = prior_moments(self.process, self.inducing, atoms)
+        return solve_lower(self.lower, prior.cross), prior
+
+
 class ProjectedRows(NamedTuple):
     """A = L⁻¹K_uf of exact or frozen rows, their residual variances r ≥ 0 and prior means, and L."""
 
-    columns: Float[Tensor, "u n"]
+    columns: Float[Tensor, "u n"] | StreamedColumns
     residual: Float[Tensor, " n"]
     mean: Float[Tensor, " n"]
     lower: Float[Tensor, "u u"]
+
+    def blocks(self, rows: slice | Int[Tensor, " k"] = slice(None)) -> Iterator[Float[Tensor, "u _"]]:
+        """The columns of these rows: at once where they are held, else some at a time."""
+        if isinstance(self.columns, Tensor):
+            yield self.columns[:, rows]
+            return
+        number = torch.arange(len(self.residual))[rows.cpu() if isinstance(rows, Tensor) else rows]
+        for part in number.split(ROWS_AT_ONCE):
+            yield self.columns.at(part)[0]
+
+    def held_columns(self) -> Float[Tensor, "u n"]:
+        """The columns of all rows, in memory."""
+        return torch.cat(list(self.blocks()), dim=1)
 
 
 class Projection(NamedTuple):
@@ -267,17 +301,21 @@ def project_rows(
     process: Prior,
     functional: Functional,
     inducing: Inducing,
-    x: Float[Tensor, "n columns"],
+    x: Inputs,
     lower: Float[Tensor, "u u"] | None = None,
     generator: torch.Generator | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
+    streams: bool = False,
 ) -> ProjectedRows:
     """A, residual variances and prior means of all rows, in memory; drawn rows are drawn once.
 
     Kernel values are computed in blocks of rows, without gradients; those of sums over rows are in
-    `orbitwise.inference.sparse.bounds`.
+    `orbitwise.inference.sparse.bounds`. With `streams`, A of exact or frozen rows is not held, but computed
+    whenever it is needed.
     """
     lower = inducing_factor(process, inducing) if lower is None else lower
+    if streams and isinstance(process, Process):
+        return _streamed_rows(StreamedColumns(process, functional, inducing, lower, x), rows_at_once)
     columns = torch.empty(len(lower), len(x), dtype=torch.float64, device=x.device)
     variances, means = [], []
     for start in range(0, len(x), rows_at_once):
@@ -295,6 +333,15 @@ def project_rows(
         columns[:, part] = solve_lower(lower, columns[:, part])
     residual = (torch.cat(variances) - columns.square().sum(0)).clamp_min(0)
     return ProjectedRows(columns, residual, torch.cat(means), lower)
+
+
+def _streamed_rows(columns: StreamedColumns, rows_at_once: int) -> ProjectedRows:
+    residuals, means = [], []
+    for start in range(0, len(columns.x), rows_at_once):
+        block, prior = columns.at(slice(start, start + rows_at_once))
+        residuals.append((prior.variance - block.square().sum(0)).clamp_min(0))
+        means.append(prior.mean)
+    return ProjectedRows(columns, torch.cat(residuals), torch.cat(means), columns.lower)
 
 
 def _independent_parts(atoms: Atoms, method: Method) -> tuple[list[Atoms], Tensor]:
@@ -317,7 +364,7 @@ def _points(inducing: Inducing) -> Float[Tensor, "u d"]:
 
 def random_orbit_points(
     functional: Functional,
-    x: Float[Tensor, "n d"],
+    x: Inputs,
     num_inducing: int,
     generator: torch.Generator,
     rows_at_once: int = 256,

@@ -56,6 +56,7 @@ from orbitwise.inference.stochastic.variational import (
     check_drawn,
     natural_step,
 )
+from orbitwise.inference.stored_rows import typical_rows
 from orbitwise.likelihoods.recognition import Recognition
 from orbitwise.orbits.finite import FiniteOrbit
 from orbitwise.process.process import Process
@@ -122,7 +123,7 @@ class StochasticTrainer:
                     f"{type(model.likelihood).__name__} has no tilts, so it takes no recognition network: "
                     "leave tilt out."
                 )
-            self.recognition = Recognition(x, targets.shape[1], generator)
+            self.recognition = Recognition(typical_rows(x), targets.shape[1], generator)
         self.history = History()
         self.memory = Memory(len(x), targets.shape[1], x.device)
         self.replace_inducing(inducing)

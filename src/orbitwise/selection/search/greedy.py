@@ -30,6 +30,7 @@ from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.optimise.hyperparameters import JointHyperprior, parts_of
 from orbitwise.inference.optimise.hyperpriors import WEAK_AMPLITUDE_SCALE, LogNormalDistance, weak_hyperpriors
 from orbitwise.inference.optimise.training import Training, curvature_of, maximize
+from orbitwise.inference.stored_rows import held_rows
 from orbitwise.kernels.bases import CentredLinearKernel, children_of
 from orbitwise.kernels.spectrum import Array
 from orbitwise.kernels.spelling import Term, build, expression_of
@@ -272,7 +273,7 @@ class HypothesisModel:
         return self.observations.targets[:, 0]
 
     def _atoms(self) -> Atoms:
-        atoms = self.latent.functional.atoms(self.observations.x)
+        atoms = self.latent.functional.atoms(held_rows(self.observations.x))
         assert isinstance(atoms, Atoms)
         return atoms
 
