@@ -10,6 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from orbitwise.functionals.averages import OrbitAverage, freeze_functional
+from orbitwise.functionals.functional import Evaluation
+from orbitwise.inference.model import LatentModel, Observations
 from orbitwise.inference.sparse.inducing import random_orbit_points
 from orbitwise.inference.sparse.posterior import SparsePosterior
 from orbitwise.inference.stochastic.trainer import StochasticTrainer
@@ -64,17 +66,10 @@ def run(
     generator = torch.Generator(place).manual_seed(seed)
     inducing = random_orbit_points(functional, x, num_inducing, generator)
     q_update, method = VARIANTS[variant]
+    model = LatentModel(process, functional, likelihood)
+    rows = Observations(Evaluation(), x, targets)
     trainer = StochasticTrainer(
-        process,
-        functional,
-        likelihood,
-        x,
-        targets,
-        inducing,
-        generator,
-        batch_size,
-        method=method,
-        q_update=q_update,
+        model, rows, inducing, generator, batch_size, method=method, q_update=q_update
     )
     start = time.perf_counter()
     trainer.run(num_steps, min(40, num_steps // 3))
