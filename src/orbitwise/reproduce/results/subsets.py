@@ -36,7 +36,7 @@ def run(
 
 
 def cells(setting: Setting) -> Mapping[str, Cell]:
-    """Both models on every size; at full scale by the defaults of the classifier."""
+    """Both models on every size; at full scale the classifier chooses its engine."""
     source = source_of(setting, (60, 1000, 60_000))
     sizes = setting.pick((40, 80), (62, 250, 1000), (312, 1250, 5000, 20_000, 60_000))
     found = {}
