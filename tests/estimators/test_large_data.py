@@ -65,6 +65,11 @@ def sparse(**settings):
     return SparseGPRegressor(kernel, num_inducing=20, max_iterations=3, random_state=0, **settings)
 
 
+def rows_of(model):
+    """The observations by which a sparse regressor learned."""
+    return vars(model.fit_result_.objective)["observations"]
+
+
 def numbers(model, x):
     mean, deviation = model.predict(x, return_std=True)
     return np.concatenate([[model.log_evidence_, *np.ravel(model.noise_)], mean, deviation])
@@ -78,7 +83,7 @@ def test_a_file_of_rows_is_fitted_as_the_array_is(wave, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
     model = sparse().fit(tmp_path / "x.npy", tmp_path / "y.npy")
-    assert isinstance(model.fit_result_.objective.observations.x, StoredRows)
+    assert isinstance(rows_of(model).x, StoredRows)
     np.testing.assert_allclose(numbers(model, x[:9]), wanted, rtol=1e-10)
 
 
@@ -123,7 +128,7 @@ def test_sources_give_the_bits_of_arrays(name, wave, tmp_path, monkeypatch):
             monkeypatch.setattr(stored_rows, "LARGE_ROWS", 20)
         wanted = numbers(sparse().fit(x, y), x[:9])
         model = sparse().fit(inputs, targets)
-        assert isinstance(model.fit_result_.objective.observations.x, StoredRows) is is_large
+        assert isinstance(rows_of(model).x, StoredRows) is is_large
         assert list(getattr(model, "feature_names_in_", [])) == (columns if name == "parquet" else [])
         new = pd.DataFrame(x[:9], columns=columns) if name == "parquet" else x[:9]
         assert np.array_equal(numbers(model, new), wanted)
@@ -133,7 +138,7 @@ def test_equal_rows_are_merged_where_they_are(wave, small):
     x, y = wave
     twice, noisy = np.concatenate([x, x[:100]]), np.concatenate([y, y[:100] + 0.5])
     model = sparse().fit(twice, noisy)
-    rows = model.fit_result_.objective.observations
+    rows = rows_of(model)
     assert len(rows) == 300
     assert rows.targets.shape == (300, 1)
     scale = model.target_scale_

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, final, get_args
+from typing import Any, Literal, cast, final, get_args
 
 import numpy as np
 import torch
@@ -413,7 +413,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         """The probability of every class, in the order of `classes_`."""
         if (parts := input_parts(self, X)) is not None:
             return joined(self.predict_proba(part) for part in parts)
-        return self._probabilities(*self.moments(X)).cpu().numpy()
+        return self._probabilities(*self.moments(cast(ArrayLike, X))).cpu().numpy()
 
     def _probabilities(self, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         return class_probabilities(self.likelihood_, mean, variance, self.scale_)
@@ -424,7 +424,7 @@ class InvariantGPClassifier(EngineEstimator, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.model_.latent.likelihood
 
-    def moments(self, X: ArrayLike | Source) -> tuple[torch.Tensor, torch.Tensor]:
+    def moments(self, X: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """The posterior mean and variance of f for every row and output, as tensors [n, outputs]."""
         return self._moments_at(self._inputs(X))
 

@@ -143,13 +143,13 @@ class FittedProcess(FittedForm, ABC):
     def _place(self) -> str:
         return getattr(self, "device_", "cpu")
 
-    def _inputs(self, X: ArrayLike | Source, plain: bool = True) -> torch.Tensor:
+    def _inputs(self, X: ArrayLike, plain: bool = True) -> torch.Tensor:
         """New inputs [n, d] as they were at the fit: channels first, on the device, without the background.
 
         Inputs of other functionals (not `plain`) may be pairs [n, 2, d].
         """
         check_is_fitted(self)
-        return check_inputs(self, cast(ArrayLike, X), plain).to(self._place) - self.form_.background
+        return check_inputs(self, X, plain).to(self._place) - self.form_.background
 
     def _blocks(self, functional: Functional, x: torch.Tensor) -> Iterator[Block]:
         """The rows to predict, some at a time; functionals that belong to all of x are lowered at once."""
@@ -552,6 +552,7 @@ class RegressionPredictions(FittedProcess, ABC):
             if return_cov:
                 raise ValueError("return_cov is about all rows together: give some of them, as an array.")
             return joined(self.predict(part, return_std, False, include_noise) for part in parts)
+        X = cast(ArrayLike, X)
         likelihood = self._other_likelihood()
         if likelihood is not None:
             return self._predict_other(likelihood, X, return_std, return_cov, include_noise)
@@ -567,6 +568,7 @@ class RegressionPredictions(FittedProcess, ABC):
         """
         if (parts := input_parts(self, X)) is not None:
             return joined(self.predict_quantiles(part, quantiles) for part in parts)
+        X = cast(ArrayLike, X)
         likelihood = self._other_likelihood()
         moments = self._row_moments(self._blocks(Evaluation(), self._inputs(X)))
         levels = [float(level) for level in np.atleast_1d(np.asarray(quantiles, dtype=np.float64))]
@@ -609,7 +611,7 @@ class RegressionPredictions(FittedProcess, ABC):
     def _predict(
         self,
         functional: Functional,
-        X: ArrayLike | Source,
+        X: ArrayLike,
         return_std: bool,
         return_cov: bool,
         include_noise: bool,
@@ -637,7 +639,7 @@ class RegressionPredictions(FittedProcess, ABC):
     def _predict_other(
         self,
         likelihood: Likelihood,
-        X: ArrayLike | Source,
+        X: ArrayLike,
         return_std: bool,
         return_cov: bool,
         include_noise: bool,
