@@ -11,6 +11,7 @@ from rich.console import Console
 from orbitwise.reproduce.result import SCALES, SOURCES, all_results
 from orbitwise.reproduce.results import (
     lim_fig2,
+    rkhs_table1,
     talk_bounds,
     talk_inducing,
     talk_interpolation,
@@ -25,6 +26,7 @@ from orbitwise.reproduce.runner import Run
 RESULTS = all_results()
 TESTED = [
     lim_fig2,
+    rkhs_table1,
     talk_bounds,
     talk_inducing,
     talk_interpolation,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from orbitwise.estimators.machines.task import (
     gradient_rows,
     laplacian_rows,
     median_distance,
+    neighbour_distance,
 )
 from orbitwise.estimators.svc import InvariantSVC
 from orbitwise.functionals.functional import Evaluation
@@ -41,23 +42,11 @@ from orbitwise.inference.risk.problem import DenseGram, Problem, Term, newton
 from orbitwise.losses import Hinge, Logistic, Loss
 from orbitwise.process.process import Process
 
-SETS = {
-    "heart": "uci_heart",
-    "BCI": "ssl_bci",
-    "bupa": "uci_bupa",
-    "g241c": "ssl_g241c",
-    "g241n": "ssl_g241n",
-    "Australian": "uci_australian",
-    "ionosphere": "uci_ionosphere",
-    "sonar": "uci_sonar",
-    "USPS": "ssl_usps",
-}
 LABELS = (30, 60, 90)
-RATES = tuple(10.0 ** (power / 2) for power in (0, 1, 2, 3, 4, 5, 6, 8, 10))
+RATES = tuple(10.0 ** (power / 2) for power in (-2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 10))
 """Values of λ times the mean variance of the kernel."""
 STRENGTHS = tuple(10.0**power for power in range(-5, 3))
-"""Values of ν in units of the squared bandwidth, so that they do not depend on the scale of the features; 0 is
-tried as well."""
+"""Values of ν in units of the squared bandwidth, which serve features of any scale; 0 is tried, too."""
 GRAPH_STRENGTHS = tuple(10.0**power for power in range(-5, 5))
 NEIGHBOURS = (3, 6, 12)
 USUAL = Usual(100.0, 1e-3, 1.0)
@@ -199,6 +188,8 @@ def by_folds(grams: Tensor, labels: Labels, loss: Loss) -> Chosen:
     ]
     values = torch.cat([each.values for each in scores], dim=-1)
     losses = torch.stack([each.losses for each in scores]).mean(0)
+    # labels of large weight are separated by the same machine, whatever their weight: the smallest is taken
+    losses = losses.round(decimals=2)
     best, _ = least_error(Scores(values, losses), labels.codes.repeat(len(scores)), ones.repeat(len(scores)))
     return Chosen(*best)
 
@@ -209,7 +200,7 @@ def by_evidence(grams: Tensor, labels: Labels, loss: Loss) -> Chosen:
     values = logistic_evidence(grams[:, None], labels.targets[0], ones[:, None], rates[..., None] * ones)
     usual = torch.stack(
         [
-            USUAL.log_prior(torch.tensor(RATES, dtype=torch.float64), strength, STRENGTHS[0], 1.0)
+            USUAL.log_prior(torch.tensor(RATES, dtype=torch.float64), strength, 1.0)
             for strength in (0.0, *STRENGTHS)
         ]
     )
@@ -241,20 +232,22 @@ def test_errors(
     return found
 
 
-class Classifier(Protocol):
-    """What predicts the classes of all points from some labels."""
-
-    def __call__(self, x: NDArray[Any], codes: NDArray[Any], labelled: NDArray[Any]) -> NDArray[Any]: ...
+Classifier = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
+"""The classes of all points, from the points, their classes, and which of these may be seen."""
 
 
 def spread_labels(kernel: str, neighbours: int = 7) -> Classifier:
-    """Scikit-learn's label spreading, with neighbours or with the Gaussian kernel of the median distance."""
+    """Scikit-learn's label spreading, with neighbours or with a Gaussian kernel.
+
+    The width of the latter is the median distance of the sixth neighbour: with the median distance of all
+    points every point has the same neighbours, and the larger class is predicted for all.
+    """
 
     def predict(x: NDArray[Any], codes: NDArray[Any], labelled: NDArray[Any]) -> NDArray[Any]:
         known = np.full(len(x), -1)
         known[labelled] = codes[labelled]
-        width = median_distance(torch.from_numpy(x))
-        model = LabelSpreading(kernel=kernel, gamma=0.5 / width**2, n_neighbors=neighbours)
+        width = neighbour_distance(torch.from_numpy(x), 6)
+        model = LabelSpreading(kernel=kernel, n_neighbors=neighbours).set_params(gamma=0.5 / width**2)
         return model.fit(x, known).transduction_
 
     return predict

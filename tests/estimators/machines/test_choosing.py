@@ -130,7 +130,7 @@ def test_logistic_evidence_is_summed_over_outputs_and_searched_over_all():
 
 @pytest.mark.parametrize("loss", [Logistic(), Squared()])
 def test_what_is_usual_is_left_only_for_greater_evidence(loss: Loss):
-    """A nat for every factor of √10 in λ, of 10 in ν (none: one below the least) and of 2 in the bandwidth."""
+    """A nat per factor of √10 in λ, of 10 in ν (none counts as 1e-6) and of 2 in the bandwidth."""
     tasks, strengths = [task_of(width, loss=loss) for width in (1.0, 2.0)], [0.0, 0.03, 0.3]
     alone = {settings(each): each.score for each in rank_by_evidence(tasks, strengths, RATE)}
     rate, strength, width = 10.0, 0.3, 1.0
@@ -140,7 +140,8 @@ def test_what_is_usual_is_left_only_for_greater_evidence(loss: Loss):
     for choice in ranked:
         variance = folded(choice.task, choice.strength).diagonal().mean().item()
         steps = abs(math.log(choice.rate * variance / usual.rate, math.sqrt(10)))
-        steps += {0.3: 0, 0.03: 1, 0.0: 2}[choice.strength] + math.log2(choice.task.bandwidth)
+        steps += {0.3: 0, 0.03: 1, 0.0: math.log10(0.3e6)}[choice.strength]
+        steps += math.log2(choice.task.bandwidth)
         totals.append(choice.score - steps)
         if isinstance(loss, Logistic):
             assert choice.score == pytest.approx(alone[settings(choice)], abs=1e-4)

@@ -131,7 +131,9 @@ class TestLogistic:
             f = math.sqrt(rate) * noise @ lower.mT
             likelihood = torch.nn.functional.logsigmoid(labels * f).sum(-1)
             expected = likelihood.logsumexp(0) - math.log(len(f))
-            found = logistic_evidence(gram, labels, torch.zeros(12, 0).double(), torch.full((12,), rate).double())
+            found = logistic_evidence(
+                gram, labels, torch.zeros(12, 0).double(), torch.full((12,), rate).double()
+            )
             assert float(found) == pytest.approx(float(expected), abs=0.05)
 
     def test_a_weight_is_a_power_of_the_likelihood(self):

@@ -51,19 +51,16 @@ class Usual(NamedTuple):
     """λ times the mean variance of the kernel, ν and the bandwidth before labels have said anything.
 
     The log prior of others is one nat less for every step away: a factor of √10 in λ, 10 in ν, 2 in the
-    bandwidth. No invariance is one step from the least positive strength.
+    bandwidth. No invariance counts as the strength 1e-6.
     """
 
     rate: float
     strength: float
     bandwidth: float
 
-    def log_prior(
-        self, rates: Float[Tensor, " r"], strength: float, least: float, bandwidth: float
-    ) -> Float[Tensor, " r"]:
-        """Of λ times the mean variance, ν, of which `least` is the least positive one, and a bandwidth."""
-        strengths = [math.log10(each if each > 0 else 0.1 * least) for each in (strength, self.strength)]
-        others = abs(strengths[0] - strengths[1]) + abs(math.log2(bandwidth / self.bandwidth))
+    def log_prior(self, rates: Float[Tensor, " r"], strength: float, bandwidth: float) -> Float[Tensor, " r"]:
+        """Of λ times the mean variance, ν and the bandwidth."""
+        others = abs(_log(strength) - _log(self.strength)) + abs(math.log2(bandwidth / self.bandwidth))
         return -(2 * (rates / self.rate).log10().abs() + others)
 
 
@@ -73,14 +70,13 @@ def rank_by_evidence(
     rates: Sequence[float] | None = None,
     usual: Usual | None = None,
 ) -> list[Choice]:
-    """Choices by their evidence, summed over outputs, plus the log prior of what is usual, the greatest first.
+    """Choices by their evidence, summed over outputs, plus the log prior, the greatest first.
 
     For logistic labels it is computed by expectation propagation. For squared losses it is that of targets
     with Gaussian noise, where every λ is cheap, and only the best λ of each strength is returned. Scores are
     evidences without the prior.
     """
     ranked = []
-    least = min((each for each in strengths if each > 0), default=1.0)
     for task in tasks:
         evidence = _logistic_evidence if isinstance(task.loss, Logistic) else _squared_evidence
         relative = RATES if isinstance(task.loss, Logistic) else FINE_RATES
@@ -89,7 +85,7 @@ def rank_by_evidence(
             values = total = evidence(task, gram, grid)
             if usual is not None:
                 products = grid * gram.diagonal().mean().clamp_min(1e-300)
-                total = values + usual.log_prior(products, strength, least, task.bandwidth)
+                total = values + usual.log_prior(products, strength, task.bandwidth)
             places = range(len(grid)) if isinstance(task.loss, Logistic) else [int(total.argmax())]
             ranked += [
                 (total[i].item(), Choice(grid[i].item(), strength, values[i].item(), task)) for i in places

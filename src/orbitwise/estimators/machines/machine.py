@@ -327,7 +327,7 @@ class RiskMachine(KernelMachine, ABC):
         raise NotImplementedError
 
     def _usual_settings(self, task: MachineTask) -> Usual | None:
-        """What strength="evidence" departs from only if targets say so; None lets the evidence decide alone."""
+        """What strength="evidence" leaves only if targets say so; None lets the evidence decide alone."""
         return None
 
     def _check_choice(self, task: MachineTask) -> None:
